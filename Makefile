@@ -1,0 +1,46 @@
+# Each target sets up what it needs: `make demo` and `make test` are all a newcomer has to know.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help install demo test check format bench clean
+
+help:
+	@echo "make demo     the main job, start to end, on generated data"
+	@echo "make test     all tests"
+	@echo "make check    ruff and mypy, as CI runs them"
+	@echo "make format   ruff format and safe fixes"
+	@echo "make bench    the benchmark tables (minutes)"
+	@echo "make install  set up .venv alone"
+	@echo "make clean    remove .venv and every cache"
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c "import sys; sys.exit('tierank needs Python 3.11 or newer, this is ' + sys.version.split()[0]) if sys.version_info < (3, 11) else None"
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $(READY)
+
+install: $(READY)
+
+demo: $(READY)
+	$(BIN)/tierank demo
+
+test: $(READY)
+	$(BIN)/pytest -n auto
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks.readers
+	$(BIN)/python -m benchmarks.metrics
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

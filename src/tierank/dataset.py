@@ -1,0 +1,318 @@
+"""RankingDataset: the one data type, grouped by query and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.errors import DataError, ParameterError
+from tierank.inputs import as_features, as_names, as_ratings, as_weights, group_rows
+
+
+class RankingDataset:
+    """Documents with features and ratings, grouped by query.
+
+    ``qid`` is one id per row, of any hashable type and in any order. Rows are grouped here, once:
+    queries stand in the order in which they first appear, documents in the order of the caller. Query i
+    owns the rows ``offsets[i]:offsets[i+1]`` of every per-document array below.
+
+    ==================  ============================================================================
+    ``features``        float32, one row per document; NaN where a value is missing
+    ``ratings``         float64, finite and not negative; an error where the data have none
+    ``offsets``         int64, one more than there are queries
+    ``query_ids``       the id of each query, as the caller gave it
+    ``tiers``           int32, index of a rating among the unique ratings of its query, 0 = highest
+    ``row_weight``      float64, one per document, or None
+    ``query_weight``    float64, one per query, or None
+    ``feature_names``   as given or as the table's columns say, or None
+    ``document_ids``    text, one per document, or None
+    ``source_rows``     ``source_rows[i]`` is the caller's number of row i here
+    ==================  ============================================================================
+
+    Scores that go into or come out of tierank are in the caller's order: ``arrange`` and ``restore``
+    move values between the two. Where the rows came grouped already both change nothing.
+
+    >>> data = RankingDataset([[0.1], [0.2], [0.3], [0.4]], [0, 2, 1, 0], qid=["a", "b", "a", "b"])
+    >>> data
+    RankingDataset(2 queries, 4 documents, 1 feature, ratings 0 to 2)
+    >>> data.offsets.tolist(), data.ratings.tolist(), data.tiers.tolist()
+    ([0, 2, 4], [0.0, 1.0, 2.0, 0.0], [1, 0, 0, 1])
+    >>> data.restore(data.ratings).tolist()
+    [0.0, 2.0, 1.0, 0.0]
+    """
+
+    features: NDArray[np.float32]
+    offsets: NDArray[np.int64]
+    query_ids: NDArray[Any]
+    row_weight: NDArray[np.float64] | None
+    query_weight: NDArray[np.float64] | None
+    feature_names: tuple[str, ...] | None
+    document_texts: Texts | None
+
+    def __init__(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        qid: ArrayLike | None = None,
+        *,
+        row_weight: ArrayLike | None = None,
+        query_weight: ArrayLike | Mapping[Hashable, float] | None = None,
+        feature_names: Sequence[str] | None = None,
+        document_ids: Sequence[object] | None = None,
+    ) -> None:
+        features, columns = as_features(X)
+        n = len(features)
+        self.query_ids, self.offsets, self._source_rows = group_rows(qid, n)
+        self.features = self.arrange(features)
+        self._ratings = None if y is None else self.arrange(as_ratings(y, n))
+        self.row_weight = None if row_weight is None else self.arrange(as_weights(row_weight, "row_weight", n))
+        self.query_weight = None if query_weight is None else self._per_query(query_weight)
+        self.feature_names = as_names(columns if feature_names is None else feature_names, features.shape[1])
+        self.document_texts = None if document_ids is None else self._documents(document_ids)
+
+    @classmethod
+    def from_parts(
+        cls,
+        features: NDArray[np.float32],
+        ratings: NDArray[np.float64] | None,
+        offsets: NDArray[np.int64],
+        query_ids: NDArray[Any],
+        *,
+        source_rows: NDArray[np.int64] | None = None,
+        row_weight: NDArray[np.float64] | None = None,
+        query_weight: NDArray[np.float64] | None = None,
+        feature_names: tuple[str, ...] | None = None,
+        document_texts: Texts | None = None,
+    ) -> RankingDataset:
+        """A data set of parts that are grouped and checked already; nothing is copied."""
+        self = cls.__new__(cls)
+        self.features, self._ratings, self.offsets, self.query_ids = features, ratings, offsets, query_ids
+        self._source_rows, self.row_weight, self.query_weight = source_rows, row_weight, query_weight
+        self.feature_names, self.document_texts = feature_names, document_texts
+        return self
+
+    def __repr__(self) -> str:
+        rated = f"ratings {self.ratings.min():g} to {self.ratings.max():g}" if self.is_rated else "no ratings"
+        counts = ((self.n_queries, "query", "queries"), (self.n_documents, "document", "documents"))
+        parts = [
+            f"{n:,} {one if n == 1 else many}" for n, one, many in (*counts, (self.n_features, "feature", "features"))
+        ]
+        return f"RankingDataset({', '.join([*parts, rated])})"
+
+    @property
+    def n_queries(self) -> int:
+        """How many queries there are."""
+        return len(self.offsets) - 1
+
+    @property
+    def n_documents(self) -> int:
+        """How many documents there are, over all queries."""
+        return len(self.features)
+
+    @property
+    def n_features(self) -> int:
+        """How many features a document has."""
+        return int(self.features.shape[1])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """How many documents each query has."""
+        return np.diff(self.offsets)
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether the documents have ratings."""
+        return self._ratings is not None
+
+    @property
+    def ratings(self) -> NDArray[np.float64]:
+        """The rating of each document."""
+        if self._ratings is None:
+            raise DataError(
+                "this data set has no ratings: expected y when it was built, or a rating column in its file"
+            )
+        return self._ratings
+
+    @property
+    def source_rows(self) -> NDArray[np.int64]:
+        """The caller's number of each row."""
+        return np.arange(self.n_documents) if self._source_rows is None else self._source_rows
+
+    @property
+    def query_of_row(self) -> NDArray[np.int64]:
+        """The index of the query that each row belongs to."""
+        return np.repeat(np.arange(self.n_queries), self.lengths)
+
+    @cached_property
+    def tiers(self) -> NDArray[np.int32]:
+        """Index of each rating among the unique ratings of its query, 0 = highest."""
+        query, ratings = self.query_of_row, self.ratings
+        order = np.lexsort((-ratings, query))
+        new_query = np.diff(query[order], prepend=-1) != 0
+        step = np.where(new_query, 0, np.diff(ratings[order], prepend=np.nan) != 0).cumsum()
+        tiers = np.empty(self.n_documents, np.int32)
+        tiers[order] = step - step[self.offsets[:-1]].repeat(self.lengths)
+        return tiers
+
+    @cached_property
+    def document_ids(self) -> list[str] | None:
+        """The id of each document, or None where the data name none."""
+        return None if self.document_texts is None else list(self.document_texts)
+
+    def arrange(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Per-document values from the caller's order into the order of this data set."""
+        return values if self._source_rows is None else values[self._source_rows]
+
+    def restore(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Per-document values from the order of this data set back into the caller's order."""
+        if self._source_rows is None:
+            return values
+        restored = np.empty_like(values)
+        restored[self._source_rows] = values
+        return restored
+
+    def select(self, queries: ArrayLike) -> RankingDataset:
+        """The data set of some queries: indices or a mask. Its rows are numbered afresh.
+
+        >>> data = RankingDataset(np.eye(3), [1, 0, 2], qid=[7, 7, 8])
+        >>> data.select([1]).query_ids.tolist()
+        [8]
+        """
+        chosen = np.arange(self.n_queries)[np.asarray(queries)]
+        if not len(chosen):
+            raise DataError("no query is left: expected at least one query to select")
+        rows: slice | NDArray[np.int64]
+        if np.all(np.diff(chosen) == 1):
+            rows = slice(int(self.offsets[chosen[0]]), int(self.offsets[chosen[-1] + 1]))  # a view, no copy
+        else:
+            rows = np.concatenate([np.arange(self.offsets[q], self.offsets[q + 1]) for q in chosen])
+        return RankingDataset.from_parts(
+            self.features[rows],
+            None if self._ratings is None else self._ratings[rows],
+            np.concatenate([[0], self.lengths[chosen].cumsum()]),
+            self.query_ids[chosen],
+            row_weight=None if self.row_weight is None else self.row_weight[rows],
+            query_weight=None if self.query_weight is None else self.query_weight[chosen],
+            feature_names=self.feature_names,
+            document_texts=None if self.document_texts is None else self.document_texts.take(self._row_numbers(rows)),
+        )
+
+    def split(self, *shares: float, seed: int = 0) -> list[RankingDataset]:
+        """Parts of whole queries, drawn at random: ``train, test = data.split(0.8, 0.2)``.
+
+        >>> data = RankingDataset(np.eye(10), np.arange(10) % 3, qid=np.arange(10))
+        >>> [part.n_queries for part in data.split(0.6, 0.2, 0.2)]
+        [6, 2, 2]
+        """
+        if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
+            raise ParameterError(f"expected positive shares that sum to at most 1, got {shares}")
+        order = np.random.default_rng(seed).permutation(self.n_queries)
+        cuts = np.rint(np.cumsum([0.0, *shares]) * self.n_queries).astype(np.int64)
+        return [self.select(np.sort(order[a:b])) for a, b in pairwise(cuts)]
+
+    @staticmethod
+    def concat(parts: Sequence[RankingDataset]) -> RankingDataset:
+        """One data set of several that have the same features and no query in common."""
+        first = parts[0]
+        for part in parts[1:]:
+            if (part.n_features, part.feature_names) != (first.n_features, first.feature_names):
+                raise DataError(
+                    f"expected parts with the same features, got {first.n_features} and {part.n_features} features"
+                    + (" with other names" if part.n_features == first.n_features else "")
+                )
+        query_ids = np.concatenate([part.query_ids for part in parts])
+        unique, counts = np.unique(query_ids, return_counts=True)
+        if len(unique) < len(query_ids):
+            raise DataError(
+                f"query {unique[counts > 1][0]!s} is in two of the parts: expected each query to be in one part only"
+            )
+        texts = [part.document_texts for part in parts if part.document_texts is not None]
+        return RankingDataset.from_parts(
+            np.concatenate([part.features for part in parts]),
+            _joined([part._ratings for part in parts], "ratings"),
+            np.concatenate([[0], np.concatenate([part.lengths for part in parts]).cumsum()]),
+            query_ids,
+            row_weight=_joined([part.row_weight for part in parts], "row_weight"),
+            query_weight=_joined([part.query_weight for part in parts], "query_weight"),
+            feature_names=first.feature_names,
+            document_texts=Texts.concat(texts) if len(texts) == len(parts) else None,
+        )
+
+    def _row_numbers(self, rows: slice | NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
+
+    def _per_query(self, weight: ArrayLike | Mapping[Hashable, float]) -> NDArray[np.float64]:
+        """Query weights given by query id, by query in order of appearance, or by row."""
+        if isinstance(weight, Mapping):
+            missing = [q for q in self.query_ids.tolist() if q not in weight]
+            if missing:
+                raise DataError(f"query_weight: expected a weight for every query, got none for {missing[0]!r}")
+            weight = [weight[q] for q in self.query_ids.tolist()]
+        values = np.asarray(weight, dtype=np.float64)
+        if len(values) == self.n_queries:
+            return as_weights(values, "query_weight", self.n_queries)
+        values = self.arrange(
+            as_weights(values, "query_weight", self.n_documents, f" or {self.n_queries} (one per query)")
+        )
+        first = values[self.offsets[:-1]]
+        differs = values != np.repeat(first, self.lengths)
+        if differs.any():
+            query = self.query_ids[self.query_of_row[differs.argmax()]]
+            raise DataError(f"query_weight: expected one weight for all rows of query {query!s}, got several")
+        return first
+
+    def _documents(self, ids: Sequence[object]) -> Texts:
+        if len(ids) != self.n_documents:
+            raise DataError(f"document_ids: expected {self.n_documents} ids, one per row, got {len(ids)}")
+        texts = Texts.of(str(i) for i in ids)
+        return texts if self._source_rows is None else texts.take(self._source_rows)
+
+
+class Texts:
+    """Many short texts as one block of bytes: text i is ``blob[ends[i-1]:ends[i]]`` in UTF-8."""
+
+    def __init__(self, blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
+        self.blob, self.ends = blob, ends
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Texts:
+        """The block of these texts."""
+        encoded = [text.encode() for text in texts]
+        ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
+        return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
+
+    @staticmethod
+    def concat(parts: Sequence[Texts]) -> Texts:
+        """The texts of several blocks, one after the other."""
+        shifts = np.cumsum([0, *(len(part.blob) for part in parts[:-1])])
+        ends = [part.ends + shift for part, shift in zip(parts, shifts, strict=True)]
+        return Texts(np.concatenate([part.blob for part in parts]), np.concatenate(ends))
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __iter__(self) -> Iterator[str]:
+        blob, start = self.blob.tobytes(), 0
+        for end in self.ends.tolist():
+            yield blob[start:end].decode(errors="replace")
+            start = end
+
+    def take(self, rows: NDArray[np.int64]) -> Texts:
+        """The texts of these rows, in this order."""
+        lengths = np.diff(self.ends, prepend=0)
+        starts, taken = (self.ends - lengths)[rows], lengths[rows]
+        ends = taken.cumsum()
+        inside = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - taken, taken)
+        return Texts(self.blob[np.repeat(starts, taken) + inside], ends)
+
+
+def _joined(parts: list[NDArray[np.float64] | None], name: str) -> NDArray[np.float64] | None:
+    given = [part for part in parts if part is not None]
+    if given and len(given) < len(parts):
+        raise DataError(f"{name}: expected in all of the parts or in none, got {len(given)} of {len(parts)}")
+    return np.concatenate(given) if given else None

@@ -1,0 +1,36 @@
+"""The errors of tierank, drawn as a tree.
+
+    TierankError
+    ├── DataError        the data cannot be used as they are     (also a ValueError)
+    └── ParameterError   a name or a setting cannot be used      (also a ValueError)
+
+Every message says where, what was expected, what came, and what to do. The command line prints the
+message alone and exits with 2.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class TierankError(Exception):
+    """What every error of tierank can be caught as."""
+
+
+class DataError(TierankError, ValueError):
+    """Data that cannot be used: a file, a table or an array."""
+
+
+class ParameterError(TierankError, ValueError):
+    """A name or a setting that cannot be used."""
+
+    @classmethod
+    def unknown(cls, kind: str, name: object, known: Iterable[str]) -> "ParameterError":
+        """The error for a name that no table holds, with the nearest names that one does.
+
+        >>> print(ParameterError.unknown("rule", "lightgmb", ["lightgbm", "letor"]))
+        unknown rule 'lightgmb': did you mean 'lightgbm'? Known: letor, lightgbm
+        """
+        known = sorted(known)
+        near = difflib.get_close_matches(str(name), known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        return cls(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known)}")

@@ -1,0 +1,55 @@
+"""Compiled loops: arrays in, arrays out. The only home of numba.
+
+A kernel is a plain loop over one part of the work (a span of bytes, a span of queries) under ``@compiled``, which
+releases the interpreter's lock; ``in_threads`` runs it on the parts side by side. numba's own parallel loops are not
+used: their thread pools do not survive a fork, and they take several times longer to compile.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numba
+from numba.core import event
+
+T = TypeVar("T")
+
+# Compiled code is kept on disk beside the source (or, where that is read-only, in the user's cache folder).
+compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """How many threads to use: None and -1 mean one for each core that this process may run on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if n_jobs is None or n_jobs < 1 else n_jobs
+
+
+def in_threads(work: Callable[..., T], parts: Iterable[tuple[Any, ...]], n_jobs: int | None = None) -> list[T]:
+    """``work(*part)`` for every part, in threads; results in the order of the parts."""
+    parts = list(parts)
+    workers = min(n_threads(n_jobs), len(parts))
+    if workers <= 1:
+        return [work(*part) for part in parts]
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(lambda part: work(*part), parts))
+
+
+class _Announce(event.Listener):
+    """Says once that kernels are being compiled, so that the pause has a name."""
+
+    said = False
+
+    def on_start(self, event: Any) -> None:
+        if not self.said and event.data["dispatcher"].py_func.__module__.startswith(__name__):
+            self.said = True
+            logging.getLogger("tierank").warning(
+                "tierank: compiling for this machine, once: some seconds now, none from the next run on"
+            )
+
+    def on_end(self, event: Any) -> None:
+        pass
+
+
+event.register("numba:compile", _Announce())
