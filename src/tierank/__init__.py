@@ -8,18 +8,54 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tierank.dataset import RankingDataset as RankingDataset
+    from tierank.description import Description as Description
+    from tierank.description import describe as describe
     from tierank.errors import DataError as DataError
     from tierank.errors import ParameterError as ParameterError
     from tierank.errors import TierankError as TierankError
+    from tierank.evaluation import Comparison as Comparison
+    from tierank.evaluation import Evaluation as Evaluation
+    from tierank.evaluation import compare as compare
+    from tierank.evaluation import evaluate as evaluate
+    from tierank.metrics import METRICS as METRICS
+    from tierank.metrics import RULES as RULES
+    from tierank.metrics import Rule as Rule
+    from tierank.readers import read as read
+    from tierank.readers import read_fold as read_fold
+    from tierank.readers import read_scores as read_scores
+    from tierank.readers import to_arrow as to_arrow
+    from tierank.readers import write as write
+    from tierank.readers import write_qrels as write_qrels
+    from tierank.readers import write_run as write_run
+    from tierank.readers import write_scores as write_scores
+    from tierank.synth import make_ranking as make_ranking
 
 __version__ = "0.1.0"
 
 # Where each public name lives; the block above says the same to type checkers and editors.
 _HOMES = {
+    "METRICS": "metrics",
+    "RULES": "metrics",
+    "Comparison": "evaluation",
     "DataError": "errors",
+    "Description": "description",
+    "Evaluation": "evaluation",
     "ParameterError": "errors",
     "RankingDataset": "dataset",
+    "Rule": "metrics",
     "TierankError": "errors",
+    "compare": "evaluation",
+    "describe": "description",
+    "evaluate": "evaluation",
+    "make_ranking": "synth",
+    "read": "readers",
+    "read_fold": "readers",
+    "read_scores": "readers",
+    "to_arrow": "readers",
+    "write": "readers",
+    "write_qrels": "readers",
+    "write_run": "readers",
+    "write_scores": "readers",
 }
 
 __all__ = ["__version__", *_HOMES]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError, ParameterError
 
-# Rows looked at in one go when a whole matrix is checked: keeps temporary arrays small.
-_CHUNK = 1 << 16
+# Rows looked at in one go when a whole matrix is walked through: keeps temporary arrays small.
+_CHUNK = 1 << 14
+
+
+def chunks(matrix: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    """The rows of a matrix, some thousands at a time."""
+    return (matrix[start : start + _CHUNK] for start in range(0, len(matrix), _CHUNK))
 
 
 def group_runs(
@@ -24,6 +29,8 @@ def group_runs(
     """
     seen: dict[Hashable, int] = {}
     codes = np.array([seen.setdefault(i, len(seen)) for i in run_ids.tolist()], dtype=np.int64)
+    begins = np.diff(codes, prepend=-1) != 0  # neighbouring runs of one query are one run
+    run_ids, run_starts, codes = run_ids[begins], run_starts[begins], codes[begins]
     if len(seen) == len(codes):
         return run_ids, np.append(run_starts, n), None
     first_run = np.unique(codes, return_index=True)[1]
@@ -49,6 +56,15 @@ def as_column(table: Any, name: str) -> NDArray[Any]:
         raise DataError(str(ParameterError.unknown("column", name, names)))
     column = table.column(name) if hasattr(table, "column_names") else table[table.columns[names.index(name)]]
     return np.asarray(column.to_numpy())
+
+
+def table_matrix(table: Any, names: list[str], where: str = "") -> NDArray[np.float32]:
+    """The named columns of a table as one matrix, filled column by column."""
+    matrix = np.empty((len(table), len(names)), np.float32)
+    for k, name in enumerate(names):
+        with np.errstate(over="ignore"):
+            matrix[:, k] = as_numbers(as_column(table, name), f"{where}column {name!r}")
+    return matrix
 
 
 def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
@@ -84,10 +100,7 @@ def as_features(X: Any) -> tuple[NDArray[np.float32], list[str] | None]:
     """The feature matrix and, where it is a table, the names of its columns."""
     if is_table(X):
         names = column_names(X)
-        matrix = np.empty((len(X), len(names)), np.float32)
-        for k, name in enumerate(names):
-            with np.errstate(over="ignore"):
-                matrix[:, k] = as_numbers(as_column(X, name), f"column {name!r}")
+        matrix = table_matrix(X, names)
         _check_matrix(matrix, matrix)
         return matrix, names
     if hasattr(X, "toarray"):
@@ -106,13 +119,14 @@ def as_features(X: Any) -> tuple[NDArray[np.float32], list[str] | None]:
 def _check_matrix(matrix: NDArray[np.float32], given: NDArray[Any]) -> None:
     if not matrix.size:
         raise DataError(f"X: expected at least one document and one feature, got shape {matrix.shape}")
-    for start in range(0, len(matrix), _CHUNK):
-        infinite = np.isinf(matrix[start : start + _CHUNK])
+    for k, chunk in enumerate(chunks(matrix)):
+        infinite = np.isinf(chunk)
         if infinite.any():
             row, column = (int(i) for i in np.argwhere(infinite)[0])
+            row += k * _CHUNK
             raise DataError(
-                f"X: expected values that float32 can hold (NaN where missing), got {given[start + row, column]}"
-                f" in row {start + row}, column {column}; clip it, or take its logarithm"
+                f"X: expected values that float32 can hold (NaN where missing), got {given[row, column]}"
+                f" in row {row}, column {column}; clip it, or take its logarithm"
             )
 
 
@@ -180,6 +194,9 @@ def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.
 
 def _as_ids(qid: ArrayLike) -> NDArray[Any]:
     ids = np.asarray(qid)
+    if ids.ndim > 1 and isinstance(qid, Sequence):  # ids that are tuples, which numpy takes for a matrix
+        ids = np.empty(len(qid), object)
+        ids[:] = list(qid)
     if ids.dtype.kind == "O":
         missing = [i for i, value in enumerate(ids.ravel()) if _is_missing(value)]
     elif ids.dtype.kind in "fmM":

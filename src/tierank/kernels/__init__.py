@@ -42,7 +42,7 @@ class _Announce(event.Listener):
     said = False
 
     def on_start(self, event: Any) -> None:
-        if not self.said and event.data["dispatcher"].py_func.__module__.startswith(__name__):
+        if not self.said and str(event.data["dispatcher"].py_func.__module__).startswith(__name__):
             self.said = True
             logging.getLogger("tierank").warning(
                 "tierank: compiling for this machine, once: some seconds now, none from the next run on"

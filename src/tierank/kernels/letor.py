@@ -1,0 +1,476 @@
+"""LETOR text: bytes to rows, rows to numbers, and numbers to text again.
+
+Every block of bytes handed in here ends with a line feed. No token holds one, so each inner loop stops there by
+itself and needs no other bound.
+
+The loops take only what they are sure of. A line with anything else in it (a wrong field, a number that cannot be
+rounded safely) is left to the caller, who reads that one line slowly: to the right value or to the right message.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.kernels import compiled
+
+TAB, LINE_FEED, RETURN, SPACE, HASH, COLON = 9, 10, 13, 32, 35, 58
+PLUS, MINUS, POINT = 43, 45, 46
+
+Bytes = NDArray[np.uint8]
+Rows = NDArray[np.int64]
+
+# Places are unsigned: numba then need not ask whether an index counts from the end (half of the time here). Their
+# arithmetic must stay unsigned too, for numba makes a float of an unsigned and a signed integer.
+Place = np.uint64
+ONE = Place(1)
+
+# Powers of ten as Python's exact reader gives them: POWERS[e + 308] is 10^e.
+POWERS = np.array([float(f"1e{e}") for e in range(-308, 309)])
+
+# How far a value that was not rounded exactly may lie from the truth, with room to spare.
+_DOUBT = 2.0**-50
+
+# Numbers, by how far they can be trusted.
+WRONG, NEAR, EXACT = 0, 1, 2
+
+# Feature indices of more digits are taken for a mistake: a dense row would not fit into memory.
+MAX_INDEX_DIGITS = np.uint64(7)
+
+
+@compiled
+def count_lines(text: Bytes, start: int, end: int) -> int:
+    """How many line feeds there are in ``text[start:end]``."""
+    n = 0
+    for i in range(Place(start), Place(end)):
+        n += text[i] == LINE_FEED
+    return n
+
+
+@compiled
+def index_lines(text: Bytes, start: int, end: int, line_starts: Rows, query_starts: Rows) -> int:
+    """Find the lines of ``text[start:end]`` that hold a document; returns how many.
+
+    ``line_starts`` gets the place of the rating, ``query_starts`` that of the id after ``qid:``, or -1 where that is
+    not the second field.
+    """
+    row = 0
+    i, stop = Place(start), Place(end)
+    while i < stop:
+        i = _skip_blanks(text, i)
+        if text[i] != LINE_FEED and text[i] != HASH:
+            line_starts[row] = i
+            i = _skip_blanks(text, _skip_field(text, i))
+            name = text[i] == 113 and text[i + ONE] == 105 and text[i + Place(2)] == 100
+            query = i + Place(4)
+            query_starts[row] = query if name and text[i + Place(3)] == COLON and not _ends_field(text[query]) else -1
+            row += 1
+        while text[i] != LINE_FEED:
+            i += ONE
+        i += ONE
+    return row
+
+
+@compiled
+def query_runs(text: Bytes, query_starts: Rows, run_starts: Rows, run_ids: Rows) -> tuple[int, bool]:
+    """Find the runs of neighbouring rows with the same query id, and read the ids as integers.
+
+    Returns the number of runs, and whether every id is the plain form of a 64-bit integer.
+    """
+    runs = 0
+    plain = True
+    for row in range(len(query_starts)):
+        place = Place(query_starts[row])
+        if row > 0 and _same_field(text, Place(query_starts[row - 1]), place):
+            continue
+        run_starts[runs] = row
+        run_ids[runs], is_plain = _integer(text, place)
+        plain = plain and is_plain
+        runs += 1
+    return runs, plain
+
+
+@compiled
+def parse_rows(
+    text: Bytes,
+    line_starts: Rows,
+    has_query: bool,
+    first_index: int,
+    targets: Rows,
+    start: int,
+    end: int,
+    features: NDArray[np.float32],
+    ratings: NDArray[np.float64],
+    comments: Rows,
+    seen: Rows,
+    powers: NDArray[np.float64],
+) -> tuple[int, int]:
+    """Read rows ``start:end`` into ``features[targets[row]]`` and ``ratings[targets[row]]``.
+
+    ``comments[row]`` gets the place after ``#``, or -1. Returns the row that has to be read slowly (``end`` if none
+    has) and the width that was needed; values beyond the matrix are passed over, so that the caller can widen it and
+    start again.
+    """
+    width = features.shape[1]
+    widest = 0
+    for row in range(start, end):
+        line = Place(line_starts[row])
+        target = Place(targets[row])
+        rating, i, trust = _number(text, line, powers)
+        if trust != EXACT or not 0.0 <= rating < np.inf:
+            return row, widest
+        ratings[target] = rating
+        comments[row] = -1
+        if has_query:
+            i = _skip_field(text, _skip_blanks(text, i))
+        last = -1
+        # Written out, not in functions: handing an array to one costs two atomic counts, four times the work here.
+        while True:
+            while text[i] == SPACE or text[i] == TAB or text[i] == RETURN:
+                i += ONE
+            if text[i] == LINE_FEED:
+                break
+            if text[i] == HASH:
+                comments[row] = i + ONE
+                break
+            index = 0
+            first = i
+            while _is_digit(text[i]):
+                index = index * 10 + (np.int64(text[i]) - 48)
+                i += ONE
+            if text[i] != COLON or i == first or i - first > MAX_INDEX_DIGITS or index < first_index:
+                return row, widest
+            i += ONE
+            value_start = i
+            negative = text[i] == MINUS
+            if negative:
+                i += ONE
+            mantissa = 0
+            first = i
+            while _is_digit(text[i]):
+                mantissa = mantissa * 10 + (np.int64(text[i]) - 48)
+                i += ONE
+            digits = i - first
+            fraction = Place(0)
+            if text[i] == POINT:
+                i += ONE
+                first = i
+                while _is_digit(text[i]):
+                    mantissa = mantissa * 10 + (np.int64(text[i]) - 48)
+                    i += ONE
+                fraction = i - first
+                digits += fraction
+            if Place(0) < digits <= Place(18) and mantissa < 1 << 53 and (text[i] <= SPACE or text[i] == HASH):
+                value = np.float64(mantissa) / powers[Place(308) + fraction]
+                single = np.float32(-value if negative else value)
+            else:
+                value, i, trust = _number(text, value_start, powers)
+                single = np.float32(value)
+                if not _is_safe(value, trust):
+                    return row, widest
+            column = index - first_index
+            if column <= last and _repeats(text, line, has_query, seen, row):
+                return row, widest
+            last = max(last, column)
+            if column < width:
+                features[target, Place(column)] = single
+        widest = max(widest, last + 1)
+    return end, widest
+
+
+@compiled
+def _skip_blanks(text: Bytes, i: Place) -> Place:
+    while text[i] == SPACE or text[i] == TAB or text[i] == RETURN:
+        i += ONE
+    return i
+
+
+@compiled
+def _skip_field(text: Bytes, i: Place) -> Place:
+    while not _ends_field(text[i]):
+        i += ONE
+    return i
+
+
+@compiled
+def _ends_field(c: int) -> bool:
+    return c == SPACE or c == LINE_FEED or c == TAB or c == RETURN or c == HASH
+
+
+@compiled
+def _is_digit(c: int) -> bool:
+    return 48 <= c <= 57
+
+
+@compiled
+def _same_field(text: Bytes, i: Place, j: Place) -> bool:
+    while text[i] == text[j] and not _ends_field(text[i]):
+        i += ONE
+        j += ONE
+    return _ends_field(text[i]) and _ends_field(text[j])
+
+
+@compiled
+def _integer(text: Bytes, i: Place) -> tuple[int, bool]:
+    """The field at i as a 64-bit integer, and whether it is written in the plain form of one."""
+    negative = text[i] == MINUS
+    if negative:
+        i += ONE
+    first = i
+    value = 0
+    while _is_digit(text[i]):
+        value = value * 10 + (np.int64(text[i]) - 48)
+        i += ONE
+    digits = i - first
+    # 18 digits always fit; a leading zero or -0 would make two spellings of one number.
+    plain = _ends_field(text[i]) and Place(0) < digits <= Place(18) and (digits == ONE or text[first] != 48)
+    return (-value if negative else value), plain and not (negative and value == 0)
+
+
+@compiled
+def _number(text: Bytes, i: Place, powers: NDArray[np.float64]) -> tuple[float, Place, int]:
+    """The number at i, the place after it, and how far it can be trusted.
+
+    An integer below 10^15 times or over a power of ten up to 10^22 is one rounding of two exact numbers: the right one.
+    """
+    negative = text[i] == MINUS
+    if negative or text[i] == PLUS:
+        i += ONE
+    elif _is_missing(text, i):
+        return np.nan, _skip_field(text, i), NEAR
+    mantissa, exponent, digits, kept = 0, 0, 0, 0
+    after_point = False
+    while True:
+        c = np.int64(text[i])
+        if _is_digit(c):
+            digits += 1
+            if kept < 18:  # further digits change less than is doubted anyway
+                mantissa = mantissa * 10 + (c - 48)
+                kept += mantissa > 0
+                exponent -= after_point
+            else:
+                exponent += not after_point
+        elif c == POINT and not after_point:
+            after_point = True
+        else:
+            break
+        i += ONE
+    if digits > 0 and (text[i] == 69 or text[i] == 101):
+        power, i = _exponent(text, i + ONE)
+        exponent += power
+    if digits == 0 or not _ends_field(text[i]):
+        return np.nan, i, WRONG
+    exact = mantissa == 0 or (kept < 16 and -22 <= exponent <= 22)
+    if mantissa == 0 or exponent < -308:  # below 1e18 * 1e-308: nothing that float32 can tell from 0
+        value = 0.0
+    elif exponent > 308:
+        value = np.inf
+    elif exponent < 0 and exact:
+        value = np.float64(mantissa) / powers[308 - exponent]
+    else:
+        value = np.float64(mantissa) * powers[308 + exponent]
+    return (-value if negative else value), i, (EXACT if exact else NEAR)
+
+
+@compiled
+def _is_safe(value: float, trust: int) -> bool:
+    """Whether a value is finite or missing, and the same float32 anywhere within its doubt."""
+    if trust == WRONG or np.isnan(value):
+        return trust != WRONG
+    doubt = 0.0 if trust == EXACT else _DOUBT
+    low, high = np.float32(value * (1.0 - doubt)), np.float32(value * (1.0 + doubt))
+    return low == high and abs(low) != np.inf
+
+
+@compiled
+def _exponent(text: Bytes, i: Place) -> tuple[int, Place]:
+    """The exponent at i and the place after it; the place of a letter, which ends no number, where there is none."""
+    down = text[i] == MINUS
+    if down or text[i] == PLUS:
+        i += ONE
+    first = i
+    power = 0
+    while _is_digit(text[i]):
+        power = min(power * 10 + (np.int64(text[i]) - 48), 1 << 20)
+        i += ONE
+    return (-power if down else power), (i if i > first else first - ONE)
+
+
+@compiled
+def _is_missing(text: Bytes, i: Place) -> bool:
+    """Whether the field at i is NULL or nan, in any case of letters."""
+    length = _skip_field(text, i) - i
+    if length < Place(3) or length > Place(4) or text[i] | 32 != 110:
+        return False
+    second, third = text[i + ONE] | 32, text[i + Place(2)] | 32
+    if length == Place(3):
+        return second == 97 and third == 110
+    return second == 117 and third == 108 and text[i + Place(3)] | 32 == 108
+
+
+@compiled
+def _repeats(text: Bytes, line: Place, has_query: bool, seen: Rows, row: int) -> bool:
+    """Whether an index stands twice in the line; ``seen`` holds the last row + 1 that had each."""
+    i = _skip_field(text, line)
+    if has_query:
+        i = _skip_field(text, _skip_blanks(text, i))
+    while True:
+        i = _skip_blanks(text, i)
+        if text[i] == LINE_FEED or text[i] == HASH:
+            return False
+        index = 0
+        while _is_digit(text[i]):
+            index = index * 10 + (np.int64(text[i]) - 48)
+            i += ONE
+        if index < len(seen):
+            if seen[index] == row + 1:
+                return True
+            seen[index] = row + 1
+        i = _skip_field(text, i)
+
+
+@compiled
+def comment_spans(text: Bytes, comments: Rows, ends: Rows) -> int:
+    """Narrow each comment to the id of its document; returns how many bytes all ids have.
+
+    The id is what follows ``docid =``; without that word, the whole comment. ``comments`` gets the start of the id and
+    ``ends`` the running total of lengths.
+    """
+    total = 0
+    for row in range(len(comments)):
+        i = comments[row]
+        if i >= 0:
+            i = _skip_blanks(text, i)
+            end = i
+            while text[end] != LINE_FEED:
+                end += 1
+            place = i
+            while place + 5 <= end and not _is_docid(text, place):
+                place += 1
+            if place + 5 <= end:
+                i = place + 5
+                while text[i] == SPACE or text[i] == TAB or text[i] == 61:
+                    i += 1
+                end = _skip_field(text, i)
+            while end > i and text[end - 1] <= SPACE:
+                end -= 1
+            comments[row] = i
+            total += end - i
+        ends[row] = total
+    return total
+
+
+@compiled
+def _is_docid(text: Bytes, i: int) -> bool:
+    return text[i] == 100 and text[i + 1] == 111 and text[i + 2] == 99 and text[i + 3] == 105 and text[i + 4] == 100
+
+
+@compiled
+def gather(text: Bytes, starts: Rows, ends: Rows, blob: Bytes) -> None:
+    """Copy the bytes at ``starts[row]`` into ``blob`` so that row i ends at ``ends[i]``."""
+    place = 0
+    for row in range(len(starts)):
+        i = starts[row]
+        while place < ends[row]:
+            blob[place] = text[i]
+            place += 1
+            i += 1
+
+
+@compiled
+def format_rows(
+    features: NDArray[np.float32],
+    first_index: int,
+    heads: Bytes,
+    head_ends: Rows,
+    tails: Bytes,
+    tail_ends: Rows,
+    out: Bytes,
+    powers: NDArray[np.float64],
+) -> int:
+    """Write a line per row: its head, ``index:value`` of every feature, its tail. Returns how many bytes were written.
+
+    ``out`` must have room for ``FIELD_BYTES`` a feature besides heads, tails and line feeds.
+    """
+    place, head, tail = 0, 0, 0
+    for row in range(len(features)):
+        while head < head_ends[row]:
+            out[place] = heads[head]
+            place, head = place + 1, head + 1
+        for column in range(features.shape[1]):
+            out[place] = SPACE
+            place = _write_integer(out, place + 1, column + first_index, 0)
+            out[place] = COLON
+            place = _write_number(out, place + 1, features[row, column], powers)
+        while tail < tail_ends[row]:
+            out[place] = tails[tail]
+            place, tail = place + 1, tail + 1
+        out[place] = LINE_FEED
+        place += 1
+    return place
+
+
+# A space, up to 7 digits of an index, a colon, and the longest float32: -1.23456789e-38.
+FIELD_BYTES = 32
+
+
+@compiled
+def _write_integer(out: Bytes, place: int, value: int, digits: int) -> int:
+    """Write a natural number with at least so many digits; returns the place after it."""
+    length, rest = 1, value // 10
+    while rest > 0:
+        length, rest = length + 1, rest // 10
+    length = max(length, digits)
+    for k in range(length):
+        out[place + length - 1 - k] = 48 + value % 10
+        value //= 10
+    return place + length
+
+
+@compiled
+def _write_number(out: Bytes, place: int, value: float, powers: NDArray[np.float64]) -> int:
+    """Write the shortest decimal that reads back as the same float32; returns the place after it."""
+    if np.isnan(value):
+        out[place], out[place + 1], out[place + 2] = 110, 97, 110
+        return place + 3
+    if value < 0 or (value == 0 and np.signbit(value)):
+        out[place] = MINUS
+        place += 1
+    size = abs(np.float64(value))
+    if size < 1e7 and size == np.floor(size):
+        return _write_integer(out, place, np.int64(size), 0)
+    mantissa, digits, exponent = _shortest(size, powers)
+    if 0 <= exponent < digits - 1:  # 12.5
+        split = np.int64(powers[308 + digits - 1 - exponent])
+        place = _write_integer(out, place, mantissa // split, 0)
+        out[place] = POINT
+        return _write_integer(out, place + 1, mantissa % split, digits - 1 - exponent)
+    if -6 < exponent < 0:  # 0.0125
+        out[place], out[place + 1] = 48, POINT
+        return _write_integer(out, place + 2, mantissa, digits - 1 - exponent)
+    split = np.int64(powers[308 + digits - 1])
+    place = _write_integer(out, place, mantissa // split, 0)
+    if digits > 1:
+        out[place] = POINT
+        place = _write_integer(out, place + 1, mantissa % split, digits - 1)
+    out[place] = 101
+    out[place + 1] = MINUS if exponent < 0 else PLUS
+    return _write_integer(out, place + 2, abs(exponent), 2)
+
+
+@compiled
+def _shortest(size: float, powers: NDArray[np.float64]) -> tuple[int, int, int]:
+    """Mantissa, its number of digits and the exponent of the shortest decimal d.ddd * 10^exponent for a float32."""
+    exponent = np.int64(np.floor(np.log10(size)))
+    mantissa, digits = 0, 0
+    for digits in range(6, 10):
+        shift = digits - 1 - exponent
+        mantissa = np.int64(np.rint(size * powers[308 + shift]))
+        back = mantissa * powers[308 - shift]
+        if np.float32(back * (1.0 - _DOUBT)) == size and np.float32(back * (1.0 + _DOUBT)) == size:
+            break
+    if mantissa >= powers[308 + digits]:  # 9.999996 became 10.0000
+        exponent += 1
+        mantissa //= 10
+    while digits > 1 and mantissa % 10 == 0:
+        mantissa //= 10
+        digits -= 1
+    return mantissa, digits, exponent

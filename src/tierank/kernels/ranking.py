@@ -1,0 +1,291 @@
+"""Ranked lists of many queries, and what a metric sums over them.
+
+Where tied documents are averaged, every sum below is the exact expectation over all orders of the tied documents,
+found without trying the orders.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.kernels import compiled, in_threads, n_threads
+
+# The k highest of n documents are selected where k * k < _SELECT * n: else sorting all of them is faster (measured).
+_SELECT = 16
+# One more thread for each of so many documents: with fewer, starting it takes longer than it saves (measured).
+_SHARE = 200_000
+
+
+class Ranking(NamedTuple):
+    """The upper part of each query's list: query q owns the places ``starts[q]:starts[q+1]`` of the other arrays.
+
+    It has as many documents as were asked for, and the rest of the last tie. ``rows`` has the row of the document at
+    each rank; ``tie_ends`` the lowest rank (1-based) of the tie that the document is in.
+    """
+
+    starts: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    tie_ends: NDArray[np.int64]
+
+
+def rank(
+    scores: NDArray[np.float64], offsets: NDArray[np.int64], k: int, *, keep_ties: bool, n_jobs: int | None = 1
+) -> Ranking:
+    """The documents of each query from the highest score down, to rank k at least.
+
+    Tied documents stand in the order of their rows. With ``keep_ties`` they are marked as one tie; without, each
+    stands alone.
+    """
+    n_queries, n = len(offsets) - 1, len(scores)
+    n_parts = min(n_threads(n_jobs), 1 + n // _SHARE)
+    cuts = np.searchsorted(offsets, np.linspace(0, n, n_parts + 1)[1:-1])
+    spans = list(pairwise([0, *cuts.tolist(), n_queries]))
+    lowest, depths = np.empty(n_queries), np.empty(n_queries, np.int64)
+    in_threads(_survey, ((scores, offsets, k, keep_ties, lowest, depths, *span) for span in spans), n_jobs)
+    starts = np.concatenate([np.zeros(1, np.int64), depths.cumsum()])
+    ranking = Ranking(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64))
+    in_threads(_fill, ((scores, offsets, k, keep_ties, lowest, ranking, *span) for span in spans), n_jobs)
+    return ranking
+
+
+@compiled
+def _survey(
+    scores: NDArray[np.float64],
+    offsets: NDArray[np.int64],
+    k: int,
+    keep_ties: bool,
+    lowest: NDArray[np.float64],
+    depths: NDArray[np.int64],
+    first: int,
+    last: int,
+) -> None:
+    """Find the score at rank k and how many documents are to be ranked, for a span of queries."""
+    top = np.empty(k, np.float64)
+    for q in range(first, last):
+        own = scores[offsets[q] : offsets[q + 1]]
+        depths[q] = len(own)
+        if _is_selected(k, len(own)):
+            lowest[q] = _kth_highest(own, top)
+            depths[q] = (own >= lowest[q]).sum() if keep_ties else k
+
+
+@compiled
+def _fill(
+    scores: NDArray[np.float64],
+    offsets: NDArray[np.int64],
+    k: int,
+    keep_ties: bool,
+    lowest: NDArray[np.float64],
+    ranking: Ranking,
+    first: int,
+    last: int,
+) -> None:
+    """Rank the documents of a span of queries."""
+    for q in range(first, last):
+        own = scores[offsets[q] : offsets[q + 1]]
+        rows = ranking.rows[ranking.starts[q] : ranking.starts[q + 1]]
+        if _is_selected(k, len(own)):
+            _select(own, lowest[q], rows)
+        else:
+            rows[:] = np.argsort(-own, kind="mergesort")
+        _mark_ties(own, rows, keep_ties, ranking.tie_ends[ranking.starts[q] : ranking.starts[q + 1]])
+        rows += offsets[q]
+
+
+@compiled
+def _is_selected(k: int, n: int) -> bool:
+    return k < n and k * k < _SELECT * n
+
+
+@compiled
+def _kth_highest(scores: NDArray[np.float64], top: NDArray[np.float64]) -> float:
+    """The score at rank ``len(top)``; ``top`` is working space."""
+    top[:] = -np.inf
+    last = len(top) - 1
+    for score in scores:
+        if score > top[last]:
+            j = last
+            while j > 0 and top[j - 1] < score:
+                top[j] = top[j - 1]
+                j -= 1
+            top[j] = score
+    return top[last]
+
+
+@compiled
+def _select(scores: NDArray[np.float64], lowest: float, rows: NDArray[np.int64]) -> None:
+    """Fill ``rows``, best first, with those above ``lowest``, then those equal to it as far as there is room."""
+    n = 0
+    for row in range(len(scores)):
+        if scores[row] > lowest:
+            j = n
+            while j > 0 and scores[rows[j - 1]] < scores[row]:
+                rows[j] = rows[j - 1]
+                j -= 1
+            rows[j] = row
+            n += 1
+    row = 0
+    while n < len(rows):
+        if scores[row] == lowest:
+            rows[n] = row
+            n += 1
+        row += 1
+
+
+@compiled
+def _mark_ties(
+    scores: NDArray[np.float64], rows: NDArray[np.int64], keep_ties: bool, tie_ends: NDArray[np.int64]
+) -> None:
+    tie = 0
+    for j in range(1, len(rows) + 1):
+        if j == len(rows) or not keep_ties or scores[rows[j]] != scores[rows[j - 1]]:
+            tie_ends[tie:j] = j
+            tie = j
+
+
+@compiled
+def discounted_sum(
+    values: NDArray[np.float64], discounts: NDArray[np.float64], k: int, ranking: Ranking
+) -> NDArray[np.float64]:
+    """The sum over ranks r <= k of value_r * discount_r, for each query.
+
+    By linearity a tied document counts with the mean value of its tie.
+    """
+    sums = np.zeros(len(ranking.starts) - 1)
+    for q in range(len(sums)):
+        start = ranking.starts[q]
+        depth = min(k, ranking.starts[q + 1] - start)
+        tie = 0
+        while tie < depth:
+            end = ranking.tie_ends[start + tie]
+            value = 0.0
+            for j in range(tie, end):
+                value += values[ranking.rows[start + j]]
+            discount = 0.0
+            for j in range(tie, min(end, depth)):
+                discount += discounts[j]
+            sums[q] += value / (end - tie) * discount
+            tie = end
+    return sums
+
+
+@compiled
+def cascade(stops: NDArray[np.float64], k: int, ranking: Ranking) -> NDArray[np.float64]:
+    """The sum over ranks r <= k of 1/r * stop_r * product over i < r of (1 - stop_i), for each query.
+
+    That is the expected reciprocal of the rank at which a reader stops who stops at a document with chance
+    ``stop``. Inside a tie that begins after rank p, let S_j be the expected chance to pass j of its documents, drawn
+    at random. Then the chance to stop at rank p + j + 1 is S_j - S_{j+1}, times that of getting to the tie.
+    """
+    sums = np.zeros(len(ranking.starts) - 1)
+    for q in range(len(sums)):
+        start = ranking.starts[q]
+        depth = min(k, ranking.starts[q + 1] - start)
+        reach = 1.0  # the chance to get to the next tie
+        tie = 0
+        while tie < depth and reach > 0:
+            end = ranking.tie_ends[start + tie]
+            if end == tie + 1:
+                stop = stops[ranking.rows[start + tie]]
+                sums[q] += reach * stop / end
+                reach *= 1 - stop
+            else:
+                passed = _pass_chances(stops, ranking.rows[start + tie : start + end], min(end, depth) - tie)
+                for j in range(len(passed) - 1):
+                    sums[q] += reach * (passed[j] - passed[j + 1]) / (tie + j + 1)
+                reach *= passed[-1]
+            tie = end
+    return sums
+
+
+@compiled
+def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+    """S_j for j = 0 .. n: the expected product of (1 - stop) over j of these documents, drawn at random.
+
+    Document i is among j drawn from the first i with chance j/i:
+    S_j(i) = (1 - j/i) S_j(i-1) + j/i (1 - stop_i) S_{j-1}(i-1).
+    Documents that stop nobody go first: with them alone every S_j is 1, which saves the loop over them. And S_j is at
+    most (1 - mean stop)^j (Maclaurin's inequality), so from j = 42 / mean stop on it is below 1e-18 and left at 0. Both
+    keep the work of a long tie in proportion to its length.
+    """
+    passed = np.ones(n + 1)
+    i = 0
+    total = 0.0
+    for row in rows:
+        i += stops[row] == 0
+        total += stops[row]
+    if total == 0:
+        return passed
+    last = min(n, int(42 * len(rows) / total) + 1)
+    passed[last + 1 :] = 0
+    for row in rows:
+        if stops[row] != 0:
+            i += 1
+            go_on = 1 - stops[row]
+            for j in range(min(i, last), 0, -1):
+                passed[j] = ((i - j) * passed[j] + j * go_on * passed[j - 1]) / i
+    return passed
+
+
+@compiled
+def precision_sum(relevant: NDArray[np.float64], k: int, ranking: Ranking) -> NDArray[np.float64]:
+    """The sum over ranks r <= k with a relevant document of (relevant documents to rank r) / r, for each query.
+
+    In a tie of m documents, c of them relevant, after p documents, h of them relevant, the j-th is relevant with
+    chance c/m, and then (j-1)(c-1)/(m-1) of those before it in the tie are expected to be so too.
+    """
+    sums = np.zeros(len(ranking.starts) - 1)
+    for q in range(len(sums)):
+        start = ranking.starts[q]
+        depth = min(k, ranking.starts[q + 1] - start)
+        before = 0.0
+        tie = 0
+        while tie < depth:
+            end = ranking.tie_ends[start + tie]
+            size = end - tie
+            found = 0.0
+            for j in range(tie, end):
+                found += relevant[ranking.rows[start + j]]
+            spread = (found - 1) / (size - 1) if size > 1 else 0.0
+            for j in range(min(end, depth) - tie):
+                sums[q] += found / size * (before + 1 + j * spread) / (tie + j + 1)
+            before += found
+            tie = end
+    return sums
+
+
+@compiled
+def highest(values: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The highest value of each query; 0 where there is none above it."""
+    tops = np.zeros(len(offsets) - 1)
+    for q in range(len(tops)):
+        for i in range(offsets[q], offsets[q + 1]):
+            tops[q] = max(tops[q], values[i])
+    return tops
+
+
+@compiled
+def exp2_gains(
+    ratings: NDArray[np.float64], offsets: NDArray[np.int64], tops: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """(2^rating - 1) / 2^top, with a top for each query.
+
+    Nothing overflows where no rating is above its top, and whole numbers are exact. For ratings below 1 the difference
+    would cancel; there it is 2^(rating - top) * (1 - 2^-rating).
+    """
+    gains = np.empty(len(ratings))
+    for q in range(len(tops)):
+        unit = np.exp2(-tops[q])
+        for i in range(offsets[q], offsets[q + 1]):
+            rating = ratings[i]
+            if rating <= 50 and rating == np.int64(rating):  # nearly all: a shift takes a fraction of the time of exp2
+                gains[i] = ((1 << np.int64(rating)) - 1) * unit
+            elif rating >= 1:
+                gains[i] = np.exp2(rating - tops[q]) - unit
+            else:
+                gains[i] = np.exp2(rating - tops[q]) * -np.expm1(-np.log(2.0) * rating)
+    return gains

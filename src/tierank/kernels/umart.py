@@ -1,0 +1,544 @@
+"""The gradient of uMart: every document of a tier against the windows of the documents below it.
+
+A query of n documents with p pairs of different ratings costs O(n * tiers + p):
+
+1. Its order by score is the one of the last call, repaired.
+2. Its documents are laid out by tier and, inside a tier, by score: for every tier its documents and all documents
+   below it are two ranges of neighbours, and nothing moves again. The exponential is taken here, once a document.
+3. Per tier: the sums of the windows, which are the same for all documents of the tier.
+4. Per pair: half a division and no exponential, on neighbouring numbers, so that it runs in vector registers.
+
+Truncation at k makes two layouts: the first k documents, and the others, which are not compared with each other.
+Places without weight behind each layout let the loop over pairs run in whole vector registers.
+
+Arrays are named after what indexes them: inputs are by row, ``ranked_...`` by rank in the query, all others by place in
+the layout. They are made once for a span of queries and handed down whole: a view of an array costs more than the work
+on a short list.
+"""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.kernels import compiled
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.uint32]  # unsigned: numba asks of every signed index whether it counts from the end
+
+# Where sums over documents or pairs may be regrouped: all terms are finite.
+_in_vectors = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp", "nsz"})
+
+# Places without weight behind each layout: as many as one turn of the loop over pairs may take at once.
+_PADDING = 8
+# Where sigma times the spread of the scores is above this, a product of two exponentials could leave float64.
+_WIDEST = 300.0
+# Ranks that documents may move, on average, before sorting afresh is faster than repairing the order.
+_MOST_MOVES = 6
+# Added to the distance of two scores, as LightGBM's lambdarank does.
+_LEAST_DISTANCE = 0.01
+
+
+@compiled
+def umart_gradients(
+    first: int,
+    last: int,
+    scores: Floats,
+    offsets: NDArray[np.int64],
+    tiers: NDArray[np.uint32],
+    n_tiers: NDArray[np.int64],
+    gains: Floats,
+    discounts: Floats,
+    window: int,
+    truncation: int,
+    sigma: float,
+    by_rank: bool,
+    kappa: float,
+    steep: bool,
+    order: Rows,
+    gradient: NDArray[np.float32],
+    hessian: NDArray[np.float32],
+) -> None:
+    """Gradient and hessian of the queries first to last - 1.
+
+    With k_b = sum over window b of e^(sigma f), p' = e^(sigma f(d')) / (e^(sigma f(d)) + k_b) and p the same of d, a
+    pair of d and the lower d' in b adds sigma w p' to the gradient of d' and takes it from that of d; it adds
+    kappa sigma^2 w p' (1 - p') to the hessian of d', and kappa sigma^2 w p' p to that of d, where ``steep`` without p.
+    The weight w is |gain(d) - gain(d')| |discount(d) - discount(d')| / (0.01 + |f(d) - f(d')|) where ``by_rank``,
+    without the division in a query of equal scores; otherwise it is gain(d) discount(d).
+
+    ``order`` holds the rows of each query by their last scores and is left with those by these scores.
+    """
+    longest, most_tiers = np.int64(0), np.int64(0)
+    for query in range(first, last):
+        longest = max(longest, offsets[query + 1] - offsets[query])
+        most_tiers = max(most_tiers, n_tiers[query])
+    numbers = np.empty((15, longest + 2 * _PADDING))
+    ranked_scores, ranked_powers, spare = numbers[0], numbers[1], numbers[2]
+    score, power, discount, gain = numbers[3], numbers[4], numbers[5], numbers[6]
+    window_sum, window_top, weight, weighted_discount = numbers[7], numbers[8], numbers[9], numbers[10]
+    low, low_power, high, high_power = numbers[11], numbers[12], numbers[13], numbers[14]
+    bits = spare.view(np.int64)
+    places = np.empty((2, longest + 2 * _PADDING), np.uint32)
+    ranked_places, row = places[0], places[1]
+    ends = np.empty((2, most_tiers + 1), np.uint32)
+    top_ends, rest_ends = ends[0], ends[1]
+    sums = power if window == 1 else window_sum
+    for query in range(first, last):
+        start, n = offsets[query], offsets[query + 1] - offsets[query]
+        if n_tiers[query] < 2:
+            gradient[start : start + n] = 0.0
+            hessian[start : start + n] = 0.0
+            continue
+        _repair_order(start, n, scores, order, ranked_scores, spare, row)
+        spread = ranked_scores[0] - ranked_scores[n - 1]
+        wide = sigma * spread > _WIDEST
+        if not wide:
+            _take_powers(n, sigma, ranked_scores, bits, spare, ranked_powers)
+        by_distance = by_rank and spread > 0
+        n_top = min(n, truncation)
+        rest = n_top + _PADDING
+        end = rest + n - n_top
+        _lay_out(
+            start, 0, n_top, 0, n_tiers[query], order, tiers, gains, discounts, by_distance, ranked_scores,
+            ranked_powers, ranked_places, top_ends, row, score, power, discount, gain,
+        )  # fmt: skip
+        _lay_out(
+            start, n_top, n, rest, n_tiers[query], order, tiers, gains, discounts, by_distance, ranked_scores,
+            ranked_powers, ranked_places, rest_ends, row, score, power, discount, gain,
+        )  # fmt: skip
+        for end_of_part in (n_top, end):
+            _pad(end_of_part, score, power, window_sum, window_top, weight, weighted_discount)
+        _clear(end + _PADDING, low, low_power, high, high_power)
+        least = _LEAST_DISTANCE if by_distance else 1.0
+        n_top_below, n_below = n_top, n
+        top_start, rest_start = np.int64(0), rest
+        for tier in range(n_tiers[query] - 1):
+            top_end, rest_end = np.int64(top_ends[tier]), np.int64(rest_ends[tier])
+            if wide:
+                n_top_below, n_below = _keep_below(n_top_below, n_below, top_end, rest_end, ranked_places)
+                _sum_wide_windows(n_below, window, sigma, scores, row, ranked_places, power, window_sum, window_top)
+            elif window >= n:
+                _sum_all(top_end, n_top, rest_end, end, power, window_sum)
+            elif window > 1:
+                n_top_below, n_below = _keep_below(n_top_below, n_below, top_end, rest_end, ranked_places)
+                _sum_windows(n_below, window, ranked_places, power, window_sum)
+            tier_gain = gain[top_start if top_start < top_end else rest_start]
+            _weigh(top_end, n_top, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
+            _weigh(rest_end, end, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
+            for a, b, c, d in (
+                (top_start, top_end, top_end, n_top),
+                (top_start, top_end, rest_end, end),
+                (rest_start, rest_end, top_end, n_top),
+            ):
+                if a == b or c == d:
+                    continue
+                if wide:
+                    _compare_wide(
+                        a, b, c, d, sigma, least, scores, row, score, discount, power, window_sum, window_top, weight,
+                        weighted_discount, low, low_power, high, high_power,
+                    )  # fmt: skip
+                else:
+                    _compare(
+                        a, b, c, d, least, score, discount, power, sums, weight, weighted_discount, low, low_power,
+                        high, high_power,
+                    )  # fmt: skip
+            top_start, rest_start = top_end, rest_end
+        for a, b in ((0, n_top), (rest, end)):
+            _finish(a, b, sigma, kappa, steep, wide, row, power, low, low_power, high, high_power, gradient, hessian)
+
+
+@compiled
+def _repair_order(
+    start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, spare_scores: Floats, spare_rows: Rows
+) -> None:
+    """Sort the rows of a query by score, highest first, and by row where scores are equal.
+
+    By insertion, which takes little time where little has changed, and by merging where much has.
+    """
+    moves = 0
+    last = scores[order[start]]
+    ranked_scores[0] = last
+    for rank in range(1, n):
+        row = order[start + rank]
+        score = scores[row]
+        if last > score:
+            ranked_scores[rank] = score
+            last = score
+            continue
+        to = rank
+        while to > 0 and (
+            ranked_scores[to - 1] < score or (ranked_scores[to - 1] == score and order[start + to - 1] > row)
+        ):
+            ranked_scores[to] = ranked_scores[to - 1]
+            order[start + to] = order[start + to - 1]
+            to -= 1
+        ranked_scores[to] = score
+        order[start + to] = row
+        last = ranked_scores[rank]
+        moves += rank - to
+        if moves > _MOST_MOVES * n:
+            _sort(start, n, scores, order, ranked_scores, spare_scores, spare_rows)
+            return
+
+
+@compiled
+def _sort(
+    start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, spare_scores: Floats, spare_rows: Rows
+) -> None:
+    """Merge runs of 1, 2, 4, ... rows."""
+    for rank in range(n):
+        ranked_scores[rank] = scores[order[start + rank]]
+    width = 1
+    while width < n:
+        for left in range(0, n, 2 * width):
+            middle = min(left + width, n)
+            right = min(middle + width, n)
+            i, j = left, middle
+            for rank in range(left, right):
+                if j == right or (
+                    i < middle
+                    and (
+                        ranked_scores[i] > ranked_scores[j]
+                        or (ranked_scores[i] == ranked_scores[j] and order[start + i] < order[start + j])
+                    )
+                ):
+                    spare_scores[rank], spare_rows[rank] = ranked_scores[i], order[start + i]
+                    i += 1
+                else:
+                    spare_scores[rank], spare_rows[rank] = ranked_scores[j], order[start + j]
+                    j += 1
+        for rank in range(n):
+            ranked_scores[rank], order[start + rank] = spare_scores[rank], spare_rows[rank]
+        width *= 2
+
+
+@compiled
+def _take_powers(
+    n: int, sigma: float, ranked_scores: Floats, bits: NDArray[np.int64], scale: Floats, ranked_powers: Floats
+) -> None:
+    """e^x for x = sigma (f - best), to the last digit but one; numba's own is a call of the C library for each number.
+
+    e^x = 2^k e^r with k the integer nearest to x / ln 2 and |r| <= ln 2 / 2. ``bits`` and ``scale`` are one array: the
+    bits of 2^k, and 2^k.
+    """
+    best = ranked_scores[0]
+    for rank in range(n):
+        x = sigma * (ranked_scores[rank] - best)
+        k = np.floor(x * 1.4426950408889634 + 0.5)
+        r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10  # ln 2 in two parts: k times the first is exact
+        p = 1.0 / 6227020800.0
+        p = p * r + 1.0 / 479001600.0
+        p = p * r + 1.0 / 39916800.0
+        p = p * r + 1.0 / 3628800.0
+        p = p * r + 1.0 / 362880.0
+        p = p * r + 1.0 / 40320.0
+        p = p * r + 1.0 / 5040.0
+        p = p * r + 1.0 / 720.0
+        p = p * r + 1.0 / 120.0
+        p = p * r + 1.0 / 24.0
+        p = p * r + 1.0 / 6.0
+        p = p * r + 0.5
+        p = p * r + 1.0
+        ranked_powers[rank] = p * r + 1.0
+        bits[rank] = (np.int64(k) + 1023) << 52
+    for rank in range(n):
+        ranked_powers[rank] *= scale[rank]
+
+
+@compiled
+def _lay_out(
+    start: int,
+    first: int,
+    last: int,
+    base: int,
+    n_tiers: int,
+    order: Rows,
+    tiers: NDArray[np.uint32],
+    gains: Floats,
+    discounts: Floats,
+    by_distance: bool,
+    ranked_scores: Floats,
+    ranked_powers: Floats,
+    ranked_places: Rows,
+    ends: Rows,
+    row: Rows,
+    score: Floats,
+    power: Floats,
+    discount: Floats,
+    gain: Floats,
+) -> None:
+    """Lay out the ranks first to last - 1 of a query from place ``base`` on; ``ends`` is where each tier ends."""
+    for tier in range(n_tiers + 1):
+        ends[tier] = 0
+    ends[0] = base
+    for rank in range(first, last):
+        ends[tiers[order[start + rank]] + 1] += 1
+    for tier in range(n_tiers):
+        ends[tier + 1] += ends[tier]
+    # Each tier is filled from its start on, so that in the end its start has become its end.
+    for rank in range(first, last):
+        this_row = order[start + rank]
+        tier = tiers[this_row]
+        place = ends[tier]
+        ends[tier] = place + 1
+        ranked_places[rank] = place
+        row[place] = this_row
+        score[place] = ranked_scores[rank] if by_distance else 0.0
+        power[place] = ranked_powers[rank]
+        discount[place] = discounts[rank]
+        gain[place] = gains[this_row]
+
+
+@compiled
+def _pad(
+    end: int,
+    score: Floats,
+    power: Floats,
+    window_sum: Floats,
+    window_top: Floats,
+    weight: Floats,
+    weighted_discount: Floats,
+) -> None:
+    """Behind a layout: documents without weight, with which nothing overflows."""
+    for place in range(end, end + _PADDING):
+        score[place], power[place] = 0.0, 1.0
+        window_sum[place], window_top[place] = 1.0, 0.0
+        weight[place], weighted_discount[place] = 0.0, 0.0
+
+
+@compiled
+def _clear(n: int, low: Floats, low_power: Floats, high: Floats, high_power: Floats) -> None:
+    for place in range(n):
+        low[place], low_power[place], high[place], high_power[place] = 0.0, 0.0, 0.0, 0.0
+
+
+@compiled
+def _keep_below(n_top_below: int, n_below: int, top_end: int, rest_end: int, ranked_places: Rows) -> tuple[int, int]:
+    """Keep the places below a tier, in order of score: how many of the first part are left, and how many of both.
+
+    Without a branch, as nobody can foretell ratings.
+    """
+    kept = 0
+    for rank in range(n_top_below):
+        place = ranked_places[rank]
+        ranked_places[kept] = place
+        kept += place >= np.uint32(top_end)
+    kept_top = kept
+    for rank in range(n_top_below, n_below):
+        place = ranked_places[rank]
+        ranked_places[kept] = place
+        kept += place >= np.uint32(rest_end)
+    return kept_top, kept
+
+
+@_in_vectors
+def _sum_all(top_end: int, n_top: int, rest_end: int, end: int, power: Floats, window_sum: Floats) -> None:
+    """One window of all documents below a tier."""
+    total = 0.0
+    for place in range(np.uint64(top_end), np.uint64(n_top)):
+        total += power[place]
+    for place in range(np.uint64(rest_end), np.uint64(end)):
+        total += power[place]
+    for place in range(np.uint64(top_end), np.uint64(n_top)):
+        window_sum[place] = total
+    for place in range(np.uint64(rest_end), np.uint64(end)):
+        window_sum[place] = total
+
+
+@compiled
+def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window_sum: Floats) -> None:
+    """Windows of so many documents, in order of score; pairs on their own, where loops would cost more than sums."""
+    n_paired = n - n % 2 if window == 2 else 0
+    for rank in range(0, n_paired, 2):
+        one, other = ranked_places[rank], ranked_places[rank + 1]
+        total = power[one] + power[other]
+        window_sum[one], window_sum[other] = total, total
+    for first in range(n_paired, n, window):
+        last = min(first + window, n)
+        total = 0.0
+        for rank in range(first, last):
+            total += power[ranked_places[rank]]
+        for rank in range(first, last):
+            window_sum[ranked_places[rank]] = total
+
+
+@compiled
+def _sum_wide_windows(
+    n: int,
+    window: int,
+    sigma: float,
+    scores: Floats,
+    row: Rows,
+    ranked_places: Rows,
+    power: Floats,
+    window_sum: Floats,
+    window_top: Floats,
+) -> None:
+    """The same with exponentials relative to the highest score of each window, ``window_top``."""
+    for first in range(0, n, window):
+        last = min(first + window, n)
+        top = scores[row[ranked_places[first]]]
+        total = 0.0
+        for rank in range(first, last):
+            place = ranked_places[rank]
+            power[place] = np.exp(sigma * (scores[row[place]] - top))
+            total += power[place]
+        for rank in range(first, last):
+            window_sum[ranked_places[rank]], window_top[ranked_places[rank]] = total, top
+
+
+@_in_vectors
+def _weigh(
+    first: int,
+    last: int,
+    tier_gain: float,
+    by_rank: bool,
+    gain: Floats,
+    discount: Floats,
+    power: Floats,
+    weight: Floats,
+    weighted_discount: Floats,
+) -> None:
+    """What a pair's weight has of the lower document: its exponential times the gap of gains, and that with discount.
+
+    The weight is then |gap discount(d) - gap discount(d')|, up to the distance: one operation less for each pair.
+    """
+    counted = 1.0 if by_rank else 0.0
+    for place in range(np.uint64(first), np.uint64(last)):
+        gap = abs(tier_gain - counted * gain[place]) * power[place]
+        weight[place] = gap
+        weighted_discount[place] = counted * gap * discount[place]
+
+
+@_in_vectors
+def _compare(
+    first: int,
+    last: int,
+    first_low: int,
+    last_low: int,
+    least: float,
+    score: Floats,
+    discount: Floats,
+    power: Floats,
+    sums: Floats,
+    weight: Floats,
+    weighted_discount: Floats,
+    low: Floats,
+    low_power: Floats,
+    high: Floats,
+    high_power: Floats,
+) -> None:
+    """Every pair of a place in first to last - 1 and a lower one in first_low to last_low - 1.
+
+    With E = e^(sigma f) and K the window sum: x = w p' = w E' / (E + K) and y = x / (E + K), so that w p' p = E y and
+    w p' (1 - p') = x - E' y. ``low`` and ``high`` add up x over the pairs of a document, the other two y.
+
+    Two places go together, as division is the slowest part: 1 / a and 1 / b are b / (a b) and a / (a b).
+    """
+    begin = np.uint64(first_low)
+    end = np.uint64(first_low + (last_low - first_low + _PADDING - 1) // _PADDING * _PADDING)
+    for place in range(np.uint64(first), np.uint64(last - (last - first) % 2), np.uint64(2)):
+        other = place + np.uint64(1)
+        f, e, d = score[place], power[place], discount[place]
+        f_other, e_other, d_other = score[other], power[other], discount[other]
+        x_sum, y_sum, x_sum_other, y_sum_other = 0.0, 0.0, 0.0, 0.0
+        for lower in range(begin, end):
+            distance = least + abs(f - score[lower])
+            distance_other = least + abs(f_other - score[lower])
+            a = distance * (e + sums[lower])
+            b = distance_other * (e_other + sums[lower])
+            r = 1.0 / (a * b)
+            x = abs(weight[lower] * d - weighted_discount[lower]) * (r * b)
+            x_other = abs(weight[lower] * d_other - weighted_discount[lower]) * (r * a)
+            y = x * (distance * (r * b))
+            y_other = x_other * (distance_other * (r * a))
+            x_sum += x
+            x_sum_other += x_other
+            y_sum += y
+            y_sum_other += y_other
+            low[lower] += x + x_other
+            low_power[lower] += y + y_other
+        high[place] += x_sum
+        high[other] += x_sum_other
+        high_power[place] += y_sum
+        high_power[other] += y_sum_other
+    for place in range(np.uint64(last - (last - first) % 2), np.uint64(last)):
+        f, e, d = score[place], power[place], discount[place]
+        x_sum, y_sum = 0.0, 0.0
+        for lower in range(begin, end):
+            distance = least + abs(f - score[lower])
+            r = 1.0 / (distance * (e + sums[lower]))
+            x = abs(weight[lower] * d - weighted_discount[lower]) * r
+            y = x * (distance * r)
+            x_sum += x
+            y_sum += y
+            low[lower] += x
+            low_power[lower] += y
+        high[place] += x_sum
+        high_power[place] += y_sum
+
+
+@compiled
+def _compare_wide(
+    first: int,
+    last: int,
+    first_low: int,
+    last_low: int,
+    sigma: float,
+    least: float,
+    scores: Floats,
+    row: Rows,
+    score: Floats,
+    discount: Floats,
+    power: Floats,
+    window_sum: Floats,
+    window_top: Floats,
+    weight: Floats,
+    weighted_discount: Floats,
+    low: Floats,
+    low_power: Floats,
+    high: Floats,
+    high_power: Floats,
+) -> None:
+    """The same where scores are far apart: exponentials relative to the higher of the document and the window's top.
+
+    Here ``low_power`` and ``high_power`` add up w p' p' and w p' p themselves.
+    """
+    for place in range(first, last):
+        for lower in range(first_low, last_low):
+            above = sigma * (scores[row[place]] - window_top[lower])
+            less = np.exp(-abs(above))
+            of_document, of_window = (1.0, less) if above > 0 else (less, 1.0)
+            r = 1.0 / (of_document + of_window * window_sum[lower])
+            x = abs(weight[lower] * discount[place] - weighted_discount[lower]) * of_window * r
+            x /= least + abs(score[place] - score[lower])
+            low[lower] += x
+            low_power[lower] += x * of_window * power[lower] * r
+            high[place] += x
+            high_power[place] += x * of_document * r
+
+
+@_in_vectors
+def _finish(
+    first: int,
+    last: int,
+    sigma: float,
+    kappa: float,
+    steep: bool,
+    wide: bool,
+    row: Rows,
+    power: Floats,
+    low: Floats,
+    low_power: Floats,
+    high: Floats,
+    high_power: Floats,
+    gradient: NDArray[np.float32],
+    hessian: NDArray[np.float32],
+) -> None:
+    """From sums over pairs to gradient and hessian; the difference may come out below 0 by rounding alone."""
+    for place in range(np.uint64(first), np.uint64(last)):
+        e = 1.0 if wide else power[place]
+        of_low = max(low[place] - e * low_power[place], 0.0)
+        of_high = high[place] if steep else e * high_power[place]
+        gradient[row[place]] = sigma * (low[place] - high[place])
+        hessian[row[place]] = kappa * sigma * sigma * (of_low + of_high)

@@ -1,0 +1,490 @@
+"""Metrics, the rules that fix what they mean, and the judge that applies both to scores."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.inputs import as_numbers
+from tierank.kernels.ranking import Ranking, cascade, discounted_sum, exp2_gains, highest, precision_sum, rank
+
+Floats = NDArray[np.float64]
+# From the ranked lists to one value per query.
+Measure = Callable[[Ranking], Floats]
+
+Ties = Literal["average", "input", "worst", "document id"]
+ErrMax = Literal["data", "query"] | float | None
+Gain = Literal["exp2", "linear"] | Mapping[float, float] | Callable[[Floats], ArrayLike]
+
+WHY_LEFT_OUT = "no rating above 0"
+
+_GAINS = {"exp2": "2^r - 1", "linear": "r"}
+_TIES = {
+    "average": "averaged over all their orders",
+    "input": "in input order",
+    "worst": "lower gain first",
+    "document id": "by document id, descending",
+}
+
+
+# A metric is a function of the judge, which knows the ratings, and the cutoff k (None: the whole list). It does once
+# what the scores do not change, and returns what is to be done with each ranking.
+
+
+def dcg(judge: Judge, k: int | None) -> Measure:
+    """DCG@k = sum over ranks r <= k of gain_r / log2(1 + r)."""
+    depth, gains = judge.depth(k), judge.gains
+    if not np.isfinite(discounted_sum(gains, judge.discounts, depth, judge.ideal)).all():
+        raise DataError(
+            f"dcg: ratings up to {judge.ratings.max():g} have gains beyond what float64 can hold;"
+            " ask for ndcg, which has no such limit, or take a rule with other gains"
+        )
+    return lambda ranking: discounted_sum(gains, judge.discounts, depth, ranking)
+
+
+def ndcg(judge: Judge, k: int | None) -> Measure:
+    """NDCG@k = DCG@k / the highest DCG@k that any order of the documents has."""
+    depth, gains = judge.depth(k), judge.relative_gains
+    best = discounted_sum(gains, judge.discounts, depth, judge.ideal)
+    if judge.rule.short_ndcg == "zero" and k is not None:
+        best[judge.lengths < k] = np.inf
+    best[best == 0] = np.inf
+
+    def measure(ranking: Ranking) -> Floats:
+        ratio = discounted_sum(gains, judge.discounts, depth, ranking) / best
+        return np.minimum(ratio, 1, out=ratio)  # averaged ties can round to 1 + 2e-16
+
+    return measure
+
+
+def err(judge: Judge, k: int | None) -> Measure:
+    """ERR@k = sum over ranks r <= k of 1/r * R_r * product over i < r of (1 - R_i), with R = (2^rating - 1) / 2^max."""
+    depth, stops = judge.depth(k), judge.stops
+    return lambda ranking: cascade(stops, depth, ranking)
+
+
+def average_precision(judge: Judge, k: int | None) -> Measure:
+    """AP@k = sum over ranks r <= k with a relevant document of precision@r, / min(k, relevant) or / relevant.
+
+    Its mean over the queries is MAP@k, and so the metric is called.
+    """
+    depth, relevant = judge.depth(k), judge.relevant
+    divisor = judge.n_relevant
+    if judge.rule.ap_divisor == "min(k, relevant)":
+        divisor = np.minimum(divisor, depth)
+    return lambda ranking: precision_sum(relevant, depth, ranking) / np.maximum(divisor, 1)
+
+
+def mrr(judge: Judge, k: int | None) -> Measure:
+    """RR@k = 1 / rank of the first relevant document, 0 if that is beyond k; its mean over the queries is MRR@k."""
+    depth, relevant = judge.depth(k), judge.relevant
+    return lambda ranking: cascade(relevant, depth, ranking)
+
+
+def precision(judge: Judge, k: int | None) -> Measure:
+    """Precision@k = relevant documents to rank k, / k or / min(k, n)."""
+    depth, relevant = judge.depth(k), judge.relevant
+    divisor = judge.lengths if k is None else np.full_like(judge.lengths, k)
+    if judge.rule.precision_divisor == "min(k, n)":
+        divisor = np.minimum(divisor, judge.lengths)
+    return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, ranking) / np.maximum(divisor, 1)
+
+
+def recall(judge: Judge, k: int | None) -> Measure:
+    """Recall@k = relevant documents to rank k, / relevant documents."""
+    depth, relevant, divisor = judge.depth(k), judge.relevant, np.maximum(judge.n_relevant, 1)
+    return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, ranking) / divisor
+
+
+METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
+    "ndcg": ndcg,
+    "err": err,
+    "map": average_precision,
+    "mrr": mrr,
+    "precision": precision,
+    "recall": recall,
+    "dcg": dcg,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What the metrics mean: every choice on which evaluation tools differ. ``RULES`` has the named ones.
+
+    ======================  ==========================================================================================
+    ``name``                how tables call it
+    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``: r; a mapping from ratings to gains; or a function that
+                            turns an array of ratings into gains
+    ``ties``                documents with the same score: ``"average"``: the expected value over all their orders;
+                            ``"input"``: the order of the rows; ``"worst"``: lower gain first; ``"document id"``: by
+                            id, descending, and scores in single precision, as trec_eval does (without ids the row
+                            number is the id: later rows first)
+    ``empty``               queries with no rating above 0: None leaves them out (NaN); a mapping gives the value of
+                            each metric, and metrics that it does not name get 0
+    ``err_max``             the top rating of ERR: ``"data"``: the highest of the data set; ``"query"``: of each query;
+                            a number; None: the rule has no ERR
+    ``relevant_from``       map, mrr, precision and recall count documents as relevant from this rating up, and only
+                            above 0
+    ``ap_divisor``          what AP@k is divided by: ``"min(k, relevant)"`` or ``"relevant"``
+    ``ap_depth``            how deep map@k looks: ``"k"``, or ``"list"``: k is ignored
+    ``precision_divisor``   what precision@k is divided by: ``"k"`` or ``"min(k, n)"``, n documents in the list
+    ``short_ndcg``          ndcg@k of a list with fewer than k documents: ``"kept"`` as it is, or ``"zero"``
+    ======================  ==========================================================================================
+
+    The defaults are those of the rule ``tierank``. A rule of one's own starts from a named one:
+
+    >>> from dataclasses import replace
+    >>> shop = replace(RULES["tierank"], name="shop", gain={0: 0, 1: 1, 2: 5}, relevant_from=2)
+    >>> print(shop.describe())
+    shop: gain {0: 0, 1: 1, 2: 5}; discount 1/log2(1 + rank); tied scores averaged over all their orders; queries
+    with no rating above 0 left out; ERR by the highest rating of the data set; relevant: rating from 2 up; AP@k
+    divided by min(k, relevant); precision@k divided by k
+    """
+
+    name: str
+    gain: Gain = "exp2"
+    ties: Ties = "average"
+    empty: Mapping[str, float] | None = None
+    err_max: ErrMax = "data"
+    relevant_from: float = 0.0
+    ap_divisor: Literal["min(k, relevant)", "relevant"] = "min(k, relevant)"
+    ap_depth: Literal["k", "list"] = "k"
+    precision_divisor: Literal["k", "min(k, n)"] = "k"
+    short_ndcg: Literal["kept", "zero"] = "kept"
+
+    def __post_init__(self) -> None:
+        for setting, known in _SETTINGS.items():
+            if (value := getattr(self, setting)) not in known:
+                raise ParameterError.unknown(setting, value, known)
+        if isinstance(self.gain, str) and self.gain not in _GAINS:
+            raise ParameterError.unknown("gain", self.gain, _GAINS)
+        if isinstance(self.err_max, str) and self.err_max not in ("data", "query"):
+            raise ParameterError.unknown("err_max", self.err_max, ("data", "query"))
+        for metric in self.empty or {}:
+            if metric not in METRICS:
+                raise ParameterError.unknown("metric", metric, METRICS)
+
+    def describe(self) -> str:
+        """The rule in words."""
+        relevant = f"from {self.relevant_from:g} up" if self.relevant_from > 0 else "above 0"
+        parts = [
+            f"gain {self._gain_words()}",
+            "discount 1/log2(1 + rank)",
+            f"tied scores {_TIES[self.ties]}",
+            f"queries with {WHY_LEFT_OUT} {self._empty_words()}",
+            self._err_words(),
+            f"relevant: rating {relevant}",
+            "map reads the whole list" if self.ap_depth == "list" else f"AP@k divided by {self.ap_divisor}",
+            f"precision@k divided by {self.precision_divisor}",
+        ]
+        if self.short_ndcg == "zero":
+            parts.append("NDCG@k of a list shorter than k is 0")
+        return f"{self.name}: {'; '.join(parts)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rule for JSON."""
+        settings = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        empty = None if self.empty is None else dict(self.empty)
+        return settings | {"gain": self._gain_words(), "empty": empty}
+
+    def _gain_words(self) -> str:
+        if isinstance(self.gain, str):
+            return _GAINS[self.gain]
+        return str(dict(self.gain)) if isinstance(self.gain, Mapping) else getattr(self.gain, "__name__", "of the user")
+
+    def _empty_words(self) -> str:
+        if self.empty is None:
+            return "left out"
+        if not self.empty:
+            return "count as 0"
+        return "count as " + ", ".join(f"{metric} {value:g}" for metric, value in self.empty.items()) + ", others 0"
+
+    def _err_words(self) -> str:
+        if self.err_max is None:
+            return "no ERR"
+        highest = {"data": "the highest rating of the data set", "query": "the highest rating of the query"}
+        return f"ERR by {highest.get(str(self.err_max), f'a top rating of {self.err_max}')}"
+
+
+# The settings of a rule that take one of a few words.
+_SETTINGS: dict[str, tuple[str, ...]] = {
+    "ties": get_args(Ties),
+    "ap_divisor": ("min(k, relevant)", "relevant"),
+    "ap_depth": ("k", "list"),
+    "precision_divisor": ("k", "min(k, n)"),
+    "short_ndcg": ("kept", "zero"),
+}
+
+_ZERO: dict[str, float] = {}
+
+RULES: dict[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        Rule(name="tierank"),
+        Rule(name="wsdm20", ties="input", err_max="query"),
+        Rule(name="letor", ties="input", empty=_ZERO),
+        Rule(name="mslr", ties="input", empty=_ZERO, relevant_from=2, short_ndcg="zero"),
+        Rule(name="lightgbm", ties="input", empty={"ndcg": 1, "map": 1}, err_max=None),
+        Rule(name="xgboost", ties="input", empty={"ndcg": 1, "map": 1}, err_max=None, precision_divisor="min(k, n)"),
+        Rule(
+            name="catboost",
+            ties="worst",
+            empty={"ndcg": 1, "recall": 1},
+            err_max=None,
+            precision_divisor="min(k, n)",
+        ),
+        Rule(name="sklearn", gain="linear", empty=_ZERO, err_max=None),
+        Rule(name="trec_eval", gain="linear", ties="document id", empty=_ZERO, err_max=None, ap_divisor="relevant"),
+        Rule(name="ranklib", ties="input", empty=_ZERO, err_max=4, ap_depth="list", precision_divisor="min(k, n)"),
+        Rule(name="yahoo", ties="input", empty={"ndcg": 0.5}),
+    )
+}
+
+
+def as_rule(rule: str | Rule) -> Rule:
+    """The rule of this name, or the rule itself."""
+    if isinstance(rule, Rule):
+        return rule
+    if rule not in RULES:
+        raise ParameterError.unknown("rule", rule, RULES)
+    return RULES[rule]
+
+
+def default_metrics(rule: str | Rule) -> tuple[str, ...]:
+    """What is reported where nobody asks for anything: NDCG at 1, 3, 5 and 10, and ERR where the rule has it."""
+    ndcgs = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
+    return ndcgs if as_rule(rule).err_max is None else (*ndcgs, "err@10")
+
+
+def parse_metric(text: str) -> tuple[str, int | None]:
+    """The name and the cutoff of a metric; no cutoff means the whole list.
+
+    >>> parse_metric("ndcg@10"), parse_metric("map")
+    (('ndcg', 10), ('map', None))
+    """
+    name, at, cutoff = str(text).partition("@")
+    if name not in METRICS:
+        if name.lower() in METRICS:
+            raise ParameterError(f"unknown metric {text!r}: did you mean {text.lower()!r}?")
+        raise ParameterError.unknown("metric", name, METRICS)
+    if not at:
+        return name, None
+    if not re.fullmatch("[0-9]{1,15}", cutoff) or int(cutoff) == 0:
+        raise ParameterError(
+            f"metric {text!r}: expected a cutoff of 1 or more after '@', got {cutoff!r};"
+            f" write '{name}@10', or '{name}' for the whole list"
+        )
+    return name, int(cutoff)
+
+
+class Judge:
+    """Metrics of one data set under one rule, ready to be applied to scores again and again.
+
+    Gains, ideal lists and counts are made once, here; a call then costs little more than ranking the documents.
+    It takes scores **in the order of the data set** (``evaluate`` takes them in the caller's order) and returns
+    the value of each metric for each query, NaN where the rule leaves a query out.
+
+    >>> data = RankingDataset([[0.0]] * 4, [0, 2, 1, 0], qid=[7, 7, 7, 8])
+    >>> judge = Judge(data, ["ndcg@2", "mrr"])
+    >>> judge([0.1, 0.3, 0.2, 0.0])
+    {'ndcg@2': array([ 1., nan]), 'mrr': array([ 1., nan])}
+    """
+
+    def __init__(
+        self,
+        data: RankingDataset,
+        metrics: str | Iterable[str] | None = None,
+        rule: str | Rule = "tierank",
+        *,
+        n_jobs: int | None = None,
+    ) -> None:
+        self.data, self.rule, self.n_jobs = data, as_rule(rule), n_jobs
+        self.offsets, self.lengths = np.array(data.offsets, np.int64), data.lengths
+        self.longest = int(self.lengths.max())
+        ratings = _plain(data.ratings)
+        levels = _levels(ratings, self.rule.gain)
+        # Documents are kept in the order in which ties are broken, so that ranking them is one stable sort.
+        self._order = _tie_order(data, levels, self.rule.ties)
+        self.ratings, self._levels = self._arrange(ratings), self._arrange(levels)
+        self._tops = highest(self._levels, self.offsets)
+        self.empty = (self._tops == 0) | (highest(self.ratings, self.offsets) == 0)
+        parsed = {metric: self._parse(metric) for metric in _as_names(metrics, self.rule)}
+        self._depth = max(self.depth(k) for _, k in parsed.values())
+        self._measures = {metric: (name, METRICS[name](self, k)) for metric, (name, k) in parsed.items()}
+
+    def __call__(self, scores: ArrayLike) -> dict[str, Floats]:
+        """The value of each metric for each query."""
+        values = as_scores(scores, len(self.ratings))
+        if np.isnan(values).any():
+            row = self.data.source_rows[np.isnan(values).argmax()]
+            raise DataError(f"scores: expected a number for every row, got NaN in row {row}")
+        if self.rule.ties == "document id":
+            with np.errstate(over="ignore"):
+                values = values.astype(np.float32).astype(np.float64)
+        ties = self.rule.ties == "average"
+        ranking = rank(self._arrange(values), self.offsets, self._depth, keep_ties=ties, n_jobs=self.n_jobs)
+        return {metric: self._fill(name, measure(ranking)) for metric, (name, measure) in self._measures.items()}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is measured."""
+        return tuple(self._measures)
+
+    @property
+    def n_empty(self) -> int:
+        """How many queries have no rating above 0."""
+        return int(self.empty.sum())
+
+    def depth(self, k: int | None) -> int:
+        """How far down the longest list has to be read for a cutoff."""
+        return self.longest if k is None else min(k, self.longest)
+
+    @cached_property
+    def gains(self) -> Floats:
+        """The gain of each document; infinite where float64 cannot hold it."""
+        return self._exp2_gains(0.0) if self.rule.gain == "exp2" else self._levels
+
+    @cached_property
+    def relative_gains(self) -> Floats:
+        """The gain of each document in units of the query's highest (exp2: of the query's highest, plus 1)."""
+        if self.rule.gain == "exp2":
+            return self._exp2_gains(self._tops)
+        units: Floats = np.repeat(np.where(self._tops > 0, self._tops, 1), self.lengths)
+        return np.divide(self._levels, units)
+
+    @cached_property
+    def stops(self) -> Floats:
+        """The chance that a document satisfies a reader, as ERR has it."""
+        return self._exp2_gains(self._err_tops())
+
+    @cached_property
+    def ideal(self) -> Ranking:
+        """The documents of each query by gain, highest first."""
+        return rank(self._levels, self.offsets, self._depth, keep_ties=False, n_jobs=self.n_jobs)
+
+    @cached_property
+    def relevant(self) -> Floats:
+        """1 for each relevant document, 0 for the others."""
+        return ((self.ratings > 0) & (self.ratings >= self.rule.relevant_from)).astype(np.float64)
+
+    @cached_property
+    def n_relevant(self) -> NDArray[np.int64]:
+        """How many relevant documents each query has."""
+        return np.diff(np.concatenate([[0.0], self.relevant.cumsum()])[self.offsets]).astype(np.int64)
+
+    @cached_property
+    def discounts(self) -> Floats:
+        """1 / log2(1 + rank) for rank 1, 2, ..."""
+        discounts: Floats = 1 / np.log2(np.arange(2.0, self.longest + 2))
+        return discounts
+
+    @cached_property
+    def undiscounted(self) -> Floats:
+        """1 for every rank."""
+        return np.ones(self.longest)
+
+    def _err_tops(self) -> float | Floats:
+        """The top rating of ERR, for all queries or for each."""
+        of, top = self.rule.err_max, float(self.ratings.max())
+        if of is None:
+            known = ", ".join(sorted(name for name, rule in RULES.items() if rule.err_max is not None))
+            raise ParameterError(f"rule {self.rule.name!r} has no ERR; these have: {known}")
+        if of == "query":
+            return highest(self.ratings, self.offsets)
+        if of == "data":
+            return top
+        if top > float(of):
+            raise DataError(
+                f"err: rule {self.rule.name!r} expects ratings up to {of}, got {top:g};"
+                " take another rule, or this one with another err_max: dataclasses.replace(rule, err_max=...)"
+            )
+        return float(of)
+
+    def _exp2_gains(self, tops: float | Floats) -> Floats:
+        return exp2_gains(self.ratings, self.offsets, np.broadcast_to(tops, len(self.lengths)).astype(np.float64))
+
+    def _parse(self, metric: str) -> tuple[str, int | None]:
+        name, k = parse_metric(metric)
+        return name, None if name == "map" and self.rule.ap_depth == "list" else k
+
+    def _arrange(self, values: Floats) -> Floats:
+        return values if self._order is None else np.take(values, self._order)
+
+    def _fill(self, name: str, values: Floats) -> Floats:
+        values[self.empty] = np.nan if self.rule.empty is None else self.rule.empty.get(name, 0.0)
+        return values
+
+
+def as_scores(scores: ArrayLike, n: int) -> Floats:
+    """N scores as float64."""
+    given = np.asarray(scores)
+    if given.ndim == 2 and given.shape[1] == 1:
+        given = given[:, 0]
+    if given.shape != (n,):
+        raise DataError(f"scores: expected {n}, one per row of the data, got shape {given.shape}")
+    return _plain(as_numbers(given, "scores"))
+
+
+def _plain(values: NDArray[Any]) -> Floats:
+    """Float64, contiguous and writable: compiled loops would be compiled once more for every other kind of array."""
+    return np.require(values, np.float64, ["C", "W"])
+
+
+def _as_names(metrics: str | Iterable[str] | None, rule: Rule) -> list[str]:
+    """Each metric that was asked for, once."""
+    if metrics is None:
+        return list(default_metrics(rule))
+    names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
+    if not names:
+        raise ParameterError("metrics: expected at least one, such as 'ndcg@10', got none")
+    return names
+
+
+def _levels(ratings: Floats, gain: Gain) -> Floats:
+    """What gains are made of: the rating where the gain has a name, else the gain itself."""
+    if isinstance(gain, str):
+        return ratings
+    unique, codes = np.unique(ratings, return_inverse=True)
+    if isinstance(gain, Mapping):
+        missing = [level for level in unique.tolist() if level not in gain]
+        if missing:
+            raise ParameterError(f"gain: expected a gain for every rating of the data, got none for {missing[0]:g}")
+        gains = np.array([gain[level] for level in unique.tolist()], dtype=np.float64)
+    else:
+        gains = np.asarray(gain(unique), dtype=np.float64)
+    if gains.shape != unique.shape:
+        raise ParameterError(
+            f"gain: expected {len(unique)} gains for an array of {len(unique)} ratings, got shape {gains.shape}"
+        )
+    bad = ~(np.isfinite(gains) & (gains >= 0))
+    if bad.any():
+        raise ParameterError(
+            f"gain: expected finite gains that are not negative, got {gains[bad.argmax()]:g}"
+            f" for rating {unique[bad.argmax()]:g}"
+        )
+    return gains[codes]
+
+
+def _tie_order(data: RankingDataset, levels: Floats, ties: Ties) -> NDArray[np.int64] | None:
+    """The rows of each query in the order in which tied ones are to be ranked; None: as they are."""
+    if ties in ("average", "input"):
+        return None
+    if ties == "worst":
+        return np.lexsort((levels, data.query_of_row))
+    ids = data.document_ids
+    if ids is None:
+        return np.lexsort((-np.arange(data.n_documents), data.query_of_row))
+    return np.concatenate(
+        [
+            sorted(range(start, end), key=ids.__getitem__, reverse=True)
+            for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True)
+        ]
+    ).astype(np.int64)

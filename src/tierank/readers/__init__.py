@@ -1,0 +1,210 @@
+"""Files and tables to RankingDataset, and back. One module per form, each both ways."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.inputs import is_table
+from tierank.readers.cache import SUFFIX, cached, keep, read_folder, write_folder
+from tierank.readers.letor import read_letor, write_letor
+from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
+from tierank.readers.tables import read_csv, read_parquet, read_table, to_arrow, write_csv, write_parquet
+
+__all__ = [
+    "FORMATS",
+    "read",
+    "read_fold",
+    "read_scores",
+    "to_arrow",
+    "write",
+    "write_qrels",
+    "write_run",
+    "write_scores",
+]
+
+
+class Format(NamedTuple):
+    """A form that data sets are kept in: the endings of its files, and how it is read and written."""
+
+    endings: tuple[str, ...]
+    read: Callable[..., RankingDataset] | None
+    write: Callable[[RankingDataset, Path], None]
+
+
+# A file is of the first form that lists its ending (".gz" aside); any other ending is LETOR text.
+FORMATS = {
+    "letor": Format((".txt", ".letor", ".svm", ".libsvm", ".svmlight", ".dat"), read_letor, write_letor),
+    "csv": Format((".csv", ".tsv"), read_csv, write_csv),
+    "parquet": Format((".parquet", ".pq"), read_parquet, write_parquet),
+    "tierank": Format((SUFFIX,), read_folder, write_folder),
+    "qrels": Format((".qrels",), None, write_qrels),
+}
+
+
+def read(
+    source: Any,
+    *,
+    format: str | None = None,
+    n_features: int | None = None,
+    zero_based: bool | None = None,
+    query: str | None = None,
+    rating: str | None = None,
+    document: str | None = None,
+    features: Sequence[str] | None = None,
+    cache: bool = True,
+    n_jobs: int | None = None,
+) -> RankingDataset:
+    """Read a data set from a file or from a table in memory.
+
+    Files: LETOR/SVMLight text (also ``.gz``), LightGBM text with ``<file>.query`` beside it, CSV and Parquet with named
+    columns, and the folders that ``write`` makes of the ending ``.tierank``. Tables: pandas, polars, Arrow.
+
+    ``format`` names the form where the ending does not. For text: ``n_features`` fixes the width (files that leave out
+    zeros may differ in it), ``zero_based`` says that feature indices count from 0. For tables: ``query``, ``rating``,
+    ``document`` and ``features`` name the columns where they are not called ``query``/``qid``, ``rating``/``label`` and
+    so on. ``cache=False`` neither uses nor writes the binary cache beside a large file.
+
+    >>> import pandas as pd
+    >>> read(pd.DataFrame({"qid": ["a", "a", "b"], "label": [0, 1, 2], "price": [3.5, None, 1.0]}))
+    RankingDataset(2 queries, 3 documents, 1 feature, ratings 0 to 2)
+    """
+    columns = {"query": query, "rating": rating, "document": document, "features": features and list(features)}
+    if is_table(source):
+        return read_table(source, **columns)  # type: ignore[arg-type]
+    path = Path(os.fspath(source))
+    name = _readable_format(path, format)
+    reader = FORMATS[name].read
+    if reader is None:
+        raise DataError(f"{path}: expected data with features, got {name}, which holds ratings alone")
+    if name == "tierank":
+        return reader(path)
+    settings: dict[str, Any] = {"n_features": n_features, "zero_based": zero_based} if name == "letor" else columns
+    identity = {"format": name, **settings}
+    found = cached(path, identity) if cache else None
+    if found is not None:
+        return found
+    try:
+        data = reader(path, n_jobs=n_jobs, **settings) if name == "letor" else reader(path, **settings)
+    except OSError as error:
+        raise DataError(f"{path}: expected a file that can be read, got: {error.strerror or error}") from None
+    if cache:
+        keep(data, path, identity)
+    return data
+
+
+def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | None = None) -> None:
+    """Write a data set in the form that the ending of ``path`` names, whole or not at all.
+
+    Text keeps the features, ratings, query and document ids; CSV, Parquet and ``.tierank`` folders keep the weights and
+    feature names too; ``.qrels`` keeps ratings alone, for TREC tools.
+    """
+    target = Path(path)
+    name = _format_of(target, format)
+    if not target.parent.is_dir():
+        raise DataError(f"{target}: expected a folder {target.parent} to write into, got none; make it first")
+    try:
+        FORMATS[name].write(data, target)
+    except OSError as error:
+        raise DataError(f"{target}: expected a place that can be written, got: {error.strerror or error}") from None
+
+
+# Files of a fold, by the names that LETOR and OHSUMED give them.
+_FOLD_FILES = (
+    ("train", "vali", "test"),
+    ("train", "valid", "test"),
+    ("trainingset", "validationset", "testset"),
+)
+_ENDINGS = ("", ".txt", ".txt.gz", ".parquet", ".csv", SUFFIX)
+
+
+def read_fold(
+    folder: str | os.PathLike[str], fold: int, **options: Any
+) -> tuple[RankingDataset, RankingDataset, RankingDataset]:
+    """Training, validation and test data of one of five folds.
+
+    Reads ``Fold1/train.txt vali.txt test.txt`` and so on (also ``trainingset.txt validationset.txt testset.txt``), or
+    the parts ``S1.txt`` to ``S5.txt``: fold 1 trains on S1 S2 S3, validates on S4 and tests on S5, fold 2 starts at S2,
+    and so on around. Options go to ``read``. All three have the same number of features.
+    """
+    base = Path(folder)
+    if fold not in range(1, 6):
+        raise ParameterError(f"fold: expected 1, 2, 3, 4 or 5, got {fold!r}")
+    if not base.is_dir():
+        raise DataError(f"{base}: expected a folder with Fold1 to Fold5 or S1 to S5, got nothing there{_nearby(base)}")
+    parts = _fold_files(base, fold)
+    read_parts = [[read(path, **options) for path in paths] for paths in parts]
+    width = max(data.n_features for group in read_parts for data in group)
+    widened = [
+        [data if data.n_features == width else read(path, **{**options, "n_features": width}) for data, path in pairs]
+        for pairs in (list(zip(group, paths, strict=True)) for group, paths in zip(read_parts, parts, strict=True))
+    ]
+    train, valid, test = (group[0] if len(group) == 1 else RankingDataset.concat(group) for group in widened)
+    return train, valid, test
+
+
+def is_folder_of_folds(path: str | os.PathLike[str]) -> bool:
+    """Whether a path is a folder that ``read_fold`` is meant for, not a binary data set."""
+    return Path(path).is_dir() and not Path(path, "meta.json").exists()
+
+
+def _fold_files(base: Path, fold: int) -> list[list[Path]]:
+    """The files of training, validation and test data."""
+    inside = base / f"Fold{fold}"
+    if inside.is_dir():
+        for names in _FOLD_FILES:
+            files = [_existing(inside, name) for name in names]
+            if all(files):
+                return [[file] for file in files if file is not None]
+        raise DataError(f"{inside}: expected train.txt, vali.txt and test.txt, got {_content(inside)}")
+    parts = [_existing(base, f"S{1 + (fold - 1 + k) % 5}") for k in range(5)]
+    found = [part for part in parts if part is not None]
+    if len(found) < 5:
+        raise DataError(
+            f"{base}: expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt, got {_content(base)}"
+        )
+    return [found[:3], found[3:4], found[4:]]
+
+
+def _existing(folder: Path, stem: str) -> Path | None:
+    return next((path for ending in _ENDINGS if (path := folder / f"{stem}{ending}").exists()), None)
+
+
+def _content(folder: Path) -> str:
+    names = sorted(path.name for path in folder.iterdir())
+    return ", ".join(names[:8]) + (" ..." if len(names) > 8 else "") if names else "an empty folder"
+
+
+def _readable_format(path: Path, format: str | None) -> str:
+    """The form of a file or folder that exists."""
+    if not path.exists():
+        raise DataError(f"{path}: expected a file, got nothing there{_nearby(path)}")
+    name = _format_of(path, format)
+    expected = "a folder" if name == "tierank" else "a file"
+    if path.is_dir() and name != "tierank":
+        raise DataError(f"{path}: expected {expected}, got a folder; read_fold reads a folder of folds")
+    if not path.is_dir() and name == "tierank":
+        raise DataError(f"{path}: expected {expected}, got a file")
+    return name
+
+
+def _format_of(path: Path, format: str | None) -> str:
+    """The name of the form that was asked for, or that the ending says."""
+    if format is not None:
+        if format not in FORMATS:
+            raise ParameterError.unknown("format", format, FORMATS)
+        return format
+    ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    return next((name for name, form in FORMATS.items() if ending.lower() in form.endings), "letor")
+
+
+def _nearby(path: Path) -> str:
+    """A hint at files of a similar name."""
+    names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""

@@ -1,0 +1,195 @@
+"""Numbers -> text and Markdown."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from tierank.description import Description
+from tierank.evaluation import Comparison, Evaluation, format_number
+from tierank.files import replacing
+
+# Wide enough for any table: a table is never cut to a window, and files have no width.
+_WIDTH = 10_000
+
+
+@dataclass(frozen=True)
+class Table:
+    """Texts in rows and columns. ``bold`` has the (row, column) of cells.
+
+    >>> table = Table("Means", ["system", "ndcg@10"], [["old", "0.4000"], ["new", "0.4500"]], bold={(1, 1)})
+    >>> print(table.to_markdown())
+    **Means**
+    <BLANKLINE>
+    | system | ndcg@10 |
+    | :--- | ---: |
+    | old | 0.4000 |
+    | new | **0.4500** |
+    <BLANKLINE>
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    bold: AbstractSet[tuple[int, int]] = frozenset()
+
+    def to_text(self, *, terminal: bool = False) -> str:
+        """Aligned text: plain ASCII lines, or for a terminal with codes for bold; never cut to a width."""
+        grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        for column in self.columns:
+            grid.add_column(Text(column), no_wrap=True)
+        for i, row in enumerate(zip(*map(_on_point, self._cells()), strict=True)):
+            grid.add_row(*(Text(cell, "bold" if (i, j) in self.bold else "") for j, cell in enumerate(row)))
+        text = _render([Text(self.title, "bold"), Text(), grid, Text(), *map(Text, self.notes)], terminal)
+        return text if terminal else text.replace("─", "-")
+
+    def to_markdown(self) -> str:
+        """A table of GitHub's Markdown, the title above it and the notes below."""
+        lines = [f"**{_escape(self.title)}**", ""]
+        lines.append(_markdown_row(self.columns))
+        lines.append(_markdown_row(["---:" if _is_numeric(cells) else ":---" for cells in self._cells()]))
+        for i, row in enumerate(self.rows):
+            cells = [_escape(cell) for cell in row]
+            lines.append(_markdown_row([f"**{c}**" if (i, j) in self.bold else c for j, c in enumerate(cells)]))
+        return "\n".join([*lines, "", *(f"{_escape(note)}  " for note in self.notes)]).rstrip() + "\n"
+
+    def _cells(self) -> list[list[str]]:
+        """The cells of each column."""
+        return [[row[j] for row in self.rows] for j in range(len(self.columns))]
+
+
+def tabulate_evaluation(evaluation: Evaluation, title: str = "Evaluation") -> Table:
+    """A row per metric: mean and standard error."""
+    rows = [
+        [metric, f"{evaluation.mean(metric):.4f}", format_number(evaluation.standard_error(metric))]
+        for metric in evaluation.metrics
+    ]
+    return Table(title, ["metric", "mean", "standard error"], rows, _notes(evaluation))
+
+
+def tabulate_comparison(comparison: Comparison, title: str = "Comparison") -> Table:
+    """A row per system, a column per metric; marks where the baseline differs, the best mean in bold."""
+    rows = [
+        [system, *(f"{comparison.mean(system, m):.4f}{comparison.mark(system, m)}" for m in comparison.metrics)]
+        for system in comparison.systems
+    ]
+    bold = {
+        (comparison.systems.index(system), j)
+        for j, metric in enumerate(comparison.metrics, start=1)
+        for system in comparison.best(metric)
+    }
+    notes = [comparison.describe_marks(), *_notes(comparison)]
+    return Table(title, ["system", *comparison.metrics], rows, notes, bold)
+
+
+def tabulate_contrasts(comparison: Comparison, title: str | None = None) -> Table:
+    """A row per system and metric: the difference to the baseline and what is known about it."""
+    columns = ["system", "metric", "difference", "95% interval", "p", "adjusted p", "wins/ties/losses", "verdict"]
+    rows = [
+        [
+            system,
+            metric,
+            f"{contrast.difference:+.4f}",
+            "-" if math.isnan(contrast.low) else f"{contrast.low:+.4f} to {contrast.high:+.4f}",
+            _format_p(contrast.p),
+            _format_p(contrast.adjusted_p),
+            f"{contrast.wins}/{contrast.ties}/{contrast.losses}",
+            contrast.verdict,
+        ]
+        for system, contrasts in comparison.contrasts.items()
+        for metric, contrast in contrasts.items()
+    ]
+    how = (
+        f"p: paired t-test, adjusted by Holm's method within each metric; interval: bootstrap over queries,"
+        f" {comparison.n_resamples:,} resamples, seed {comparison.seed}"
+    )
+    return Table(title or f"Differences to {comparison.baseline}", columns, rows, [how, *_notes(comparison)])
+
+
+def tabulate_description(found: Description, title: str) -> Table:
+    """The columns of the paper's table of data sets, and below it what to know before training."""
+    columns = ["queries", "documents", "features", "rating levels", "LR (%)", "MPQ", "ALRPQ (%)"]
+    row = [
+        f"{found.n_queries:,}",
+        f"{found.n_documents:,}",
+        f"{found.n_features:,}",
+        f"{found.n_rating_levels:,}",
+        f"{found.lowest_share:.2%}".rstrip("%"),
+        f"{found.max_documents:,}",
+        f"{found.lowest_share_per_query:.2%}".rstrip("%"),
+    ]
+    levels = [f"{rating:g}: {n:,}" for rating, n in found.documents_per_rating.items()]
+    notes = [
+        "LR: documents with the lowest rating; MPQ: most documents of a query; ALRPQ: as LR, mean over queries",
+        f"documents by rating   {', '.join(levels[:12])}{', ...' if len(levels) > 12 else ''}",
+        f"documents of a query  {found.min_documents:,} to {found.max_documents:,}, median {found.median_documents:g}",
+        f"nothing to learn from {found.n_empty_queries:,} queries with no rating above 0,"
+        f" {found.n_single_rating_queries:,} with one rating, {found.n_constant_features:,} constant features",
+        f"missing values        {found.missing_share:.2%}",
+    ]
+    return Table(title, columns, [row], notes)
+
+
+def write_per_query(evaluation: Evaluation, path: Path) -> None:
+    """Write a CSV file with a row per query and a column per metric; empty where the rule leaves the query out."""
+    with replacing(path) as fresh, fresh.open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["query", *evaluation.metrics])
+        values = zip(*(evaluation.per_query[metric].tolist() for metric in evaluation.metrics), strict=True)
+        for query, row in zip(evaluation.query_ids.tolist(), values, strict=True):
+            rows.writerow([query, *("" if math.isnan(value) else repr(value) for value in row)])
+
+
+def _notes(judged: Evaluation | Comparison) -> list[str]:
+    return [judged.describe_queries(), f"rule {judged.rule.describe()}"]
+
+
+def _on_point(cells: Sequence[str]) -> list[str]:
+    """The cells of a column of numbers, moved so that their decimal points stand in line; texts as they are."""
+    if not _is_numeric(cells):
+        return list(cells)
+    widths = [len(cell.partition(".")[0]) for cell in cells]
+    return [" " * (max(widths) - width) + cell for cell, width in zip(cells, widths, strict=True)]
+
+
+def _is_numeric(cells: Sequence[str]) -> bool:
+    return bool(cells) and all(cell == "-" or cell.lstrip("+-<")[:1].isdigit() for cell in cells)
+
+
+def _format_p(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else format_number(p)
+
+
+def _render(parts: Sequence[RenderableType], terminal: bool) -> str:
+    console = Console(
+        file=StringIO(),
+        width=_WIDTH,
+        force_terminal=terminal,
+        force_jupyter=False,
+        legacy_windows=False,
+        color_system="standard" if terminal else None,
+    )
+    with console.capture() as captured:
+        console.print(Group(*parts))
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().rstrip().splitlines())
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escape(text: str) -> str:
+    """Text that Markdown is to show as it is."""
+    return re.sub(r"([\\`*|<\[])", r"\\\1", text)

@@ -1,0 +1,145 @@
+"""The command line as a user meets it: in a process of its own, with right and wrong input."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tierank
+from tierank import cli
+
+
+@pytest.fixture
+def files(tmp_path):
+    data = tierank.make_ranking(20, n_features=6, mean_length=15, max_length=40, seed=3)
+    tierank.write(data, tmp_path / "data.txt")
+    rng = np.random.default_rng(0)
+    tierank.write_scores(tmp_path / "good.scores", data.ratings + rng.normal(size=data.n_documents))
+    tierank.write_scores(tmp_path / "poor.scores", rng.normal(size=data.n_documents))
+    return tmp_path
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    code = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_help_and_version_in_a_process_of_their_own():
+    for arguments, expected in ((["--help"], "describe"), (["--version"], tierank.__version__), (["compare", "-h"], "NAME=")):
+        done = subprocess.run([sys.executable, "-m", "tierank.cli", *arguments], capture_output=True, text=True, check=True)
+        assert expected in done.stdout
+        assert not done.stderr
+
+
+def test_describe(files, capsys):
+    code, out, _ = run(capsys, "describe", files / "data.txt")
+    assert code == 0
+    assert "queries" in out
+    code, out, _ = run(capsys, "describe", files / "data.txt", "--json")
+    found = json.loads(out)
+    assert (found["n_queries"], found["n_features"]) == (20, 6)
+
+
+def test_describe_prints_the_papers_columns(real_data, capsys):
+    code, out, _ = run(capsys, "describe", real_data / "OHSUMED", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert (found["n_queries"], found["n_documents"], found["n_features"], found["n_rating_levels"]) == (106, 16140, 45, 3)
+    assert found["max_documents"] == 320
+    assert f"{found['lowest_share_per_query']:.2%}" == "71.87%"
+    assert f"{found['lowest_share']:.2%}" == "70.03%"  # the paper prints 68.12%
+
+
+def test_evaluate(files, capsys):
+    arguments = ("evaluate", files / "data.txt", files / "good.scores", "--metric", "ndcg@5", "--metric", "map")
+    data = tierank.read(files / "data.txt")
+    expected = tierank.evaluate(data, tierank.read_scores(files / "good.scores", data), ["ndcg@5", "map"])
+    code, out, _ = run(capsys, *arguments, "--json", "--per-query", files / "q.csv")
+    assert code == 0
+    assert json.loads(out)["metrics"]["ndcg@5"]["mean"] == expected.mean("ndcg@5")
+    rows = (files / "q.csv").read_text().splitlines()
+    assert rows[0] == "query,ndcg@5,map"
+    assert len(rows) == 1 + data.n_queries
+    code, out, _ = run(capsys, *arguments)
+    assert f"{expected.mean('ndcg@5'):.4f}" in out
+    assert "rule tierank" in out
+    code, out, _ = run(capsys, *arguments, "--markdown", "--rule", "lightgbm")
+    assert "| ndcg@5 |" in out
+    assert "rule lightgbm" in out
+
+
+def test_compare(files, capsys):
+    arguments = ("compare", files / "data.txt", f"poor={files / 'poor.scores'}", f"good={files / 'good.scores'}")
+    code, out, _ = run(capsys, *arguments, "--metric", "ndcg@10")
+    assert code == 0
+    assert "*" in out
+    code, out, _ = run(capsys, *arguments, "--json", "--baseline", "good")
+    assert json.loads(out)["baseline"] == "good"
+
+
+def test_convert(files, capsys):
+    for name in ("x.parquet", "x.csv", "x.tierank", "x.txt.gz", "x.qrels"):
+        code, out, err = run(capsys, "convert", files / "data.txt", files / name)
+        assert (code, out) == (0, "")
+        assert f"wrote {files / name}" in err
+    code, _, _ = run(capsys, "convert", files / "data.txt", files / "x.run", "--scores", files / "good.scores")
+    assert code == 0
+    assert (files / "x.run").read_text().split()[1] == "Q0"
+    first, back = tierank.read(files / "data.txt"), tierank.read(files / "x.parquet")
+    np.testing.assert_array_equal(first.features, back.features)
+
+
+def test_demo(tmp_path, capsys):
+    code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo", "--queries", 60)
+    assert code == 0
+    assert "linear" in out
+    assert (tmp_path / "demo" / "linear.scores").exists()
+    commands = [line.split() for line in out.splitlines() if line.startswith("  tierank ")]
+    assert len(commands) == 3
+    for command in commands:  # what the demo says can be done is done
+        assert run(capsys, *command[1:])[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "the following arguments are required: COMMAND; see tierank --help"),
+        (["descripe"], "invalid choice: 'descripe'"),
+        (["describe"], "the following arguments are required: DATA; see tierank describe --help"),
+        (["describe", "{}/none.txt"], "none.txt: expected a file, got nothing there"),
+        (["describe", "{}"], "expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt"),
+        (["evaluate", "{}/data.txt", "{}/none"], "No such file or directory"),
+        (["evaluate", "{}/data.txt", "{}/data.txt"], "fields, got 8"),
+        (["evaluate", "{}/data.txt", "{}/good.scores", "--metric", "ndgc@5"], "did you mean 'ndcg'?"),
+        (["evaluate", "{}/data.txt", "{}/good.scores", "--rule", "lightgmb"], "did you mean 'lightgbm'?"),
+        (["compare", "{}/data.txt", "good.scores"], "expected NAME=SCORES, such as new=new.scores, got 'good.scores'"),
+        (["compare", "{}/data.txt", "a=x", "a=y"], "expected each name once, got 'a' twice"),
+        (["compare", "{}/data.txt", "a={}/good.scores"], "expected at least two"),
+        (["convert", "{}/data.txt", "{}/x.run"], "expected --scores with an OUT that ends in .run, and only with it"),
+        (["convert", "{}/data.txt", "{}/none/x.csv"], "to write into, got none; make it first"),
+        (["demo", "--out", "{}/x", "--queries", "0"], "n_queries"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_what_the_caller_can_fix_is_one_line_and_exit_2(files, capsys, arguments, message):
+    code, out, err = run(capsys, *(argument.format(files) for argument in arguments))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.startswith("tierank: ")
+    assert err.count("\n") == 1
+
+
+def test_an_interrupt_ends_quietly(files, capsys, monkeypatch):
+    monkeypatch.setattr(cli, "_read", lambda options: (_ for _ in ()).throw(KeyboardInterrupt))
+    code, _, err = run(capsys, "describe", files / "data.txt")
+    assert (code, err) == (130, "tierank: stopped\n")
+
+
+def test_a_closed_pipe_is_no_error(files):
+    command = f"{sys.executable} -m tierank.cli describe {files / 'data.txt'} --json | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert done.stdout == "{\n"
+    assert "Error" not in done.stderr

@@ -1,0 +1,182 @@
+"""The data type: grouping, order, checks at the door."""
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import scipy.sparse
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tierank import DataError, ParameterError, RankingDataset
+
+
+def small(**changes):
+    arguments = {"X": np.arange(8.0).reshape(4, 2), "y": [0, 2, 1, 0], "qid": ["a", "b", "a", "b"]}
+    return RankingDataset(**{**arguments, **changes})
+
+
+def test_rows_are_grouped_and_can_be_put_back():
+    data = small(row_weight=[1, 2, 3, 4], query_weight={"a": 5, "b": 6}, document_ids=["w", "x", "y", "z"])
+    assert data.query_ids.tolist() == ["a", "b"]
+    assert data.offsets.tolist() == [0, 2, 4]
+    assert data.features.tolist() == [[0, 1], [4, 5], [2, 3], [6, 7]]
+    assert data.ratings.tolist() == [0, 1, 2, 0]
+    assert data.row_weight.tolist() == [1, 3, 2, 4]
+    assert data.query_weight.tolist() == [5, 6]
+    assert data.document_ids == ["w", "y", "x", "z"]
+    assert data.source_rows.tolist() == [0, 2, 1, 3]
+    assert data.restore(data.ratings).tolist() == [0, 2, 1, 0]
+    assert data.arrange(np.array([0, 2, 1, 0])).tolist() == data.ratings.tolist()
+    assert (data.features.dtype, data.ratings.dtype) == (np.float32, np.float64)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=40), st.randoms())
+@settings(deadline=None)
+def test_grouping_by_a_slow_twin(rows, random):
+    queries = [f"q{q}" for q, _ in rows]
+    ratings = [r for _, r in rows]
+    data = RankingDataset(np.arange(len(rows))[:, None], ratings, qid=queries)
+    order = list(dict.fromkeys(queries))
+    assert data.query_ids.tolist() == order
+    for i, query in enumerate(order):
+        own = slice(data.offsets[i], data.offsets[i + 1])
+        members = [k for k, q in enumerate(queries) if q == query]
+        assert data.features[own, 0].tolist() == members
+        unique = sorted({ratings[k] for k in members}, reverse=True)
+        assert data.tiers[own].tolist() == [unique.index(ratings[k]) for k in members]
+    assert data.restore(data.features[:, 0]).tolist() == list(range(len(rows)))
+
+
+def test_grouped_input_is_not_copied():
+    features = np.ones((4, 2), np.float32)
+    data = RankingDataset(features, [0, 1, 0, 1], qid=[7, 7, 3, 3])
+    assert np.shares_memory(data.features, features)
+    assert data.query_ids.tolist() == [7, 3]
+    assert np.shares_memory(data.select([1]).features, features)
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        [1, 1, -2],
+        np.array([2**63, 2**63, 1], np.uint64),
+        ["x", "x", "y"],
+        [b"x", b"x", b"y"],
+        [True, True, False],
+        [1.5, 1.5, 2.5],
+        [("a", 1), ("a", 1), ("b", 2)],
+        np.array(["2020-01-01", "2020-01-01", "2021-01-01"], "datetime64[D]"),
+        pd.Series(["x", "x", "y"], dtype="category"),
+        pd.Series(["x", "x", "y"], index=[5, 6, 7]),
+        pl.Series(["x", "x", "y"]),
+        pa.array(["x", "x", "y"]),
+    ],
+    ids=lambda value: type(value).__name__ + str(getattr(value, "dtype", "")),
+)
+def test_query_ids_of_any_type(ids):
+    assert RankingDataset(np.eye(3), [0, 1, 2], qid=ids).offsets.tolist() == [0, 2, 3]
+
+
+def test_no_query_ids_is_one_query():
+    assert RankingDataset(np.eye(3), [0, 1, 2]).offsets.tolist() == [0, 3]
+
+
+def test_no_ratings_is_allowed_until_they_are_needed():
+    data = small(y=None)
+    assert repr(data) == "RankingDataset(2 queries, 4 documents, 2 features, no ratings)"
+    with pytest.raises(DataError, match="this data set has no ratings: expected y when it was built"):
+        data.ratings
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pd.DataFrame({"price": [1, 2, 3], "hits": [0.5, None, 2.5]}),
+        pd.DataFrame({"price": [1, 2, 3], "hits": pd.array([0.5, None, 2.5], dtype="Float64")}),
+        pl.DataFrame({"price": [1, 2, 3], "hits": [0.5, None, 2.5]}),
+        pa.table({"price": [1, 2, 3], "hits": [0.5, None, 2.5]}),
+    ],
+    ids=lambda table: type(table).__module__,
+)
+def test_tables_keep_their_names(table):
+    data = RankingDataset(table, [0, 1, 2])
+    np.testing.assert_array_equal(data.features, np.array([[1, 0.5], [2, np.nan], [3, 2.5]], np.float32))
+    assert data.feature_names == ("price", "hits")
+
+
+def test_sparse_matrices_mean_zero_where_nothing_is():
+    matrix = scipy.sparse.random(20, 7, density=0.3, random_state=0, format="csr")
+    np.testing.assert_array_equal(RankingDataset(matrix, np.ones(20)).features, matrix.toarray().astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"X": np.zeros((0, 2)), "y": [], "qid": []}, "expected at least one document and one feature"),
+        ({"X": np.zeros(4)}, r"X: expected a matrix of documents x features, got 1 dimension\(s\); reshape"),
+        ({"X": np.array([["a", "b"]] * 4)}, "X: expected numbers, got 'a'"),
+        ({"X": np.array([["1", "2"]] * 4, object)}, "X: expected numbers, got '1'"),
+        (
+            {"X": [[0, np.inf], [0, 0], [0, 0], [0, 0]]},
+            "X: expected values that float32 can hold.* got inf in row 0, column 1",
+        ),
+        ({"X": [[0, 0], [0, 0], [1e39, 0], [0, 0]]}, r"got 1e\+39 in row 2, column 0; clip it"),
+        ({"X": pd.DataFrame({"a": ["x"] * 4})}, "column 'a': expected numbers, got 'x'"),
+        ({"y": [0, 1]}, r"y: expected 4 ratings, one per row of X, got shape \(2,\)"),
+        ({"y": [0, 1, -1, 2]}, "y, row 2: expected a finite rating that is not negative, got -1; shift the ratings"),
+        ({"y": [0, 1, np.nan, 2]}, "y, row 2: expected a finite rating that is not negative, got nan"),
+        ({"y": [0, 1, np.inf, 2]}, "y, row 2: expected a finite rating that is not negative, got inf"),
+        ({"y": ["good", "bad", "good", "bad"]}, "y: expected numbers, got 'good'"),
+        ({"qid": [2, 2]}, r"these look like group sizes: pass qid=np.repeat\(np.arange\(len\(sizes\)\), sizes\)"),
+        ({"qid": [1, 2]}, r"qid: expected 4 query ids, one per row of X, got shape \(2,\)$"),
+        ({"qid": [1.0, np.nan, 1.0, 2.0]}, "qid: expected a query id in every row, got none in row 1"),
+        ({"qid": ["a", "a", None, "b"]}, "qid: expected a query id in every row, got none in row 2"),
+        ({"row_weight": [1, 1]}, "row_weight: expected 4 weights"),
+        ({"row_weight": [1, 1, -1, 1]}, "row_weight: expected finite weights that are not negative, got -1 at 2"),
+        ({"query_weight": {"a": 1}}, "query_weight: expected a weight for every query, got none for 'b'"),
+        ({"query_weight": [1, 2, 3, 4]}, "query_weight: expected one weight for all rows of query a, got several"),
+        ({"query_weight": [1, 2, 3]}, r"query_weight: expected 4 weights or 2 \(one per query\)"),
+        ({"feature_names": ["a"]}, "feature_names: expected 2 names, one per column of X, got 1"),
+        ({"feature_names": ["a", "a"]}, "feature_names: expected each name once, got 'a' twice"),
+        ({"document_ids": ["x"]}, "document_ids: expected 4 ids, one per row, got 1"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_at_the_door(changes, message):
+    with pytest.raises(DataError, match=message):
+        small(**changes)
+
+
+def test_query_weights_in_three_forms():
+    expected = [5.0, 6.0]
+    for weight in ({"a": 5, "b": 6}, [5, 6], [5, 6, 5, 6]):
+        assert small(query_weight=weight).query_weight.tolist() == expected
+
+
+def test_parts():
+    data = RankingDataset(
+        np.arange(12)[:, None], np.arange(12) % 3, qid=np.arange(12) // 2, row_weight=np.arange(12),
+        query_weight=np.arange(6), document_ids=[f"d{i}" for i in range(12)],
+    )  # fmt: skip
+    part = data.select([0, 3])
+    assert part.features[:, 0].tolist() == [0, 1, 6, 7]
+    assert part.document_ids == ["d0", "d1", "d6", "d7"]
+    assert (part.row_weight.tolist(), part.query_weight.tolist()) == ([0, 1, 6, 7], [0, 3])
+    parts = data.split(0.5, 0.5, seed=3)
+    assert sorted(np.concatenate([p.query_ids for p in parts])) == list(range(6))
+    assert [p.query_ids.tolist() for p in parts] == [p.query_ids.tolist() for p in data.split(0.5, 0.5, seed=3)]
+    whole = RankingDataset.concat(parts)
+    order = np.argsort(whole.features[:, 0])
+    assert whole.features[order, 0].tolist() == list(range(12))
+    assert [whole.document_ids[i] for i in order] == data.document_ids
+    with pytest.raises(DataError, match="query 0 is in two of the parts"):
+        RankingDataset.concat([data, data])
+    with pytest.raises(DataError, match="expected parts with the same features, got 1 and 2 features"):
+        RankingDataset.concat([data, RankingDataset(np.eye(2), [0, 1], qid=[77, 77])])
+    with pytest.raises(DataError, match="row_weight: expected in all of the parts or in none, got 1 of 2"):
+        RankingDataset.concat([data, RankingDataset([[1]], [0], qid=[77])])
+    with pytest.raises(DataError, match="no query is left"):
+        data.select(np.zeros(6, bool))
+    with pytest.raises(ParameterError, match=r"expected positive shares that sum to at most 1, got \(0.9, 0.2\)"):
+        data.split(0.9, 0.2)

@@ -1,0 +1,100 @@
+"""The shape of the package: imports point one way, heavy libraries stay at home, public names agree."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tierank
+
+SOURCE = Path(tierank.__file__).parent
+
+# From the bottom of the house to the roof: a module may import those that stand before it.
+LAYERS = [
+    "errors",
+    "files",
+    "kernels",
+    "inputs",
+    "dataset",
+    "readers",
+    "synth",
+    "metrics",
+    "objectives",
+    "description",
+    "evaluation",
+    "experiments",
+    "report",
+    "cli",
+]
+HOMES = {"numba": {"kernels"}, "torch": set(), "lightgbm": set()}
+
+
+def modules():
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        yield pytest.param(path, parts[0] if parts[0] != "__init__" else None, id="/".join(parts))
+
+
+def imported(path: Path) -> set[str]:
+    """Everything a file imports, wherever in it, except for type checkers alone."""
+    names = set()
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
+            node.body.clear()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {
+                f"{node.module}.{alias.name}" if node.module == "tierank" else str(node.module) for alias in node.names
+            }
+    return names
+
+
+@pytest.mark.parametrize(("path", "module"), list(modules()))
+def test_imports_point_one_way(path, module):
+    for name in imported(path):
+        package, _, inner = name.partition(".")
+        if package in HOMES:
+            assert module in HOMES[package], f"{path.name} imports {package}"
+        if package == "tierank" and module is not None:
+            other = inner.split(".")[0]
+            if other in ("__version__", module):
+                continue
+            assert other in LAYERS, f"{other} has no place in LAYERS"
+            assert LAYERS.index(other) < LAYERS.index(module), f"{module} imports {other}, which stands above it"
+
+
+def test_every_module_has_a_layer():
+    found = {path.stem if path.is_file() else path.name for path in SOURCE.iterdir()} - {
+        "__init__",
+        "__pycache__",
+        "py",
+    }
+    assert found - {"py.typed"} == set(LAYERS)
+
+
+def test_public_names_exist_and_type_checkers_see_the_same():
+    for name in tierank.__all__:
+        assert getattr(tierank, name) is not None
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {(alias.asname, node.module) for node in block.body for alias in node.names}
+    assert seen == {(name, f"tierank.{home}") for name, home in tierank._HOMES.items()}
+    assert set(dir(tierank)) == set(tierank.__all__)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        tierank.nothing
+
+
+def test_import_is_light():
+    heavy = ("numpy", "scipy", "numba", "torch", "lightgbm", "sklearn", "rich")
+    code = f"import sys, tierank, tierank.cli; print([m for m in {heavy!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,352 @@
+"""Tables, folds, scores and the other forms; the cache."""
+
+import json
+import os
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+
+import tierank
+from tierank import DataError, ParameterError, RankingDataset, read, read_fold, read_scores, write
+from tierank.readers import FORMATS, cache
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(12, 3)).astype(np.float32)
+    features[3, 1] = np.nan
+    return RankingDataset(
+        features, rng.integers(0, 4, 12), qid=np.arange(12) % 4, feature_names=["a", "b", "c"],
+        row_weight=rng.random(12), query_weight=[1, 2, 3, 4], document_ids=[f"d{i}" for i in range(12)],
+    )  # fmt: skip
+
+
+def assert_equal(one: RankingDataset, other: RankingDataset, weights: bool = True) -> None:
+    np.testing.assert_array_equal(one.features, other.features)
+    np.testing.assert_array_equal(one.ratings, other.ratings)
+    np.testing.assert_array_equal(one.offsets, other.offsets)
+    assert [str(i) for i in one.query_ids] == [str(i) for i in other.query_ids]
+    assert one.document_ids == other.document_ids
+    if weights:
+        np.testing.assert_array_equal(one.row_weight, other.row_weight)
+        np.testing.assert_array_equal(one.query_weight, other.query_weight)
+        assert one.feature_names == other.feature_names
+
+
+def test_every_form_reads_back_what_was_written(data, tmp_path):
+    for name, form in FORMATS.items():
+        for ending in form.endings:
+            path = tmp_path / f"data{ending}"
+            write(data, path)
+            if form.read is None:
+                continue
+            back = read(path)
+            assert_equal(back, data, weights=name != "letor")
+            if name != "letor":  # text is written query by query, the others as the caller had the rows
+                np.testing.assert_array_equal(back.source_rows, data.source_rows)
+    assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]  # no half-written files left
+
+
+def test_tables_in_memory(data, tmp_path):
+    arrow = tierank.to_arrow(data)
+    for table in (arrow, arrow.to_pandas(), pl.from_arrow(arrow)):
+        assert_equal(read(table), data)
+    renamed = arrow.to_pandas().rename(columns={"query": "session", "rating": "clicks", "document": "sku"})
+    back = read(renamed, query="session", rating="clicks", document="sku", features=["a", "c"])
+    np.testing.assert_array_equal(back.features, data.features[:, [0, 2]])
+    assert back.feature_names == ("a", "c")
+    assert not read(renamed.drop(columns=["clicks", "sku"]), query="session").is_rated
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            {"x": [1]},
+            "table: expected a query column called qid, query or query_id, got the columns x; name yours with",
+        ),
+        ({"qid": [1], "label": [1]}, "table: expected at least one feature column, got only qid, label"),
+        ({"qid": [1], "label": [1], "name": ["x"]}, "table: column 'name': expected numbers, got 'x'"),
+        (
+            {"qid": [1], "label": [-1.0], "f": [1]},
+            "table: y, row 0: expected a finite rating that is not negative, got -1",
+        ),
+        ({"qid": [1], "label": [np.nan], "f": [1]}, "expected a finite rating that is not negative, got nan"),
+        ({"qid": [None], "label": [1], "f": [1]}, "table: qid: expected a query id in every row, got none in row 0"),
+        ({"qid": [1], "label": [1], "f": [np.inf]}, "table: X: expected values that float32 can hold"),
+        ({"qid": pd.Series([], dtype=int), "f": pd.Series([], dtype=float)}, "expected at least one document"),
+    ],
+)
+def test_tables_that_cannot_be_used(table, message):
+    with pytest.raises(DataError, match=message):
+        read(pd.DataFrame(table))
+
+
+def test_unknown_columns(data):
+    with pytest.raises(DataError, match=r"unknown column 'quary': did you mean 'query'\?"):
+        read(tierank.to_arrow(data), query="quary")
+    with pytest.raises(DataError, match="unknown column 'z'"):
+        read(tierank.to_arrow(data), features=["a", "z"])
+
+
+def test_files_that_cannot_be_used(tmp_path, data):
+    (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
+    with pytest.raises(DataError, match=r"bad.parquet: expected a Parquet file, got"):
+        read(tmp_path / "bad.parquet")
+    (tmp_path / "bad.csv").write_text("qid,label,f\n1,0,3\n1,0\n")
+    with pytest.raises(DataError, match=r"bad.csv: expected a CSV table with a header line, got: .*columns"):
+        read(tmp_path / "bad.csv")
+    (tmp_path / "train.txt").write_text("0 qid:1 1:1\n")
+    with pytest.raises(DataError, match=r"trian.txt: expected a file, got nothing there; did you mean .*train.txt\?"):
+        read(tmp_path / "trian.txt")
+    with pytest.raises(DataError, match="expected a file, got a folder; read_fold reads a folder of folds"):
+        read(tmp_path)
+    with pytest.raises(DataError, match="expected a folder, got a file"):
+        read(tmp_path / "train.txt", format="tierank")
+    with pytest.raises(ParameterError, match=r"unknown format 'parket': did you mean 'parquet'\?"):
+        read(tmp_path / "train.txt", format="parket")
+    with pytest.raises(DataError, match="expected data with features, got qrels"):
+        read(tmp_path / "train.txt", format="qrels")
+    with pytest.raises(DataError, match=r"expected a folder .* to write into, got none; make it first"):
+        write(data, tmp_path / "nowhere" / "x.txt")
+    with pytest.raises(DataError, match=r"expected feature names other than query, .* got a feature called 'query'"):
+        write(RankingDataset([[1.0]], [1], feature_names=["query"]), tmp_path / "x.parquet")
+
+
+def write_parts(folder, names, start=0):
+    for k, name in enumerate(names):
+        (folder / name).write_text(f"1 qid:{start + k} 1:{k}\n0 qid:{start + k} {k + 2}:1\n")
+
+
+def test_folds_from_parts(tmp_path):
+    write_parts(tmp_path, [f"S{k}.txt" for k in range(1, 6)], start=1)
+    for fold, expected in ((1, ([1, 2, 3], [4], [5])), (4, ([4, 5, 1], [2], [3]))):
+        parts = read_fold(tmp_path, fold)
+        assert tuple(part.query_ids.tolist() for part in parts) == expected
+        assert {part.n_features for part in parts} == {6}  # the widest of all
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("train.txt", "vali.txt", "test.txt"),
+        ("trainingset.txt", "validationset.txt", "testset.txt"),
+    ],
+)
+def test_folds_from_folders(tmp_path, names):
+    (tmp_path / "Fold2").mkdir()
+    write_parts(tmp_path / "Fold2", names)
+    assert [part.query_ids.tolist() for part in read_fold(tmp_path, 2)] == [[0], [1], [2]]
+
+
+def test_folders_without_folds(tmp_path):
+    with pytest.raises(DataError, match="expected a folder with Fold1 to Fold5 or S1 to S5, got nothing there"):
+        read_fold(tmp_path / "none", 1)
+    with pytest.raises(
+        DataError, match=r"expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt, got an empty"
+    ):
+        read_fold(tmp_path, 1)
+    (tmp_path / "Fold1").mkdir()
+    (tmp_path / "Fold1" / "train.txt").write_text("0 qid:1 1:1\n")
+    with pytest.raises(DataError, match=r"Fold1: expected train.txt, vali.txt and test.txt, got train.txt"):
+        read_fold(tmp_path, 1)
+    with pytest.raises(ParameterError, match="fold: expected 1, 2, 3, 4 or 5, got 6"):
+        read_fold(tmp_path, 6)
+
+
+def test_real_folds(real_data):
+    train, valid, test = read_fold(real_data / "OHSUMED", 3)
+    assert train.n_documents + valid.n_documents + test.n_documents == 16_140
+    assert train.n_queries + valid.n_queries + test.n_queries == 106
+
+
+# Scores
+
+
+def test_scores_of_every_form(data, tmp_path):
+    scores = np.random.default_rng(1).normal(size=data.n_documents)
+    np.save(tmp_path / "s.npy", scores)
+    tierank.write_scores(tmp_path / "s.txt", scores)
+    tierank.write_run(tmp_path / "s.run", data, scores, name="mine")
+    with (tmp_path / "s.ranklib").open("w") as file:  # query, index within it, score
+        for q, query in enumerate(data.query_ids):
+            for k, row in enumerate(range(data.offsets[q], data.offsets[q + 1])):
+                print(query, k, repr(float(scores[data.source_rows[row]])), sep="\t", file=file)
+    for name in ("s.npy", "s.txt", "s.run", "s.ranklib"):
+        np.testing.assert_array_equal(read_scores(tmp_path / name, data), scores)
+    first = (tmp_path / "s.run").read_text().split("\n")[0].split()
+    assert first[:2] == ["0", "Q0"]
+    assert first[3] == "1"
+    assert first[5] == "mine"
+
+
+def test_qrels(data, tmp_path):
+    tierank.write_qrels(data, tmp_path / "x.qrels")
+    lines = [line.split() for line in (tmp_path / "x.qrels").read_text().splitlines()]
+    assert [int(rating) for _, _, _, rating in lines] == data.ratings.tolist()
+    assert [document for _, _, document, _ in lines] == data.document_ids
+    with pytest.raises(DataError, match=r"expected whole ratings, which qrels files hold, got 0.5"):
+        tierank.write_qrels(RankingDataset([[1.0]], [0.5]), tmp_path / "y.qrels")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "expected a score per line, got an empty file"),
+        ("1\n2\n", "expected 12 scores, one per document, got 2"),
+        ("1\nx\n", r"s.txt:2: expected a score, got 'x'"),
+        ("1\n2 3\n", r"s.txt:2: expected 1 fields as in the first line, got 2"),
+        ("1 2\n", r"s.txt:1: expected 1, 3 \(RankLib\) or 6 \(TREC run\) fields, got 2"),
+        ("nan\n" * 12, "expected a number for every document, got none for row 0"),
+        ("9 0 1.5\n", "expected a query of the data, got '9'"),
+        ("0 7 1.5\n", "expected the index of one of 3 documents from 0, got '7'"),
+        ("0 Q0 nobody 1 0.5 x\n", "expected a document of the data, got 'nobody' of query '0'"),
+        ("0 Q0 d0 1 0.5 x\n", "expected a number for every document, got none for row 1"),
+    ],
+)
+def test_scores_that_cannot_be_used(data, tmp_path, content, message):
+    (tmp_path / "s.txt").write_text(content)
+    with pytest.raises(DataError, match=message):
+        read_scores(tmp_path / "s.txt", data)
+
+
+def test_score_arrays_that_cannot_be_used(data, tmp_path):
+    np.save(tmp_path / "s.npy", np.array([{"code": "run"}], object), allow_pickle=True)
+    with pytest.raises(DataError, match="expected an array of numbers, got a damaged file or another type"):
+        read_scores(tmp_path / "s.npy", data)
+
+
+# The cache
+
+
+@pytest.fixture
+def cached_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "_WORTH_IT", 0)
+    path = tmp_path / "data.txt"
+    path.write_text("".join(f"{i % 3} qid:{i % 5} 1:{i} 2:0.5 #docid = d{i}\n" for i in range(50)))
+    return path
+
+
+def test_second_reading_comes_from_the_cache(cached_file, monkeypatch):
+    first = read(cached_file)
+    assert (cached_file.parent / "data.txt.tierank" / "meta.json").exists()
+    monkeypatch.setitem(FORMATS, "letor", FORMATS["letor"]._replace(read=lambda *_, **__: pytest.fail("read again")))
+    assert_equal(read(cached_file), first, weights=False)
+    np.testing.assert_array_equal(read(cached_file).source_rows, first.source_rows)
+
+
+def test_the_cache_is_left_when_anything_changed(cached_file):
+    read(cached_file)
+    assert read(cached_file, n_features=5).n_features == 5  # other settings
+    assert read(cached_file).n_features == 2
+    before = cached_file.stat()
+    cached_file.write_text(cached_file.read_text().replace("qid:4", "qid:3"))  # same size, other time
+    os.utime(cached_file, ns=(before.st_atime_ns, before.st_mtime_ns + 1))
+    assert read(cached_file).n_queries == 4
+
+
+@pytest.mark.parametrize("name", ["features.npy", "offsets.npy", "query_ids.npy", "ratings.npy", "meta.json"])
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "empty"])
+def test_a_damaged_cache_is_noticed_and_made_anew(cached_file, caplog, name, damage):
+    expected = read(cached_file)
+    folder = cached_file.parent / "data.txt.tierank"
+    content = bytearray((folder / name).read_bytes())
+    if damage == "delete":
+        (folder / name).unlink()
+    else:
+        content[len(content) // 2] ^= 0xFF
+        kept = {"truncate": content[: len(content) // 2], "flip": content, "empty": b""}[damage]
+        (folder / name).write_bytes(kept)
+    with pytest.raises(DataError, match="delete"):
+        read(folder)
+    assert_equal(read(cached_file), expected, weights=False)
+    assert "the cache is not used, the file is read again" in caplog.text
+    assert_equal(read(folder), expected, weights=False)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 99}, "expected format 1, got 99"),
+        ({"files": {}}, "expected features, offsets and query_ids among its files"),
+        ({"files": []}, "expected features, offsets and query_ids among its files"),
+        ({"feature_names": 3}, "expected the description of a data set"),
+    ],
+)
+def test_hostile_descriptions_are_refused(data, tmp_path, change, message):
+    folder = tmp_path / "x.tierank"
+    write(data, folder)
+    meta = json.loads((folder / "meta.json").read_text())
+    (folder / "meta.json").write_text(json.dumps({**meta, **change}))
+    with pytest.raises(DataError, match=message):
+        read(folder)
+
+
+def test_names_that_lead_out_of_the_folder_are_refused(data, tmp_path):
+    folder = tmp_path / "x.tierank"
+    write(data, folder)
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["files"]["../x.tierank/ratings"] = meta["files"]["ratings"]
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(DataError, match="expected the arrays of a data set, got"):
+        read(folder)
+
+
+def test_arrays_that_do_not_fit_are_refused(data, tmp_path):
+    folder = tmp_path / "x.tierank"
+    write(data, folder)
+    np.save(folder / "offsets.npy", np.array([0, 5, 3, 12]))
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["files"]["offsets"] = cache._fingerprint(folder / "offsets.npy")
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(DataError, match="expected arrays that fit each other"):
+        read(folder)
+
+
+def test_nothing_is_written_into_a_read_only_folder(cached_file):
+    folder = cached_file.parent
+    folder.chmod(0o555)
+    try:
+        read(cached_file)
+        assert [path.name for path in folder.iterdir()] == ["data.txt"]
+    finally:
+        folder.chmod(0o755)
+
+
+def test_small_files_and_no_cache_leave_nothing_behind(tmp_path, cached_file, monkeypatch):
+    read(cached_file, cache=False)
+    monkeypatch.setattr(cache, "_WORTH_IT", 1 << 20)
+    read(cached_file)
+    assert [path.name for path in tmp_path.iterdir()] == ["data.txt"]
+
+
+def test_a_failed_write_leaves_the_old_file(data, tmp_path, monkeypatch):
+    path = tmp_path / "data.txt"
+    path.write_text("old")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tierank.readers.letor._heads", fail)
+    with pytest.raises(
+        DataError, match=r"data.txt: expected a place that can be written, got: No space left on device"
+    ):
+        write(data, path)
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("data.txt", "old")]
+
+
+def test_arrow_is_asked_for_by_name(monkeypatch, tmp_path):
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    (tmp_path / "x.csv").write_text("qid,label,f\n1,0,3\n")
+    with pytest.raises(DataError, match=r"CSV files need pyarrow, .* pip install 'tierank\[arrow\]'"):
+        read(tmp_path / "x.csv")
+
+
+def test_csv_with_missing_values(tmp_path):
+    (tmp_path / "x.csv").write_text("qid,label,f,g\na,0,3,\na,2,NULL,1\nb,1,nan,2\n")
+    data = read(tmp_path / "x.csv")
+    np.testing.assert_array_equal(data.features, np.array([[3, np.nan], [np.nan, 1], [np.nan, 2]], np.float32))
+    assert data.query_ids.tolist() == ["a", "b"]
