@@ -1,5 +1,9 @@
 """What several test files share."""
 
+import os
+
+os.environ["OMP_WAIT_POLICY"] = "passive"  # tests run side by side: threads that wait must not spin
+
 from pathlib import Path
 
 import pytest

@@ -28,8 +28,14 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
 
 
 def test_help_and_version_in_a_process_of_their_own():
-    for arguments, expected in ((["--help"], "describe"), (["--version"], tierank.__version__), (["compare", "-h"], "NAME=")):
-        done = subprocess.run([sys.executable, "-m", "tierank.cli", *arguments], capture_output=True, text=True, check=True)
+    for arguments, expected in (
+        (["--help"], "describe"),
+        (["--version"], tierank.__version__),
+        (["compare", "-h"], "NAME="),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "tierank.cli", *arguments], capture_output=True, text=True, check=True
+        )
         assert expected in done.stdout
         assert not done.stderr
 
@@ -47,7 +53,12 @@ def test_describe_prints_the_papers_columns(real_data, capsys):
     code, out, _ = run(capsys, "describe", real_data / "OHSUMED", "--json")
     found = json.loads(out)
     assert code == 0
-    assert (found["n_queries"], found["n_documents"], found["n_features"], found["n_rating_levels"]) == (106, 16140, 45, 3)
+    assert (found["n_queries"], found["n_documents"], found["n_features"], found["n_rating_levels"]) == (
+        106,
+        16140,
+        45,
+        3,
+    )
     assert found["max_documents"] == 320
     assert f"{found['lowest_share_per_query']:.2%}" == "71.87%"
     assert f"{found['lowest_share']:.2%}" == "70.03%"  # the paper prints 68.12%
@@ -92,13 +103,64 @@ def test_convert(files, capsys):
     np.testing.assert_array_equal(first.features, back.features)
 
 
+def test_train_predict_evaluate(files, capsys):
+    data, model = files / "data.txt", files / "model"
+    settings = (
+        "--set",
+        "n_trees=12",
+        "--set",
+        "min_documents=2",
+        "--set",
+        'select_by=["ndcg@5"]',
+        "--set",
+        "window=None",
+    )
+    code, out, err = run(capsys, "train", "umart", "--train", data, "--valid", data, "--out", model, *settings)
+    assert (code, out) == (0, "")
+    assert f"wrote {model} on validation data: ndcg@5" in err
+    assert not (files / "model.checkpoint").exists()
+    ranker = tierank.load(model)
+    assert (ranker.n_trees, ranker.window, ranker.select_by) == (12, None, ["ndcg@5"])
+    code, out, _ = run(capsys, "predict", model, data)
+    expected = ranker.predict(tierank.read(data))
+    assert [float(line) for line in out.split()] == expected.tolist()
+    code, out, _ = run(capsys, "predict", model, data, "--k", 2, "--out", files / "top.tsv")
+    assert (code, out) == (0, "")
+    rows = (files / "top.tsv").read_text().splitlines()
+    assert rows[0].split("\t") == ["query", "rank", "row", "score"]
+    assert len(rows) <= 1 + 2 * 20
+    code, out, _ = run(capsys, "evaluate", data, model, "--metric", "ndcg@5", "--json")
+    assert json.loads(out)["metrics"]["ndcg@5"]["mean"] == pytest.approx(ranker.best_["ndcg@5"])
+
+
+def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
+    data, settings = files / "data.txt", ("--set", "n_trees=120", "--set", "min_documents=2", "--set", "patience=500")
+    run(capsys, "train", "lambdamart", "--train", data, "--out", files / "whole", *settings)
+    from tierank.rankers import trees
+
+    stretch = trees._Run._stretch
+
+    def stop_in_the_second(self, *arguments):
+        if self.state.texts:
+            raise KeyboardInterrupt
+        stretch(self, *arguments)
+
+    command = ("train", "lambdamart", "--train", data, "--out", files / "cut", *settings)
+    with monkeypatch.context() as patched:
+        patched.setattr(trees._Run, "_stretch", stop_in_the_second)
+        assert run(capsys, *command)[0] == 130
+    assert (files / "cut.checkpoint" / "state.json").exists()
+    assert run(capsys, *command, "--resume")[0] == 0
+    assert (files / "cut" / "trees.txt").read_text() == (files / "whole" / "trees.txt").read_text()
+
+
 def test_demo(tmp_path, capsys):
     code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo", "--queries", 60)
     assert code == 0
-    assert "linear" in out
-    assert (tmp_path / "demo" / "linear.scores").exists()
+    assert "umart" in out
+    assert (tmp_path / "demo" / "umart" / "model.json").exists()
     commands = [line.split() for line in out.splitlines() if line.startswith("  tierank ")]
-    assert len(commands) == 3
+    assert len(commands) == 4
     for command in commands:  # what the demo says can be done is done
         assert run(capsys, *command[1:])[0] == 0
 
@@ -120,6 +182,16 @@ def test_demo(tmp_path, capsys):
         (["compare", "{}/data.txt", "a={}/good.scores"], "expected at least two"),
         (["convert", "{}/data.txt", "{}/x.run"], "expected --scores with an OUT that ends in .run, and only with it"),
         (["convert", "{}/data.txt", "{}/none/x.csv"], "to write into, got none; make it first"),
+        (
+            ["train", "umrat", "--train", "{}/data.txt", "--out", "{}/m"],
+            "unknown ranker 'umrat': did you mean 'umart'?",
+        ),
+        (
+            ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "n_trees"],
+            "expected NAME=VALUE, such as",
+        ),
+        (["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "n_tree=3"], "did you mean 'n_trees'?"),
+        (["predict", "{}/nothing", "{}/data.txt"], "expected the folder of a saved model"),
         (["demo", "--out", "{}/x", "--queries", "0"], "n_queries"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

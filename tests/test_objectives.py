@@ -369,11 +369,11 @@ def test_copies_carry_the_settings_alone(copied):
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        ({"window": 0}, "window: expected an integer from 1 on, or None for no limit, got 0"),
-        ({"window": 2.5}, "window: expected an integer from 1 on, or None for no limit, got 2.5"),
-        ({"window": True}, "window: expected an integer"),
-        ({"truncation": -1}, "truncation: expected an integer"),
-        ({"idcg_at": "10"}, "idcg_at: expected an integer from 1 on, or None for no limit, got '10'"),
+        ({"window": 0}, "window: expected a whole number from 1 on, or None for no limit, got 0"),
+        ({"window": 2.5}, "window: expected a whole number from 1 on, or None for no limit, got 2.5"),
+        ({"window": True}, "window: expected a whole number"),
+        ({"truncation": -1}, "truncation: expected a whole number"),
+        ({"idcg_at": "10"}, "idcg_at: expected a whole number from 1 on, or None for no limit, got '10'"),
         ({"sigma": 0}, "sigma: expected a finite number above 0, got 0"),
         ({"sigma": float("nan")}, "sigma: expected a finite number above 0, got nan"),
         ({"hessian": "exakt"}, "unknown hessian 'exakt': did you mean 'exact'"),

@@ -14,21 +14,27 @@ SOURCE = Path(tierank.__file__).parent
 # From the bottom of the house to the roof: a module may import those that stand before it.
 LAYERS = [
     "errors",
+    "settings",
     "files",
+    "progress",
     "kernels",
     "inputs",
     "dataset",
     "readers",
     "synth",
+    "transforms",
     "metrics",
+    "losses",
+    "networks",
     "objectives",
+    "rankers",
     "description",
     "evaluation",
     "experiments",
     "report",
     "cli",
 ]
-HOMES = {"numba": {"kernels"}, "torch": set(), "lightgbm": set()}
+HOMES = {"numba": {"kernels"}, "torch": {"losses", "networks", "rankers"}, "lightgbm": {"rankers"}}
 
 
 def modules():

@@ -11,15 +11,32 @@ if TYPE_CHECKING:
     from tierank.description import Description as Description
     from tierank.description import describe as describe
     from tierank.errors import DataError as DataError
+    from tierank.errors import NotFittedError as NotFittedError
     from tierank.errors import ParameterError as ParameterError
     from tierank.errors import TierankError as TierankError
     from tierank.evaluation import Comparison as Comparison
     from tierank.evaluation import Evaluation as Evaluation
     from tierank.evaluation import compare as compare
     from tierank.evaluation import evaluate as evaluate
+    from tierank.losses import LOSSES as LOSSES
     from tierank.metrics import METRICS as METRICS
     from tierank.metrics import RULES as RULES
+    from tierank.metrics import Judge as Judge
     from tierank.metrics import Rule as Rule
+    from tierank.networks import NETWORKS as NETWORKS
+    from tierank.objectives import OBJECTIVES as OBJECTIVES
+    from tierank.rankers import RANKERS as RANKERS
+    from tierank.rankers import ApproxNDCG as ApproxNDCG
+    from tierank.rankers import LambdaLoss as LambdaLoss
+    from tierank.rankers import LambdaMART as LambdaMART
+    from tierank.rankers import ListMLE as ListMLE
+    from tierank.rankers import ListNet as ListNet
+    from tierank.rankers import NetworkRanker as NetworkRanker
+    from tierank.rankers import PListMLE as PListMLE
+    from tierank.rankers import RankNet as RankNet
+    from tierank.rankers import UMart as UMart
+    from tierank.rankers import URank as URank
+    from tierank.rankers import load as load
     from tierank.readers import read as read
     from tierank.readers import read_fold as read_fold
     from tierank.readers import read_scores as read_scores
@@ -29,24 +46,43 @@ if TYPE_CHECKING:
     from tierank.readers import write_run as write_run
     from tierank.readers import write_scores as write_scores
     from tierank.synth import make_ranking as make_ranking
+    from tierank.transforms import TRANSFORMS as TRANSFORMS
 
 __version__ = "0.1.0"
 
 # Where each public name lives; the block above says the same to type checkers and editors.
 _HOMES = {
+    "LOSSES": "losses",
+    "NETWORKS": "networks",
+    "TRANSFORMS": "transforms",
     "METRICS": "metrics",
+    "OBJECTIVES": "objectives",
+    "RANKERS": "rankers",
     "RULES": "metrics",
     "Comparison": "evaluation",
     "DataError": "errors",
     "Description": "description",
     "Evaluation": "evaluation",
+    "Judge": "metrics",
+    "LambdaMART": "rankers",
+    "NotFittedError": "errors",
+    "ApproxNDCG": "rankers",
+    "LambdaLoss": "rankers",
+    "ListMLE": "rankers",
+    "ListNet": "rankers",
+    "NetworkRanker": "rankers",
+    "PListMLE": "rankers",
+    "RankNet": "rankers",
+    "URank": "rankers",
     "ParameterError": "errors",
     "RankingDataset": "dataset",
     "Rule": "metrics",
     "TierankError": "errors",
+    "UMart": "rankers",
     "compare": "evaluation",
     "describe": "description",
     "evaluate": "evaluation",
+    "load": "rankers",
     "make_ranking": "synth",
     "read": "readers",
     "read_fold": "readers",

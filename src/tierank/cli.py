@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning slow shared machines down
     try:
         options = _parser().parse_args(argv)
         options.run(options)
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="the main job on generated data, start to end")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
-    demo.add_argument("--queries", type=int, default=400, help="how many queries to generate (default: 400)")
+    demo.add_argument("--queries", type=int, default=500, help="how many queries to generate (default: 500)")
     demo.add_argument("--seed", type=int, default=0)
     demo.set_defaults(run=_demo)
 
@@ -62,16 +63,39 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("--json", action="store_true", help="machine-readable output")
     describe.set_defaults(run=_describe)
 
-    evaluate = commands.add_parser("evaluate", help="judge scores by the ratings of a data set")
+    train = commands.add_parser("train", help="fit a ranker and save it as a folder")
+    train.add_argument("ranker", metavar="RANKER", help="umart or lambdamart")
+    train.add_argument("--train", dest="data", required=True, metavar="F", help="training data")
+    train.add_argument("--valid", metavar="F", help="validation data: keeps the best round, and stops in time")
+    train.add_argument("--out", type=Path, required=True, metavar="MODEL", help="folder for the model")
+    train.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; may be given several times"
+    )
+    train.add_argument("--resume", action="store_true", help="go on from MODEL.checkpoint, where a run was interrupted")
+    _add_reading(train)
+    train.set_defaults(run=_train)
+
+    predict = commands.add_parser("predict", help="scores of a model, one per document")
+    predict.add_argument("model", metavar="MODEL", help="a folder that train wrote")
+    _add_data(predict)
+    predict.add_argument("--out", type=Path, metavar="F", help="write there (default: standard output)")
+    predict.add_argument("--k", type=int, help="instead of scores, the best k documents of each query as a table")
+    predict.set_defaults(run=_predict)
+
+    evaluate = commands.add_parser("evaluate", help="judge scores or a model by the ratings of a data set")
     _add_data(evaluate)
-    evaluate.add_argument("scores", metavar="SCORES", help="a number per line, RankLib scores, a TREC run, or .npy")
+    evaluate.add_argument(
+        "scores", metavar="SCORES|MODEL", help="a number per line, RankLib scores, a TREC run, .npy, or a model folder"
+    )
     _add_judging(evaluate)
     evaluate.add_argument("--per-query", type=Path, metavar="F", help="also write a CSV file with a row per query")
     evaluate.set_defaults(run=_evaluate)
 
     compare = commands.add_parser("compare", help="judge several scores side by side, with significance")
     _add_data(compare)
-    compare.add_argument("scores", nargs="+", metavar="NAME=SCORES", help="a name and its score file, twice or more")
+    compare.add_argument(
+        "scores", nargs="+", metavar="NAME=SCORES", help="a name and its score file or model folder, twice or more"
+    )
     compare.add_argument("--baseline", metavar="NAME", help="what the others are compared to (default: the first)")
     _add_judging(compare)
     compare.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
@@ -89,7 +113,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_data(parser: argparse.ArgumentParser, what: str = "a data file: LETOR text, CSV, Parquet, ...") -> None:
     parser.add_argument("data", metavar="DATA", help=what)
-    group = parser.add_argument_group("reading DATA")
+    _add_reading(parser)
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how data are read")
     group.add_argument("--format", help="its form, where the ending does not say: letor, csv, parquet, tierank")
     group.add_argument("--query-column", dest="query", metavar="NAME", help="of a table (default: qid or query)")
     group.add_argument("--rating-column", dest="rating", metavar="NAME", help="of a table (default: rating or label)")
@@ -110,11 +138,23 @@ def _add_judging(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--markdown", action="store_true", help="tables in Markdown")
 
 
-def _read(options: argparse.Namespace) -> RankingDataset:
+def _read(options: argparse.Namespace, path: str | None = None, n_features: int | None = None) -> RankingDataset:
     from tierank.readers import read
 
     names = ("format", "query", "rating", "document", "zero_based", "cache")
-    return read(options.data, **{name: getattr(options, name) for name in names})
+    settings = {name: getattr(options, name) for name in names}
+    return read(path or options.data, n_features=n_features, **settings)
+
+
+def _scores(source: str, data: RankingDataset) -> Any:
+    """The scores of a file, or those that a model gives."""
+    from tierank.readers import read_scores
+
+    if Path(source).is_dir():
+        from tierank.rankers import load
+
+        return load(source).predict(data)
+    return read_scores(source, data)
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -124,11 +164,14 @@ def _demo(options: argparse.Namespace) -> None:
     demo = run_demo(options.out, n_queries=options.queries, seed=options.seed, say=_say)
     _print_table(tabulate_description(demo.description, "Training data"))
     _print_table(tabulate_comparison(demo.comparison, "Test queries"))
-    test, folder = demo.folder / "test.txt", demo.folder
+    folder = demo.folder
     print("The same by hand, and on data of your own:")
-    print(f"  tierank describe {demo.folder / 'train.txt'}")
-    print(f"  tierank evaluate {test} {folder / 'linear.scores'} --metric ndcg@10 --metric map")
-    print(f"  tierank compare {test} feature={folder / 'best-feature.scores'} linear={folder / 'linear.scores'}")
+    print(f"  tierank describe {folder / 'train.txt'}")
+    print(
+        f"  tierank train umart --train {folder / 'train.txt'} --valid {folder / 'valid.txt'} --out {folder / 'mine'}"
+    )
+    print(f"  tierank predict {folder / 'mine'} {folder / 'test.txt'} --out {folder / 'mine.scores'}")
+    print(f"  tierank compare {folder / 'test.txt'} lambdamart={folder / 'lambdamart'} mine={folder / 'mine.scores'}")
 
 
 def _describe(options: argparse.Namespace) -> None:
@@ -148,13 +191,68 @@ def _describe(options: argparse.Namespace) -> None:
         _print_table(tabulate_description(found, str(options.data)))
 
 
+def _train(options: argparse.Namespace) -> None:
+    import shutil
+
+    from tierank.rankers import RANKERS
+    from tierank.rankers.base import settings_of
+
+    if options.ranker not in RANKERS:
+        raise ParameterError.unknown("ranker", options.ranker, RANKERS)
+    given = {name: _value(text) for name, text in _named(options.set, "NAME=VALUE, such as n_trees=200").items()}
+    ranker = RANKERS[options.ranker](**settings_of(RANKERS[options.ranker], given))
+    checkpoint = options.out.with_name(options.out.name + ".checkpoint")
+    if checkpoint.exists() and not options.resume:
+        shutil.rmtree(checkpoint)
+    train = _read(options)
+    valid = None if options.valid is None else _read(options, options.valid, _width(train))
+    ranker.fit(train, valid=valid, checkpoint=checkpoint, progress=True)
+    ranker.save(options.out)
+    shutil.rmtree(checkpoint, ignore_errors=True)
+    best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
+    _say(f"wrote {options.out}{best}")
+
+
+def _predict(options: argparse.Namespace) -> None:
+    from tierank.files import replacing
+    from tierank.rankers import load
+
+    ranker = load(options.model)
+    n_features = None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_
+    data = _read(options, n_features=n_features)
+    if options.k is None:
+        lines = [f"{score!r}" for score in ranker.predict(data).tolist()]
+    else:
+        ranked = ranker.rank(data, k=options.k)
+        columns = [column.tolist() for column in ranked]
+        lines = ["query\trank\trow\tscore", *("\t".join(map(str, row)) for row in zip(*columns, strict=True))]
+    text = "".join(f"{line}\n" for line in lines)
+    if options.out is None:
+        sys.stdout.write(text)
+    else:
+        with replacing(options.out) as fresh:
+            fresh.write_text(text)
+
+
+def _width(train: RankingDataset) -> int | None:
+    """The width to read text at that goes with the training data; tables have names instead."""
+    return None if train.feature_names is not None else train.n_features
+
+
+def _value(text: str) -> Any:
+    """A setting as JSON has it (numbers, lists, true, null), or else as it is written."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None if text == "None" else text
+
+
 def _evaluate(options: argparse.Namespace) -> None:
     from tierank.evaluation import evaluate
-    from tierank.readers import read_scores
     from tierank.report import tabulate_evaluation, write_per_query
 
     data = _read(options)
-    evaluation = evaluate(data, read_scores(options.scores, data), options.metric, options.rule)
+    evaluation = evaluate(data, _scores(options.scores, data), options.metric, options.rule)
     if options.per_query:
         write_per_query(evaluation, options.per_query)
     _show(options, evaluation.to_dict(), [tabulate_evaluation(evaluation, options.scores)])
@@ -162,12 +260,11 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     from tierank.evaluation import compare
-    from tierank.readers import read_scores
     from tierank.report import tabulate_comparison, tabulate_contrasts
 
     files = _named(options.scores)
     data = _read(options)
-    scores = {name: read_scores(file, data) for name, file in files.items()}
+    scores = {name: _scores(file, data) for name, file in files.items()}
     comparison = compare(data, scores, options.baseline, options.metric, options.rule, seed=options.seed)
     _show(options, comparison.to_dict(), [tabulate_comparison(comparison), tabulate_contrasts(comparison)])
 
@@ -186,13 +283,13 @@ def _convert(options: argparse.Namespace) -> None:
     _say(f"wrote {options.out}: {data}")
 
 
-def _named(pairs: list[str]) -> dict[str, str]:
-    """``NAME=FILE`` arguments as a mapping."""
+def _named(pairs: list[str], form: str = "NAME=SCORES, such as new=new.scores") -> dict[str, str]:
+    """``NAME=...`` arguments as a mapping."""
     files: dict[str, str] = {}
     for pair in pairs:
         name, equals, file = pair.partition("=")
         if not (name and equals and file):
-            raise ParameterError(f"expected NAME=SCORES, such as new=new.scores, got {pair!r}")
+            raise ParameterError(f"expected {form}, got {pair!r}")
         if name in files:
             raise ParameterError(f"expected each name once, got {name!r} twice")
         files[name] = file

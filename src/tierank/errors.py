@@ -2,6 +2,7 @@
 
     TierankError
     ├── DataError        the data cannot be used as they are     (also a ValueError)
+    ├── NotFittedError   a ranker was asked before it was fitted
     └── ParameterError   a name or a setting cannot be used      (also a ValueError)
 
 Every message says where, what was expected, what came, and what to do. The command line prints the
@@ -11,6 +12,9 @@ message alone and exits with 2.
 import difflib
 from collections.abc import Iterable
 
+# How many names a message lists.
+_LISTED = 20
+
 
 class TierankError(Exception):
     """What every error of tierank can be caught as."""
@@ -18,6 +22,10 @@ class TierankError(Exception):
 
 class DataError(TierankError, ValueError):
     """Data that cannot be used: a file, a table or an array."""
+
+
+class NotFittedError(TierankError):
+    """A ranker that was asked for scores before it learned anything."""
 
 
 class ParameterError(TierankError, ValueError):
@@ -30,7 +38,8 @@ class ParameterError(TierankError, ValueError):
         >>> print(ParameterError.unknown("rule", "lightgmb", ["lightgbm", "letor"]))
         unknown rule 'lightgmb': did you mean 'lightgbm'? Known: letor, lightgbm
         """
-        known = sorted(known)
+        known = sorted(set(known))
         near = difflib.get_close_matches(str(name), known, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        return cls(f"unknown {kind} {name!r}: {hint}Known: {', '.join(known)}")
+        some = f"{', '.join(known[:_LISTED])}{', ...' if len(known) > _LISTED else ''}"
+        return cls(f"unknown {kind} {name!r}: {hint}Known: {some}")

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.description import Description, describe
 from tierank.evaluation import Comparison, compare
+from tierank.rankers import RANKERS
 from tierank.readers import read, write, write_scores
 from tierank.synth import make_ranking
 
@@ -26,30 +27,28 @@ class Demo:
 
 
 def run_demo(
-    folder: Path, *, n_queries: int = 400, seed: int = 0, say: Callable[[str], None] = lambda line: None
+    folder: Path, *, n_queries: int = 500, seed: int = 0, say: Callable[[str], None] = lambda line: None
 ) -> Demo:
-    """Generated data to files, files to a linear scorer, scores to files, and a comparison; ``say`` gets the steps."""
-    train, test = make_ranking(n_queries, seed=seed).split(0.7, 0.3, seed=seed)
+    """Generated data to files, files to rankers, rankers to scores, and a comparison; ``say`` gets the steps."""
+    parts = dict(zip(("train", "valid", "test"), make_ranking(n_queries, seed=seed).split(0.6, 0.2, 0.2), strict=True))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, data in (("train", train), ("test", test)):
+    for name, data in parts.items():
         write(data, folder / f"{name}.txt")
         say(f"wrote {folder / f'{name}.txt'}: {data}")
-
-    train, test = read(folder / "train.txt"), read(folder / "test.txt", n_features=train.n_features)
-    say("fitting a linear scorer to the training queries")
-    weights = fit_linear(train)
-    scores = {
-        "random": np.random.default_rng(seed).random(test.n_documents),
-        "best feature": test.restore(test.features[:, _best_feature(train)].astype(np.float64)),
-        "linear": test.restore(_standardised(test) @ weights),
-    }
+    train, valid, test = (read(folder / f"{name}.txt", n_features=data.n_features) for name, data in parts.items())
+    scores = {"linear": test.restore(_standardised(test) @ _fit_linear(train))}
+    for name, ranker_class in RANKERS.items():
+        say(f"training {name}")
+        ranker = ranker_class(seed=seed).fit(train, valid=valid, progress=True)
+        ranker.save(folder / name)
+        scores[name] = ranker.predict(test)
     for name, values in scores.items():
-        write_scores(folder / f"{name.replace(' ', '-')}.scores", values)
-    return Demo(folder, describe(train), compare(test, scores, baseline="best feature", seed=seed))
+        write_scores(folder / f"{name}.scores", values)
+    return Demo(folder, describe(train), compare(test, scores, baseline="lambdamart", seed=seed))
 
 
-def fit_linear(data: RankingDataset, ridge: float = 1.0) -> NDArray[np.float64]:
-    """Weights w that minimise |Z w - y|^2 + ridge |w|^2, with features and ratings standardised within each query."""
+def _fit_linear(data: RankingDataset, ridge: float = 1.0) -> NDArray[np.float64]:
+    """Weights w that minimise |Z w - y|^2 + ridge |w|^2, with features and ratings centred within each query."""
     z = _standardised(data)
     y = data.ratings - np.repeat(_query_means(data.ratings, data), data.lengths)
     return np.asarray(np.linalg.solve(z.T @ z + ridge * np.eye(data.n_features), z.T @ y), np.float64)
@@ -68,9 +67,3 @@ def _standardised(data: RankingDataset) -> NDArray[np.float64]:
 
 def _query_means(values: NDArray[np.float64], data: RankingDataset) -> NDArray[np.float64]:
     return np.asarray(np.add.reduceat(values, data.offsets[:-1]) / data.lengths, np.float64)
-
-
-def _best_feature(data: RankingDataset) -> int:
-    """The feature that goes with the ratings best, within queries."""
-    z = _standardised(data)
-    return int(np.argmax(z.T @ (data.ratings - np.repeat(_query_means(data.ratings, data), data.lengths))))

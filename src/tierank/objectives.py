@@ -13,10 +13,9 @@ objective; copies carry the settings, and make themselves ready with labels, gro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from tierank.inputs import as_ratings, as_weights
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.umart import umart_gradients
 from tierank.metrics import Gain
+from tierank.settings import as_choice, as_limit, as_positive
 
 Floats = NDArray[np.float64]
 
@@ -103,14 +103,14 @@ class UMartObjective:
         gain: Gain = "exp2",
         n_jobs: int | None = None,
     ) -> None:
-        self.window = _as_count("window", window)
-        self.truncation = _as_count("truncation", truncation)
-        self.idcg_at = _as_count("idcg_at", idcg_at)
-        self.sigma = _as_positive("sigma", sigma)
-        self.hessian = _as_name("hessian", hessian, _HESSIANS)
-        self.weights = _as_name("weights", weights, _WEIGHTS)
+        self.window = as_limit("window", window)
+        self.truncation = as_limit("truncation", truncation)
+        self.idcg_at = as_limit("idcg_at", idcg_at)
+        self.sigma = as_positive("sigma", sigma)
+        self.hessian = as_choice("hessian", hessian, _HESSIANS)
+        self.weights = as_choice("weights", weights, _WEIGHTS)
         if isinstance(gain, str):
-            _as_name("gain", gain, _GAINS)
+            as_choice("gain", gain, _GAINS)
         self.gain = gain
         self.n_jobs = n_jobs
         self._data: _Prepared | None = None
@@ -228,26 +228,6 @@ class _Prepared:
     order: NDArray[np.uint32]
     gradient: NDArray[np.float32]
     hessian: NDArray[np.float32]
-
-
-def _as_count(name: str, value: Any) -> int | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise ParameterError(f"{name}: expected an integer from 1 on, or None for no limit, got {value!r}")
-    return int(value)
-
-
-def _as_positive(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < np.inf:
-        raise ParameterError(f"{name}: expected a finite number above 0, got {value!r}")
-    return float(value)
-
-
-def _as_name(kind: str, name: str, known: Iterable[str]) -> str:
-    if name not in known:
-        raise ParameterError.unknown(kind, name, known)
-    return name
 
 
 def _tiers(

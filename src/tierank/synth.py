@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
+from tierank.settings import as_number, as_whole
 
 Floats = NDArray[np.float32]
 
@@ -77,13 +78,13 @@ def make_ranking(
     >>> (np.bincount(data.ratings.astype(int)) / data.n_documents).tolist()
     [0.52, 0.32, 0.13, 0.02, 0.01]
     """
-    _check_whole("n_queries", n_queries, 1)
-    _check_whole("n_features", n_features, 1)
-    _check_whole("max_length", max_length, 1)
-    _check_whole("seed", seed, 0)
-    _check_number("mean_length", mean_length, 1, max_length, f"1 to max_length ({max_length})")
-    _check_number("noise", noise, 0, 1000, "0 to 1000")
-    _check_number("missing", missing, 0, 1, "0 to 1")
+    as_whole("n_queries", n_queries)
+    as_whole("n_features", n_features)
+    as_whole("max_length", max_length)
+    as_whole("seed", seed, 0)
+    as_number("mean_length", mean_length, 1, max_length)
+    as_number("noise", noise, 0, 1000)
+    as_number("missing", missing, 0, 1)
     shares = _checked_shares(rating_shares)
 
     world, rng = _World(n_features), np.random.default_rng(seed)
@@ -241,14 +242,3 @@ def _checked_shares(given: Sequence[float]) -> NDArray[np.float64]:
         raise ParameterError(f"rating_shares: expected one share per rating, 0 or more, that sum to 1, got {given!r}")
     shares /= shares.sum()
     return shares
-
-
-def _check_whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ParameterError(f"{name}: expected a whole number from {least} on, got {value!r}")
-
-
-def _check_number(name: str, value: object, least: float, most: float, expected: str) -> None:
-    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    if not is_number or not least <= cast(float, value) <= most:
-        raise ParameterError(f"{name}: expected a number from {expected}, got {value!r}")

@@ -1,0 +1,42 @@
+"""The rankers, by the names that the command line gives them."""
+
+from __future__ import annotations
+
+import os
+
+from tierank.rankers.base import Ranker, read_model
+from tierank.rankers.neural import ApproxNDCG, LambdaLoss, ListMLE, ListNet, NetworkRanker, PListMLE, RankNet, URank
+from tierank.rankers.trees import LambdaMART, UMart
+
+__all__ = [
+    "RANKERS",
+    "ApproxNDCG",
+    "LambdaLoss",
+    "LambdaMART",
+    "ListMLE",
+    "ListNet",
+    "NetworkRanker",
+    "PListMLE",
+    "RankNet",
+    "Ranker",
+    "UMart",
+    "URank",
+    "load",
+]
+
+RANKERS: dict[str, type[Ranker]] = {
+    "urank": URank,
+    "umart": UMart,
+    "lambdamart": LambdaMART,
+    "listnet": ListNet,
+    "listmle": ListMLE,
+    "plistmle": PListMLE,
+    "ranknet": RankNet,
+    "approxndcg": ApproxNDCG,
+    "lambdaloss": LambdaLoss,
+}
+
+
+def load(path: str | os.PathLike[str]) -> Ranker:
+    """The ranker that ``save`` wrote to this folder. Nothing in it is run; the checksum of every file is verified."""
+    return read_model(path, {ranker.__name__: ranker for ranker in (*RANKERS.values(), NetworkRanker)})

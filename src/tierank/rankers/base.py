@@ -1,0 +1,460 @@
+"""What every ranker does: fit, predict, rank, score, save. The scikit-learn contract, once."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+from abc import abstractmethod
+from collections.abc import Hashable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.utils import Tags
+
+from tierank import __version__
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, NotFittedError, ParameterError
+from tierank.files import replacing
+from tierank.inputs import column_names, is_table
+from tierank.kernels import content, in_threads, n_threads
+from tierank.metrics import Judge, Rule, as_rule
+
+MODEL_FORMAT = 1
+# A description of a model is some kilobytes; a larger one is no description.
+_LARGEST_DESCRIPTION = 64 << 20
+
+
+class Ranked(NamedTuple):
+    """Ranked documents, best first within each query; ``pandas.DataFrame(ranked._asdict())`` makes a table of it."""
+
+    query: NDArray[Any]
+    rank: NDArray[np.int64]
+    row: NDArray[np.int64]
+    score: NDArray[np.float64]
+
+
+class NotFitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
+    """``NotFittedError`` that scikit-learn's tools know too."""
+
+
+class Ranker(BaseEstimator):  # type: ignore[misc]
+    """The base of all rankers. A subclass fits, scores grouped documents, and says what its files hold."""
+
+    # Settings of the paper and others, by name; they count where a setting was left at its default.
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    # scikit-learn routes query ids to these methods without being asked.
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
+    __metadata_request__predict: ClassVar[dict[str, bool]] = {"qid": True}
+    __metadata_request__score: ClassVar[dict[str, bool]] = {"qid": True}
+
+    def fit(
+        self,
+        X: Any,
+        y: ArrayLike | None = None,
+        qid: ArrayLike | None = None,
+        *,
+        valid: RankingDataset | Sequence[Any] | None = None,
+        row_weight: ArrayLike | None = None,
+        query_weight: ArrayLike | Mapping[Hashable, float] | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        progress: bool = False,
+    ) -> Self:
+        """Learn from a ``RankingDataset``, or from features, ratings and one query id per row (None: one query).
+
+        ``valid`` is a data set or ``(X, y, qid)``: training keeps what is best on it by ``select_by``, and stops after
+        ``patience`` rounds without a better one. ``checkpoint`` names a folder that training writes to as it goes; a
+        run with the same data and settings that finds it there goes on from it, to the same model, bit for bit.
+        """
+        train = as_dataset(X, y, qid, row_weight=row_weight, query_weight=query_weight)
+        train.ratings  # noqa: B018  (an error here, not in the middle of training, if there are none)
+        held_out = None if valid is None else _as_valid(valid)
+        if held_out is not None:
+            _check_same_features(held_out, train.n_features, train.feature_names)
+        self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
+        self._fit(train, held_out, None if checkpoint is None else Path(checkpoint), progress)
+        self._set_features(train.n_features, train.feature_names)
+        return self
+
+    def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.float64]:
+        """A score per document, in the caller's order: higher is better."""
+        self._check_fitted()
+        data = self._as_own_features(X, qid)
+        return data.restore(self._predict(data))
+
+    def rank(self, X: Any, qid: ArrayLike | None = None, k: int | None = None) -> Ranked:
+        """The documents of each query, best first, at most ``k`` of each; ``row`` is the caller's row number.
+
+        Equal scores rank in the order of the rows.
+        """
+        self._check_fitted()
+        if k is not None and k < 1:
+            raise ParameterError(f"k: expected 1 or more, or None for all, got {k!r}")
+        data = self._as_own_features(X, qid)
+        scores = self._predict(data)
+        order = np.lexsort((-scores, data.query_of_row))
+        ranks = np.arange(data.n_documents) - np.repeat(data.offsets[:-1], data.lengths) + 1
+        kept = slice(None) if k is None else ranks <= k
+        own = order[kept]
+        queries = np.repeat(data.query_ids, data.lengths)[kept]
+        return Ranked(queries, ranks[kept], data.source_rows[own], scores[own])
+
+    def score(
+        self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None, sample_weight: None = None
+    ) -> float:
+        """Mean NDCG@10 under the rule ``tierank``; scikit-learn's tools call this."""
+        if sample_weight is not None:
+            raise ParameterError("sample_weight: expected None: weights of rows say nothing of lists")
+        self._check_fitted()
+        if self.has_queries_ and qid is None and not isinstance(X, RankingDataset):
+            raise DataError(
+                "qid: expected one query id per row, as in fit, got none; all rows as one query would give another"
+                " number. In scikit-learn's tools, switch on metadata routing:"
+                " sklearn.set_config(enable_metadata_routing=True)"
+            )
+        data = as_dataset(X, y, qid)
+        values = Judge(data, "ndcg@10")(data.arrange(self.predict(data)))["ndcg@10"]
+        return float(np.nanmean(values)) if np.isfinite(values).any() else 0.0
+
+    def permutation_importance(
+        self,
+        data: RankingDataset,
+        metric: str = "ndcg@10",
+        rule: str | Rule = "tierank",
+        *,
+        n_repeats: int = 5,
+        seed: int = 0,
+    ) -> NDArray[np.float64]:
+        """What the mean of a metric loses when a feature is shuffled among all documents: features x repeats.
+
+        Takes one copy of the features, and a prediction for each feature that the model looks at and each repeat.
+        """
+        self._check_fitted()
+        judge = Judge(data, metric, rule)
+
+        def mean(scores: NDArray[np.float64]) -> float:
+            return float(np.nanmean(judge(scores)[metric]))
+
+        base = mean(self._predict(data))
+        losses = np.zeros((data.n_features, n_repeats))
+        features = np.array(data.features)
+        shuffled = RankingDataset.from_parts(features, data.ratings, data.offsets, data.query_ids)
+        rng = np.random.default_rng(seed)
+        used = self._used_features()
+        for column in range(data.n_features):
+            for repeat in range(n_repeats):
+                order = rng.permutation(data.n_documents)
+                if used[column]:
+                    features[:, column] = data.features[order, column]
+                    losses[column, repeat] = base - mean(self._predict(shuffled))
+            features[:, column] = data.features[:, column]
+        return losses
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as a folder: ``model.json`` and the files it names, with their checksums."""
+        self._check_fitted()
+        target = Path(path)
+        if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "model.json").exists()):
+            raise DataError(f"{target}: expected a new name or the folder of a model, got something else there")
+        files = self._files()
+        description = {
+            "format": MODEL_FORMAT,
+            "tierank": __version__,
+            "ranker": type(self).__name__,
+            "settings": self._saved_settings(),
+            "n_features": self.n_features_in_,
+            "feature_names": list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None,
+            "has_queries": self.has_queries_,
+            "fitted": self._fitted(),
+            "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+        }
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as fresh:
+            fresh.mkdir()
+            for name, content in files.items():
+                (fresh / name).write_bytes(content)
+            (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False))
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """All settings; those that are handed on (to LightGBM, to a loss) included, by their own names."""
+        return {name: value for name, value in vars(self).items() if not name.endswith("_") and name[0] != "_"}
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings."""
+        for name, value in settings.items():
+            setattr(self, name, value)
+        return self
+
+    # What a subclass gives
+
+    @abstractmethod
+    def _fit(
+        self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
+    ) -> None:
+        """Learn; set the fitted attributes."""
+
+    @abstractmethod
+    def _predict(self, data: RankingDataset) -> NDArray[np.float64]:
+        """A score per document, in the order of the data set."""
+
+    @abstractmethod
+    def _files(self) -> dict[str, bytes]:
+        """The files of the model."""
+
+    @abstractmethod
+    def _fitted(self) -> dict[str, Any]:
+        """What is fitted and small, for JSON."""
+
+    @abstractmethod
+    def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
+        """Set the fitted attributes from what was saved."""
+
+    def _used_features(self) -> NDArray[np.bool_]:
+        """Which features the scores can depend on."""
+        return np.ones(self.n_features_in_, bool)
+
+    # What they share
+
+    def _resolved(self) -> dict[str, Any]:
+        """The settings, with those of the preset where they were left at their default."""
+        settings: dict[str, Any] = self.get_params(deep=False)
+        preset = settings.pop("preset", None)
+        if preset is None:
+            return settings
+        if preset not in self.PRESETS:
+            raise ParameterError.unknown("preset", preset, self.PRESETS)
+        defaults = type(self)().get_params(deep=False)
+        chosen = self.PRESETS[preset]
+        return settings | {n: v for n, v in chosen.items() if n not in settings or settings[n] == defaults.get(n)}
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "n_features_in_"):
+            raise NotFitted(
+                f"this {type(self).__name__} has learned nothing yet: call fit first, or tierank.load a model"
+            )
+
+    def _set_features(self, n_features: int, names: Sequence[str] | None) -> None:
+        self.n_features_in_ = n_features
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _as_own_features(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
+        """The data with the features that were learned from, in that order."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and is_table(X):
+            missing = [name for name in names if name not in column_names(X)]
+            if missing:
+                raise DataError(f"X: expected the column {missing[0]!r}, which the model was trained on, got none")
+            X = X.select(list(names)) if hasattr(X, "select") and not hasattr(X, "loc") else X[list(names)]
+        data = as_dataset(X, None, qid)
+        _check_same_features(data, self.n_features_in_, None if names is None else tuple(names))
+        return data
+
+    def _saved_settings(self) -> dict[str, Any]:
+        return {name: _encoded(value, name) for name, value in self.get_params(deep=False).items()}
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.positive_only = True
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        return tags
+
+
+class Selection:
+    """Keeps the best round by an ordered list of metrics.
+
+    A round is better than the best so far if its first metric is higher by more than the tolerance, or equal within it
+    and the second is higher, and so on.
+
+    >>> selection = Selection(("ndcg@1", "ndcg@3"), tolerance=1e-6)
+    >>> [selection.is_better(values) for values in ((0.5, 0.4), (0.5, 0.45), (0.49, 0.9), (0.5, 0.45))]
+    [True, True, False, False]
+    """
+
+    def __init__(self, metrics: Sequence[str], tolerance: float = 1e-6, best: Sequence[float] | None = None) -> None:
+        self.metrics, self.tolerance, self.best = metrics, tolerance, best
+
+    def is_better(self, values: Sequence[float]) -> bool:
+        """Whether these are the best values so far; if so they are remembered."""
+        if self.best is None or self._first_difference(values) > 0:
+            self.best = tuple(values)
+            return True
+        return False
+
+    def _first_difference(self, values: Sequence[float]) -> float:
+        differences = (new - old for new, old in zip(values, self.best or (), strict=True))
+        return next((difference for difference in differences if abs(difference) > self.tolerance), 0.0)
+
+
+def make_judge(valid: RankingDataset, select_by: Sequence[str], rule: str | Rule, n_jobs: int | None) -> Judge:
+    """The judge of validation data; an error where there is nothing to judge by."""
+    judge = Judge(valid, select_by, as_rule(rule), n_jobs=n_jobs)
+    if judge.n_empty == valid.n_queries:
+        raise DataError("valid: expected at least one query with a rating above 0 to choose the model by, got none")
+    return judge
+
+
+def settings_of(ranker: type[Ranker], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The given settings, if the ranker can have them all; an error that names the nearest otherwise."""
+    parameters = inspect.signature(ranker).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name in given:
+        if not takes_any and name not in parameters:
+            raise ParameterError.unknown(f"setting of {ranker.__name__}", name, parameters)
+    return dict(given)
+
+
+def as_dataset(X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:
+    """A data set as it is, or one of features, ratings and query ids."""
+    if not isinstance(X, RankingDataset):
+        return RankingDataset(X, y, qid, **weights)
+    given = [name for name, value in (("y", y), ("qid", qid), *weights.items()) if value is not None]
+    if given:
+        raise DataError(f"{given[0]}: expected None beside a RankingDataset, which holds its own")
+    return X
+
+
+def canonical_rows(
+    data: RankingDataset, n_jobs: int | None, *, rated: bool = True
+) -> tuple[NDArray[np.int64], NDArray[np.int64], str]:
+    """Rows in an order that depends on what they hold, not on where the caller had them.
+
+    Queries by id, documents by a hash of features and (if ``rated``) rating, then by rating and weight. Returns the
+    order, its offsets, and a digest of all of it. Learning in this order gives the same model for the same data in any
+    order.
+    """
+    ids = data.query_ids if data.query_ids.dtype.kind in "iufUSmMb" else np.array([repr(i) for i in data.query_ids])
+    queries = ids.argsort(kind="stable")
+    ratings = data.ratings if data.is_rated else np.zeros(data.n_documents)
+    hashes = np.ascontiguousarray(ratings).view(np.uint64).copy() if rated else np.zeros(data.n_documents, np.uint64)
+    parts = np.linspace(0, data.n_documents, n_threads(n_jobs) + 1).astype(int).tolist()
+    bits = data.features.view(np.uint32)
+    in_threads(content.hash_rows, [(bits, a, b, hashes) for a, b in pairwise(parts)], n_jobs)
+    place = np.empty(data.n_queries, np.int64)
+    place[queries] = np.arange(data.n_queries)
+    weights = np.ones(data.n_documents) if data.row_weight is None else data.row_weight
+    order = np.lexsort((weights, ratings, hashes, place[data.query_of_row]))
+    offsets = np.concatenate([[0], data.lengths[queries].cumsum()])
+    digest = hashlib.sha256()
+    for values in (hashes[order], ratings[order], weights[order], offsets):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    if data.query_weight is not None:
+        digest.update(data.query_weight[queries].tobytes())
+    return order, offsets, digest.hexdigest()
+
+
+def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:
+    """The ranker of a model folder; every file is checked before anything looks into it."""
+    folder = Path(path)
+    file = folder / "model.json"
+    if not file.is_file():
+        raise DataError(f"{folder}: expected the folder of a saved model, with model.json in it, got none")
+    if file.stat().st_size > _LARGEST_DESCRIPTION:
+        raise DataError(f"{file}: expected a description of a model, got {file.stat().st_size} bytes")
+    try:
+        described = json.loads(file.read_text())
+        version, name, files = described["format"], described["ranker"], described["files"]
+        settings, fitted, n_features = described["settings"], described["fitted"], described["n_features"]
+        names, has_queries = described["feature_names"], described["has_queries"]
+        well_typed = isinstance(files, dict) and isinstance(settings, dict) and isinstance(fitted, dict)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        well_typed, version = False, None
+    if version is not None and version != MODEL_FORMAT:
+        raise DataError(
+            f"{file}: expected format {MODEL_FORMAT}, got {version!r}; read it with the tierank that wrote it"
+        )
+    if not well_typed:
+        raise DataError(f"{file}: expected a description of a model, got a damaged file; save the model again")
+    if name not in rankers:
+        raise DataError(f"{file}: {ParameterError.unknown('ranker', name, rankers)}")
+    ranker = _constructed(rankers[name], settings, file)
+    ranker.has_queries_ = bool(has_queries)
+    ranker._set_features(_as_size(n_features, file), names)
+    ranker._restore(fitted, {name: _checked(folder, name, digest) for name, digest in files.items()})
+    return ranker
+
+
+def _encoded(value: Any, name: str) -> Any:
+    """A setting for JSON: rules and tables of values as objects that say what they are."""
+    if isinstance(value, Rule):
+        fields = {field: _encoded(getattr(value, field), f"{name}.{field}") for field in value.__dataclass_fields__}
+        return {"rule": fields}
+    if isinstance(value, Mapping):
+        return {"table": [[key, _encoded(item, name)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [_encoded(item, name) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and np.isfinite(value)):
+        return value
+    if name == "loss":  # a function of the user's: not needed to predict
+        return None
+    raise DataError(
+        f"{name}: expected a setting that can be written to a file, got {value!r}; give functions as a table of values"
+    )
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, dict) and set(value) == {"rule"}:
+        return Rule(**{field: _decoded(item) for field, item in value["rule"].items()})
+    if isinstance(value, dict) and set(value) == {"table"}:
+        return {key: _decoded(item) for key, item in value["table"]}
+    return [_decoded(item) for item in value] if isinstance(value, list) else value
+
+
+def _constructed(ranker: type[Ranker], settings: dict[str, Any], file: Path) -> Ranker:
+    try:
+        return ranker(**{name: _decoded(value) for name, value in settings.items()})
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"{file}: expected settings of {ranker.__name__}, got others: {error}") from None
+
+
+def _as_size(value: object, file: Path) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise DataError(f"{file}: expected a number of features, got {value!r}")
+    return value
+
+
+def _checked(folder: Path, name: str, digest: object) -> bytes:
+    if Path(name).name != name or not (folder / name).is_file():
+        raise DataError(f"{folder}: expected a file {name!r} inside the folder of the model, got none")
+    content = (folder / name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DataError(f"{folder / name}: expected the file that was saved, got another; its checksum differs")
+    return content
+
+
+def _as_valid(valid: RankingDataset | Sequence[Any]) -> RankingDataset:
+    if isinstance(valid, RankingDataset):
+        data = valid
+    elif isinstance(valid, Sequence) and len(valid) in (2, 3):
+        data = RankingDataset(*valid)
+    else:
+        raise DataError("valid: expected a RankingDataset, or (X, y, qid)")
+    data.ratings  # noqa: B018  (an error where there are none)
+    return data
+
+
+def _check_same_features(data: RankingDataset, n_features: int, names: tuple[str, ...] | None) -> None:
+    if data.n_features != n_features:
+        # The word order is what scikit-learn's checks look for.
+        raise DataError(
+            f"X has {data.n_features} features, but this ranker is expecting {n_features} features as input;"
+            " text files that leave out zeros are read with n_features"
+        )
+    if names is not None and data.feature_names is not None and data.feature_names != names:
+        different = next(new for new, old in zip(data.feature_names, names, strict=True) if new != old)
+        raise DataError(
+            f"X: expected the features in the order {', '.join(names[:5])}, ..., got {different!r} out of place"
+        )

@@ -1,0 +1,535 @@
+"""Networks: one training loop. URank, ListNet and the others differ in their loss."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import safetensors.torch
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.files import replacing
+from tierank.kernels import n_threads
+from tierank.losses import LOSSES, Batch
+from tierank.metrics import Gain, Judge, Rule
+from tierank.networks import NETWORKS
+from tierank.progress import Progress
+from tierank.rankers.base import Ranker, Selection, canonical_rows, make_judge
+from tierank.settings import as_choice, as_limit, as_number, as_positive, as_whole
+from tierank.transforms import TRANSFORMS
+
+Floats = NDArray[np.float64]
+Weights = dict[str, Tensor]
+Loss = Callable[[Tensor, Batch], Tensor]
+
+# Documents that are scored in one go.
+_CHUNK = 1 << 14
+# Seconds between checkpoints: what a kill can cost.
+_EVERY = 5.0
+
+_PAPER = {
+    "activation": "elu",
+    "queries_per_step": 1,
+    "clip_norm": 5.0,
+    "patience": 200,
+    "max_epochs": 10_000,
+    "select_by": ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10"),
+    "transform": "query_minmax",
+}
+
+
+class NetworkRanker(Ranker):
+    """A network that is trained by a loss of your own: any function from scores and a batch to one value per query.
+
+    >>> import torch, tierank
+    >>> def top_heavy(scores, batch):  # squared distance to the gains, 10 lines or 1
+    ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> ranker = NetworkRanker(loss=top_heavy, max_epochs=3).fit(data)
+    >>> ranker.predict(data).shape == (data.n_documents,)
+    True
+
+    ``loss`` may also be a name of ``LOSSES``. The settings are those of ``URank``. A model with a loss of your own is
+    saved without it: it predicts after loading, but cannot be fitted again.
+    """
+
+    LOSS: ClassVar[str | None] = None
+
+    def __init__(self, loss: str | Loss | None = None, **settings: Any) -> None:
+        self.loss = loss
+        self._set(**settings)
+
+    def _set(
+        self,
+        *,
+        network: str = "mlp",
+        hidden: Sequence[int] = (100, 50),
+        activation: str = "relu",
+        output_activation: str | None = None,
+        dropout: float = 0.0,
+        transform: str = "query_minmax",
+        gain: Gain = "exp2",
+        queries_per_step: int = 8,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        clip_norm: float | None = 5.0,
+        max_epochs: int = 200,
+        select_by: str | Sequence[str] = ("ndcg@10",),
+        patience: int = 20,
+        rule: str | Rule = "tierank",
+        n_seeds: int = 1,
+        preset: str | None = None,
+        device: str = "cpu",
+        n_jobs: int | None = None,
+        seed: int = 0,
+        **of_the_loss: Any,
+    ) -> None:
+        self.network, self.hidden, self.activation, self.output_activation = (
+            network,
+            hidden,
+            activation,
+            output_activation,
+        )
+        self.dropout, self.transform, self.gain = dropout, transform, gain
+        self.queries_per_step, self.learning_rate, self.weight_decay = queries_per_step, learning_rate, weight_decay
+        self.clip_norm, self.max_epochs, self.select_by, self.patience = clip_norm, max_epochs, select_by, patience
+        self.rule, self.n_seeds, self.preset, self.device = rule, n_seeds, preset, device
+        self.n_jobs, self.seed = n_jobs, seed
+        self.set_params(**of_the_loss)
+
+    # The contract
+
+    def _fit(
+        self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
+    ) -> None:
+        if train.row_weight is not None:
+            raise ParameterError("row_weight: networks learn from whole queries: expected query_weight instead")
+        settings = self._resolved()
+        _check(settings)
+        loss = self._loss(settings)
+        judge = None
+        if valid is not None:
+            metrics = settings["select_by"]
+            judge = make_judge(valid, [metrics] if isinstance(metrics, str) else list(metrics), settings["rule"], 1)
+        with _threads(settings["n_jobs"]):
+            self.transform_ = TRANSFORMS[settings["transform"]]().fit(train)
+            lists = _Lists(train, self.transform_, self.has_queries_, settings)
+            held_out = None if valid is None else _Lists(valid, self.transform_, self.has_queries_, settings)
+            kept = None if checkpoint is None else _Checkpoint(checkpoint, settings, lists, held_out)
+            self.members_, self.history_ = [], []
+            for member in range(settings["n_seeds"]):
+                build = partial(_network, settings, train.n_features, settings["seed"] + member)
+                training = _Training(build, loss, lists, held_out, judge, settings, member, kept)
+                try:
+                    training.run(progress)
+                finally:  # also where the loss was not finite: the best weights so far are kept
+                    self.members_.append(training.state.kept)
+                    self.history_ += training.state.history
+                    self._set_features(train.n_features, train.feature_names)
+        self.n_epochs_ = [max((row["epoch"] for row in self.history_ if row["member"] == m and row["kept"]), default=0)
+                          for m in range(len(self.members_))]  # fmt: skip
+        self.best_ = {} if judge is None or valid is None else _means(judge(self._predict(valid)))
+
+    def _loss(self, settings: dict[str, Any]) -> Loss:
+        chosen = self.LOSS or settings.get("loss")
+        if chosen is None:
+            raise ParameterError(
+                "loss: expected a function (scores, batch) -> one value per query, or a name, got None"
+            )
+        function = chosen if callable(chosen) else LOSSES[as_choice("loss", chosen, LOSSES)]
+        own = set(type(self)().get_params()) | {"preset", "loss"}
+        known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
+        given = {name: value for name, value in settings.items() if name not in own}
+        for name in given:
+            if name not in known:
+                raise ParameterError.unknown(f"setting of {type(self).__name__}", name, own | known)
+        return partial(function, **given)
+
+    def _predict(self, data: RankingDataset) -> Floats:
+        settings = self._resolved()
+        with _threads(settings["n_jobs"]):
+            lists = _Lists(data, self.transform_, self.has_queries_, settings)
+            scores = [lists.scores(self._member(weights, settings)) for weights in self.members_]
+        return scores[0] if len(scores) == 1 else _mean_of_standardised(scores, data)
+
+    def _member(self, weights: Weights, settings: dict[str, Any]) -> nn.Module:
+        network = _network(settings, self.n_features_in_, settings["seed"])
+        network.load_state_dict(weights)
+        return network
+
+    def _files(self) -> dict[str, bytes]:
+        tensors = {f"member{k}.{name}": t for k, weights in enumerate(self.members_) for name, t in weights.items()}
+        tensors |= {f"transform.{name}": torch.from_numpy(array) for name, array in self.transform_.state().items()}
+        return {"weights.safetensors": safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})}
+
+    def _fitted(self) -> dict[str, Any]:
+        return {
+            "n_members": len(self.members_),
+            "history": self.history_,
+            "best": self.best_,
+            "n_epochs": self.n_epochs_,
+        }
+
+    def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
+        try:
+            tensors = safetensors.torch.load(files["weights.safetensors"])
+            self.history_, self.best_, self.n_epochs_ = fitted["history"], fitted["best"], fitted["n_epochs"]
+            self.members_ = [_inside(tensors, f"member{k}.") for k in range(int(fitted["n_members"]))]
+            state = {name: tensor.numpy() for name, tensor in _inside(tensors, "transform.").items()}
+            settings = self._resolved()
+            self.transform_ = TRANSFORMS[settings["transform"]].from_state(state, self.n_features_in_)
+            for weights in self.members_:
+                self._member(weights, settings)
+        except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+            raise DataError(
+                f"expected weights that fit the settings of the model, got a damaged description: {error}"
+            ) from None
+
+
+class _Named(NetworkRanker):
+    """A ranker whose name says its loss."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._set(**settings)
+
+
+class URank(_Named):
+    """uRank: a network trained by the uRank loss (Eq. 2 of the paper).
+
+    ======================  ========================================================================================
+    ``network``             ``"mlp"``, ``"groupwise"`` or ``"attention"``
+    ``hidden``              sizes of the hidden layers
+    ``activation``          of the hidden layers: relu (the authors' program), elu (the paper), tanh, gelu, ...
+    ``output_activation``   of the score; None: none (the authors' program; the paper has one)
+    ``dropout``             share of hidden values that are set to 0 in training
+    ``transform``           of the features; see ``TRANSFORMS``. ``"query_minmax"`` (the paper's) and ``"query_log1p"``
+                            look at the whole candidate list of a query: predict needs it whole, with its qid
+    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved)
+    ``queries_per_step``    queries in one step of Adam
+    ``learning_rate``       of Adam
+    ``weight_decay``        of AdamW
+    ``clip_norm``           gradients longer than this are shortened to it; None: never
+    ``max_epochs``          at most so many passes over the training queries
+    ``select_by``           metrics that choose the epoch on validation data: the first, within 1e-6 the second, ...
+    ``patience``            epochs without a better one after which training stops
+    ``rule``                of those metrics
+    ``n_seeds``             networks with seeds ``seed``, ``seed + 1``, ...: their scores, standardised in each query,
+                            are averaged
+    ``preset``              ``"paper-ohsumed"``, ``"paper-mq2007"``, ``"paper-mslr"``: the paper's settings
+    ``device``              of torch
+    ``n_jobs``              threads; None: one for each core
+    ``seed``                of all random numbers
+    ======================  ========================================================================================
+
+    Queries whose documents all have one rating teach nothing and are left out of training.
+    """
+
+    LOSS = "urank"
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper-ohsumed": _PAPER | {"hidden": (100, 50), "learning_rate": 1e-4},
+        "paper-mq2007": _PAPER | {"hidden": (100, 100), "learning_rate": 1e-5},
+        "paper-mslr": _PAPER | {"hidden": (200, 200), "learning_rate": 1e-5},
+    }
+
+
+class ListNet(_Named):
+    """ListNet (Cao et al. 2007): cross entropy of what ratings and scores make probable. Settings: ``URank``."""
+
+    LOSS, PRESETS = "listnet", URank.PRESETS
+
+
+class ListMLE(_Named):
+    """ListMLE (Xia et al. 2008): likelihood of the rated order, ties shuffled each step. Settings: ``URank``."""
+
+    LOSS, PRESETS = "listmle", URank.PRESETS
+
+
+class PListMLE(_Named):
+    """p-ListMLE (Lan et al. 2014): ListMLE that weighs the first positions most. Settings: ``URank``."""
+
+    LOSS, PRESETS = "plistmle", URank.PRESETS
+
+
+class RankNet(_Named):
+    """RankNet (Burges et al. 2005): logistic loss of pairs. Settings: ``URank``, and ``sigma``."""
+
+    LOSS, PRESETS = "ranknet", URank.PRESETS
+
+
+class ApproxNDCG(_Named):
+    """ApproxNDCG (Qin et al. 2010): NDCG with smooth ranks. Settings: ``URank``, and ``temperature``."""
+
+    LOSS, PRESETS = "approxndcg", URank.PRESETS
+
+
+class LambdaLoss(_Named):
+    """LambdaLoss (Wang et al. 2018), NDCG-Loss2++. Settings: ``URank``, and ``sigma`` and ``mu``."""
+
+    LOSS, PRESETS = "lambdaloss", URank.PRESETS
+
+
+# Training
+
+
+class _Lists:
+    """The queries of a data set as a network meets them: in canonical order, transformed when asked for."""
+
+    def __init__(self, data: RankingDataset, transform: Any, has_queries: bool, settings: dict[str, Any]) -> None:
+        self.data, self.transform, self.has_queries, self.device = data, transform, has_queries, settings["device"]
+        self.order, offsets, self.content = canonical_rows(data, settings["n_jobs"], rated=False)
+        ratings = data.ratings[self.order] if data.is_rated else None
+        self.whole = Batch(offsets, ratings, gain=settings["gain"], device=self.device)
+        by_id = data.query_of_row[self.order[offsets[:-1]]]
+        self.query_ids = data.query_ids[by_id]
+        self.weights = (
+            None if data.query_weight is None else torch.tensor(data.query_weight[by_id], dtype=torch.float32)
+        )
+
+    def batch(self, queries: Tensor) -> tuple[Tensor, Batch]:
+        """The features of some queries, and the queries as losses know them."""
+        batch = self.whole.take(queries)
+        rows = self.data.features[self.order[batch.rows.numpy()]]
+        offsets = batch.offsets.numpy() if self.has_queries else None
+        return torch.from_numpy(self.transform.apply(rows, offsets)).to(self.device), batch
+
+    def scores(self, network: nn.Module) -> Floats:
+        """A score per document, in the order of the data set."""
+        network.eval()
+        scores = np.empty(self.data.n_documents)
+        with torch.no_grad():
+            for queries in self._chunks():
+                features, batch = self.batch(queries)
+                scores[self.order[batch.rows.numpy()]] = network(features, batch).double().cpu().numpy()
+        return scores
+
+    def _chunks(self) -> Iterator[Tensor]:
+        ends = self.whole.offsets[1:]
+        start = 0
+        while start < len(ends):
+            limit = int(self.whole.offsets[start]) + _CHUNK
+            end = max(start + 1, int(torch.searchsorted(ends, limit, right=True)))
+            yield torch.arange(start, end)
+            start = end
+
+
+@dataclass
+class _State:
+    """Where the training of one network stands."""
+
+    epoch: int = 0
+    best: tuple[float, ...] | None = None
+    best_epoch: int = 0
+    finished: bool = False
+    kept: Weights = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class _Training:
+    """The training of one network."""
+
+    def __init__(
+        self,
+        build: Callable[[], nn.Module],
+        loss: Loss,
+        lists: _Lists,
+        valid: _Lists | None,
+        judge: Judge | None,
+        settings: dict[str, Any],
+        member: int,
+        checkpoint: _Checkpoint | None,
+    ) -> None:
+        self.loss, self.lists, self.valid, self.judge = loss, lists, valid, judge
+        self.settings, self.member, self.checkpoint = settings, member, checkpoint
+        self.network = build()
+        adam = torch.optim.AdamW if settings["weight_decay"] else torch.optim.Adam
+        self.optimizer = adam(
+            self.network.parameters(), settings["learning_rate"], weight_decay=settings["weight_decay"]
+        )
+        self.state = _State(kept=_copied(self.network))
+        self.teaching = torch.nonzero(lists.whole.n_tiers > 1).squeeze(1)
+        if checkpoint is not None:
+            checkpoint.read(self)
+
+    def run(self, progress: bool) -> None:
+        """Epoch after epoch, until patience or epochs run out."""
+        state, settings = self.state, self.settings
+        label = "training" if settings["n_seeds"] == 1 else f"network {self.member + 1} of {settings['n_seeds']}"
+        saved = time.monotonic()
+        with Progress(label, settings["max_epochs"], show=progress, done=state.epoch) as shown:
+            while not state.finished:
+                state.epoch += 1
+                row = {"member": self.member, "epoch": state.epoch, "loss": self._learn()} | self._judged()
+                state.history.append(row)
+                shown.step(" ".join(f"{n} {v:.4f}" for n, v in row.items() if isinstance(v, float)))
+                impatient = self.judge is not None and state.epoch - state.best_epoch >= settings["patience"]
+                state.finished = impatient or state.epoch >= settings["max_epochs"] or not len(self.teaching)
+                if self.checkpoint is not None and (state.finished or time.monotonic() - saved > _EVERY):
+                    self.checkpoint.write(self)
+                    saved = time.monotonic()
+
+    def _learn(self) -> float:
+        """One pass over the queries, in an order that the seed and the epoch fix; returns the mean loss."""
+        self.network.train()
+        generator = torch.Generator().manual_seed((self.settings["seed"] + self.member) * 1_000_003 + self.state.epoch)
+        self.lists.whole.generator = generator
+        order = self.teaching[torch.randperm(len(self.teaching), generator=generator)]
+        total = 0.0
+        for queries in torch.split(order, self.settings["queries_per_step"]) if len(order) else ():
+            features, batch = self.lists.batch(queries)
+            values = self.loss(self.network(features, batch), batch)  # one per query
+            if not torch.isfinite(values).all():
+                self._refuse(queries[~torch.isfinite(values)][0])
+            weighted = values if self.lists.weights is None else values * self.lists.weights[queries]
+            self.optimizer.zero_grad()
+            torch.autograd.backward(weighted.mean())
+            if self.settings["clip_norm"] is not None:
+                nn.utils.clip_grad_norm_(self.network.parameters(), self.settings["clip_norm"])
+            self.optimizer.step()
+            total += float(values.detach().sum())
+        return total / max(1, len(order))
+
+    def _judged(self) -> dict[str, Any]:
+        """The metrics of this epoch on validation data; its weights are kept if they are the best."""
+        state = self.state
+        if self.judge is None or self.valid is None:
+            state.kept, state.best_epoch = _copied(self.network), state.epoch
+            return {"kept": True}
+        row = _means(self.judge(self.valid.scores(self.network)))
+        selection = Selection((), best=state.best)
+        better = selection.is_better(list(row.values()))
+        if better:
+            state.best, state.best_epoch, state.kept = tuple(row.values()), state.epoch, _copied(self.network)
+        return row | {"kept": better}
+
+    def _refuse(self, query: Tensor) -> None:
+        raise ParameterError(
+            f"the loss of query {self.lists.query_ids[int(query)]!s} is not finite in epoch {self.state.epoch}:"
+            f" expected a learning_rate below {self.settings['learning_rate']:g}, or a clip_norm;"
+            " the best weights so far are kept"
+        )
+
+
+class _Checkpoint:
+    """A folder that holds where a training stands: the networks that are done, and all of the one that is not."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], lists: _Lists, valid: _Lists | None) -> None:
+        self.folder = folder
+        contents = [lists.content, None if valid is None else valid.content]
+        described = {name: value for name, value in settings.items() if name != "n_jobs"}
+        self.identity = json.loads(json.dumps({"settings": described, "contents": contents}, default=repr))
+        self.done: dict[str, _State] = {}
+
+    def write(self, training: _Training) -> None:
+        """Replace what the folder holds, whole or not at all."""
+        self.done[str(training.member)] = training.state
+        tensors = {f"kept{m}.{name}": t for m, state in self.done.items() for name, t in state.kept.items()}
+        tensors |= {f"now.{name}": t for name, t in training.network.state_dict().items()}
+        for number, values in training.optimizer.state_dict()["state"].items():
+            tensors |= {f"adam{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
+        states = {m: {k: v for k, v in vars(state).items() if k != "kept"} for m, state in self.done.items()}
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(self.folder) as fresh:
+            fresh.mkdir()
+            described = {"identity": self.identity, "states": states, "member": training.member}
+            (fresh / "state.json").write_text(json.dumps(described))
+            safetensors.torch.save_file({n: t.contiguous() for n, t in tensors.items()}, fresh / "state.safetensors")
+
+    def read(self, training: _Training) -> None:
+        """Set a training to where it stood; nothing where the folder has nothing of it."""
+        file = self.folder / "state.json"
+        if not file.exists():
+            return
+        try:
+            described = json.loads(file.read_text())
+            tensors = safetensors.torch.load_file(self.folder / "state.safetensors")
+            identity, states, member = described["identity"], described["states"], described["member"]
+            if identity != self.identity:
+                raise DataError(
+                    f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
+                    " delete it to start anew"
+                )
+            for m, values in states.items():
+                best = values.pop("best")
+                kept = _inside(tensors, f"kept{m}.")
+                self.done[m] = _State(**values, best=None if best is None else tuple(best), kept=kept)
+            if str(training.member) in self.done:
+                training.state = self.done[str(training.member)]
+            if member == training.member:
+                training.network.load_state_dict(_inside(tensors, "now."))
+                state = training.optimizer.state_dict()
+                numbers = range(len(state["param_groups"][0]["params"]))
+                state["state"] = {k: values for k in numbers if (values := _inside(tensors, f"adam{k}."))}
+                training.optimizer.load_state_dict(state)
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
+            ) from None
+
+
+def _check(settings: dict[str, Any]) -> None:
+    for name, least in (("queries_per_step", 1), ("max_epochs", 1), ("patience", 1), ("n_seeds", 1), ("seed", 0)):
+        as_whole(name, settings[name], least)
+    as_positive("learning_rate", settings["learning_rate"])
+    as_number("weight_decay", settings["weight_decay"], 0, 1e6)
+    if settings["clip_norm"] is not None:
+        as_positive("clip_norm", settings["clip_norm"])
+    as_choice("network", settings["network"], NETWORKS)
+    as_choice("transform", settings["transform"], TRANSFORMS)
+    as_limit("n_jobs", None if settings["n_jobs"] == -1 else settings["n_jobs"])
+
+
+def _network(settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
+    """The network that the settings describe, with the weights of this seed."""
+    kind = NETWORKS[settings["network"]]
+    takes = inspect.signature(kind).parameters
+    chosen = {
+        name: settings[name] for name in ("hidden", "activation", "output_activation", "dropout") if name in takes
+    }
+    return kind(n_features, **chosen, seed=seed).to(settings["device"])
+
+
+def _copied(network: nn.Module) -> Weights:
+    return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
+
+
+def _inside(tensors: Mapping[str, Tensor], prefix: str) -> Weights:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _means(per_query: Mapping[str, Floats]) -> dict[str, float]:
+    return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
+
+
+def _mean_of_standardised(scores: list[Floats], data: RankingDataset) -> Floats:
+    """The mean of several scores, each less its mean and over its standard deviation within each query."""
+    total = np.zeros(data.n_documents)
+    for one in scores:
+        centred = one - np.repeat(np.add.reduceat(one, data.offsets[:-1]) / data.lengths, data.lengths)
+        spread = np.sqrt(np.add.reduceat(centred**2, data.offsets[:-1]) / data.lengths)
+        total += centred / np.repeat(np.where(spread > 0, spread, 1.0), data.lengths)
+    return total / len(scores)
+
+
+@contextmanager
+def _threads(n_jobs: int | None) -> Iterator[None]:
+    """So many threads for torch, and afterwards as many as there were."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n_threads(n_jobs))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,559 @@
+"""UMart and LambdaMART: boosted trees on LightGBM, judged by our metrics, resumed exactly."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lightgbm
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.files import replacing
+from tierank.kernels import n_threads
+from tierank.metrics import Gain, Judge, Rule
+from tierank.objectives import UMartObjective
+from tierank.progress import Progress
+from tierank.rankers.base import Ranker, Selection, canonical_rows, make_judge
+from tierank.settings import as_positive, as_whole
+
+Floats = NDArray[np.float64]
+
+# LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
+# starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
+_STRETCH = 50
+
+# What LightGBM's own lambdarank cannot take.
+_NATIVE_LEVELS, _NATIVE_DOCUMENTS = 31, 10_000
+
+# Our names for the settings that nearly everybody sets; all others go by LightGBM's names.
+_OURS = {
+    "num_iterations": "n_trees",
+    "learning_rate": "learning_rate",
+    "num_leaves": "n_leaves",
+    "min_data_in_leaf": "min_documents",
+    "num_threads": "n_jobs",
+    "seed": "seed",
+    "early_stopping_round": "patience",
+}
+# What the rankers here set themselves, by LightGBM's names.
+_TAKEN = {"objective", "metric", "verbosity", "data", "valid", "input_model", "output_model", "task", "num_class"}
+
+_PAPER = {
+    "n_trees": 1000,
+    "learning_rate": 0.05,
+    "n_leaves": 64,
+    "min_documents": 5,
+    "max_bin": 10_000,
+    "min_sum_hessian_in_leaf": 5.0,
+    "bagging_fraction": 0.9,
+    "bagging_freq": 1,
+    "select_by": ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10"),
+    "patience": 200,
+}
+
+
+class _Trees(Ranker):
+    """Boosted trees. A subclass says which objective they follow."""
+
+    n_trees: int
+    learning_rate: float
+    n_leaves: int
+    min_documents: int
+    select_by: str | Sequence[str]
+    patience: int
+    rule: str | Rule
+    n_jobs: int | None
+    seed: int
+    _loaded_: lightgbm.Booster | None
+
+    def importance(self, kind: str = "gain") -> Floats:
+        """How much each feature was used: by ``"gain"`` of its splits, or by the number of them (``"split"``)."""
+        self._check_fitted()
+        if kind not in ("gain", "split"):
+            raise ParameterError.unknown("importance", kind, ("gain", "split"))
+        return np.asarray(self._booster().feature_importance(kind), np.float64)
+
+    @property
+    def feature_importances_(self) -> Floats:
+        """The share of each feature in the gain of all splits."""
+        gains = self.importance("gain")
+        return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
+
+    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
+        """Our objective, or None for LightGBM's own lambdarank."""
+        raise NotImplementedError
+
+    def _fit(
+        self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
+    ) -> None:
+        settings = self._resolved()
+        params = self._lightgbm_params(settings)
+        objective = self._objective(train, settings)
+        judge = None
+        if valid is not None:
+            metrics = settings["select_by"]
+            names = [metrics] if isinstance(metrics, str) else list(metrics)
+            judge = make_judge(valid, names, settings["rule"], settings["n_jobs"])
+        try:
+            run = _Run.prepare(train, valid, judge, objective, params, settings, checkpoint)
+            run.boost(progress)
+        except lightgbm.basic.LightGBMError as error:
+            what = str(error).splitlines()[0].split(" at /")[0]
+            raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
+        state = run.state
+        self.n_rounds_ = state.best_round if judge is not None else len(state.history)
+        self.history_ = state.history
+        self.best_ = state.history[self.n_rounds_ - 1]
+        self.model_text_ = _cut(_join(state.texts), self.n_rounds_)
+        self._loaded_ = None
+
+    def _lightgbm_params(self, settings: dict[str, Any]) -> dict[str, Any]:
+        """The settings by LightGBM's names, checked against the names that it knows."""
+        for name, least in (("n_trees", 1), ("n_leaves", 2), ("min_documents", 0), ("patience", 1), ("seed", 0)):
+            as_whole(name, settings[name], least)
+        as_positive("learning_rate", settings["learning_rate"])
+        own = set(type(self)().get_params()) | {"preset"}
+        known = lightgbm.basic._ConfigAliases._get_all_param_aliases()
+        main_name = {alias: name for name, aliases in known.items() for alias in (name, *aliases)}
+        params = {}
+        for name, value in settings.items():
+            if name in own:
+                continue
+            if name not in main_name:
+                raise ParameterError.unknown(f"setting of {type(self).__name__} or LightGBM", name, [*own, *main_name])
+            main = main_name[name]
+            if main in _OURS:
+                raise ParameterError(f"{name}: this setting is called {_OURS[main]} here")
+            if main in _TAKEN:
+                raise ParameterError(f"{name}: expected to be left to {type(self).__name__}, got {value!r}")
+            if main == "boosting" and value not in ("gbdt", "gbrt"):
+                raise ParameterError(f"{name}: expected gbdt, the only kind that ranks by kept trees, got {value!r}")
+            params[main] = value
+        return {
+            # The same bits whatever the number of threads; both can be switched off by their names.
+            "deterministic": True,
+            "force_col_wise": "force_row_wise" not in params,
+            # Bins that do not depend on how large leaves are; and tiny data keep their features.
+            "feature_pre_filter": False,
+            **params,
+            "learning_rate": settings["learning_rate"],
+            "num_leaves": settings["n_leaves"],
+            "min_data_in_leaf": settings["min_documents"],
+            "num_threads": n_threads(settings["n_jobs"]),
+            "seed": settings["seed"],
+            "metric": "None",
+            "verbosity": -1,
+        }
+
+    def _booster(self) -> lightgbm.Booster:
+        if self._loaded_ is None:
+            self._loaded_ = lightgbm.Booster(model_str=self.model_text_)
+        return self._loaded_
+
+    def _predict(self, data: RankingDataset) -> Floats:
+        threads = n_threads(self.n_jobs)
+        return np.asarray(self._booster().predict(data.features, raw_score=True, num_threads=threads), np.float64)
+
+    def _used_features(self) -> NDArray[np.bool_]:
+        return self.importance("split") > 0
+
+    def _files(self) -> dict[str, bytes]:
+        return {"trees.txt": self.model_text_.encode()}
+
+    def _fitted(self) -> dict[str, Any]:
+        return {"n_rounds": self.n_rounds_, "history": self.history_}
+
+    def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
+        try:
+            self.n_rounds_, self.history_ = int(fitted["n_rounds"]), list(fitted["history"])
+            self.best_ = self.history_[self.n_rounds_ - 1]
+            self.model_text_ = files["trees.txt"].decode()
+        except (KeyError, TypeError, ValueError, IndexError):
+            raise DataError("expected the trees of a model and their history, got a damaged description") from None
+        self._loaded_ = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = super().__getstate__()
+        return state | ({"_loaded_": None} if hasattr(self, "_loaded_") else {})
+
+
+class UMart(_Trees):
+    """uMart: boosted trees that follow the windowed uRank likelihood; see ``UMartObjective`` for the mathematics.
+
+    ====================  =========================================================================================
+    ``window``            documents in a window of lower-rated ones; None: all are one window; 1: LambdaMART's pairs
+    ``sigma``             steepness of the likelihood
+    ``hessian``           ``"code"`` (the authors'), ``"exact"`` or ``"paper"``
+    ``weights``           of pairs: ``"ndcg"``, ``"gain"`` (the plain uRank gains) or ``"none"``
+    ``truncation``        leave out pairs with neither document in the first so many; None: none is left out
+    ``idcg_at``           ranks that count in the ideal DCG; None: all
+    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved)
+    ``n_trees``           at most so many
+    ``learning_rate``     of each tree; with the authors' hessian, which is twice the true one, 0.1 is a step of 0.05
+    ``n_leaves``          of each tree, at most
+    ``min_documents``     in each leaf
+    ``select_by``         metrics that choose the number of trees on validation data: the first, within 1e-6 the
+                          second, and so on
+    ``patience``          rounds without a better one after which training stops
+    ``rule``              of those metrics
+    ``preset``            ``"paper"``: the paper's settings; ``"paper-mq2007"``: the same with its window of 10
+    ``n_jobs``            threads; None: one for each core. The model is the same, bit for bit
+    ``seed``              of all random numbers
+    ====================  =========================================================================================
+
+    Any other keyword is a parameter of LightGBM by its own name: ``UMart(lambda_l2=1.0, monotone_constraints=[1, 0])``.
+
+    >>> from tierank import make_ranking
+    >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
+    >>> ranker = UMart(n_trees=20).fit(train)
+    >>> ranker.predict(test).shape == (test.n_documents,)
+    True
+    """
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        "paper": _PAPER | {"window": 2},
+        "paper-mq2007": _PAPER | {"window": 10},
+    }
+
+    def __init__(
+        self,
+        *,
+        window: int | None = 2,
+        sigma: float = 2.0,
+        hessian: str = "code",
+        weights: str = "ndcg",
+        truncation: int | None = None,
+        idcg_at: int | None = None,
+        gain: Gain = "exp2",
+        n_trees: int = 500,
+        learning_rate: float = 0.1,
+        n_leaves: int = 15,
+        min_documents: int = 20,
+        select_by: str | Sequence[str] = ("ndcg@10",),
+        patience: int = 50,
+        rule: str | Rule = "tierank",
+        preset: str | None = None,
+        n_jobs: int | None = None,
+        seed: int = 0,
+        **lightgbm: Any,
+    ) -> None:
+        self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
+        self.truncation, self.idcg_at, self.gain = truncation, idcg_at, gain
+        self.n_trees, self.learning_rate, self.n_leaves, self.min_documents = (
+            n_trees,
+            learning_rate,
+            n_leaves,
+            min_documents,
+        )
+        self.select_by, self.patience, self.rule, self.preset = select_by, patience, rule, preset
+        self.n_jobs, self.seed = n_jobs, seed
+        self.set_params(**lightgbm)
+
+    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
+        names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "n_jobs")
+        return UMartObjective(**{name: settings[name] for name in names})
+
+
+class LambdaMART(_Trees):
+    """LambdaMART: LightGBM's own lambdarank, without its limits.
+
+    Settings are those of ``UMart`` but for the objective's; ``lambdarank_truncation_level``, ``sigmoid`` and the others
+    go by LightGBM's names. Where LightGBM's objective cannot take the ratings (fractions, 31 levels or more, queries of
+    more than 10,000 documents) the same mathematics runs on our kernel: uMart with a window of 1.
+    """
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
+
+    def __init__(
+        self,
+        *,
+        n_trees: int = 500,
+        learning_rate: float = 0.05,
+        n_leaves: int = 15,
+        min_documents: int = 20,
+        select_by: str | Sequence[str] = ("ndcg@10",),
+        patience: int = 50,
+        rule: str | Rule = "tierank",
+        preset: str | None = None,
+        n_jobs: int | None = None,
+        seed: int = 0,
+        **lightgbm: Any,
+    ) -> None:
+        self.n_trees, self.learning_rate, self.n_leaves, self.min_documents = (
+            n_trees,
+            learning_rate,
+            n_leaves,
+            min_documents,
+        )
+        self.select_by, self.patience, self.rule, self.preset = select_by, patience, rule, preset
+        self.n_jobs, self.seed = n_jobs, seed
+        self.set_params(**lightgbm)
+
+    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
+        ratings = train.ratings
+        whole = bool((ratings == np.rint(ratings)).all()) and ratings.max() < _NATIVE_LEVELS
+        if whole and train.lengths.max() <= _NATIVE_DOCUMENTS:
+            return None
+        level = settings.get("lambdarank_truncation_level", 30)
+        logging.getLogger("tierank").warning(
+            "tierank: LightGBM's lambdarank does not take these data (whole ratings below %d and at most %d documents a"
+            " query); uMart's kernel with a window of 1 does the same here",
+            _NATIVE_LEVELS,
+            _NATIVE_DOCUMENTS,
+        )
+        return UMartObjective(
+            window=1,
+            sigma=settings.get("sigmoid", 1.0),
+            hessian="exact",
+            truncation=level,
+            idcg_at=level,
+            n_jobs=settings["n_jobs"],
+        )
+
+
+@dataclass
+class _State:
+    """Where a run stands after a stretch: all that the next stretch needs."""
+
+    texts: list[str] = field(default_factory=list)
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: tuple[float, ...] | None = None
+    best_round: int = 0
+    finished: bool = False
+    scores: Floats | None = None
+    valid_scores: Floats | None = None
+
+
+class _Run:
+    """One training run: the data as LightGBM has them, the objective, the judge, and where the run stands."""
+
+    def __init__(
+        self,
+        train: lightgbm.Dataset,
+        valid: lightgbm.Dataset | None,
+        judge: Judge | None,
+        gradients: Callable[[Floats, lightgbm.Dataset], tuple[Any, Any]] | None,
+        params: dict[str, Any],
+        settings: dict[str, Any],
+        checkpoint: _Checkpoint | None,
+    ) -> None:
+        self.train, self.valid, self.judge, self.gradients = train, valid, judge, gradients
+        self.params, self.settings, self.checkpoint = params, settings, checkpoint
+        found = None if checkpoint is None else checkpoint.read()
+        self.state = found or _State()
+
+    @classmethod
+    def prepare(
+        cls,
+        train: RankingDataset,
+        valid: RankingDataset | None,
+        judge: Judge | None,
+        objective: UMartObjective | None,
+        params: dict[str, Any],
+        settings: dict[str, Any],
+        checkpoint: Path | None,
+    ) -> _Run:
+        order, offsets, content = canonical_rows(train, settings["n_jobs"])
+        ratings, weight = train.ratings[order], _row_weights(train)
+        params = params | {"objective": "lambdarank" if objective is None else "none"}
+        own = lightgbm.Dataset(
+            _Rows(train.features, order),
+            label=ratings,
+            group=np.diff(offsets),
+            weight=None if weight is None else weight[order],
+            params=params,
+        ).construct()
+        gradients = None
+        if objective is not None:
+            objective.prepare(ratings, offsets, None if weight is None else weight[order])
+            gradients = lambda scores, _: objective.gradients(scores)  # noqa: E731
+        held_out = None
+        if valid is not None:
+            rows = _Rows(valid.features, np.arange(valid.n_documents))
+            held_out = lightgbm.Dataset(rows, label=valid.ratings, reference=own, params=params).construct()
+        kept = None
+        if checkpoint is not None:
+            contents = [content, None if valid is None else canonical_rows(valid, settings["n_jobs"])[2]]
+            kept = _Checkpoint(
+                checkpoint, {"settings": settings, "contents": contents, "lightgbm": lightgbm.__version__}
+            )
+        return cls(own, held_out, judge, gradients, params, settings, kept)
+
+    def boost(self, progress: bool) -> None:
+        """Run to the end, stretch by stretch."""
+        n_trees = self.settings["n_trees"]
+        with Progress("training", n_trees, show=progress, done=len(self.state.history)) as shown:
+            while not self.state.finished:
+                self._stretch(min(_STRETCH, n_trees - len(self.state.history)), shown)
+                if self.checkpoint is not None:
+                    self.checkpoint.write(self.state)
+
+    def _stretch(self, n_rounds: int, shown: Progress) -> None:
+        state = self.state
+        booster = self._start_booster(len(state.texts))
+        selection = Selection((), best=state.best)
+        for _ in range(n_rounds):
+            exhausted = booster.update(fobj=self.gradients) if self.gradients else booster.update()
+            row = self._judged(booster)
+            state.history.append(row)
+            values = list(row.values())
+            if values and selection.is_better(values):
+                state.best, state.best_round = tuple(values), len(state.history)
+            shown.step(" ".join(f"{name} {value:.4f}" for name, value in row.items()))
+            patient = not values or len(state.history) - state.best_round < self.settings["patience"]
+            if exhausted or not patient or len(state.history) == self.settings["n_trees"]:
+                state.finished = True
+                break
+        state.texts.append(booster.model_to_string(num_iteration=-1))
+        if not state.finished:
+            state.scores = _scores_of(booster.eval_train)
+            state.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
+
+    def _start_booster(self, stretch: int) -> lightgbm.Booster:
+        """A booster that goes on from the scores so far, with random numbers of its own."""
+        seeds = {name: value + stretch for name, value in self.params.items() if name.endswith("seed")}
+        if self.state.scores is not None:
+            self.train.set_init_score(self.state.scores)
+        try:
+            booster = lightgbm.Booster(self.params | seeds, self.train)
+        except lightgbm.basic.LightGBMError as error:
+            if "num_features" not in str(error):
+                raise
+            # No feature tells documents apart. LightGBM can say so, by a tree of one leaf, for its own objectives only.
+            self.gradients = None
+            booster = lightgbm.Booster(
+                self.params | {"objective": "regression", "boost_from_average": False}, self.train
+            )
+        if self.valid is not None:
+            if self.state.valid_scores is not None:
+                self.valid.set_init_score(self.state.valid_scores)
+            booster.add_valid(self.valid, "valid")
+        return booster
+
+    def _judged(self, booster: lightgbm.Booster) -> dict[str, float]:
+        if self.judge is None:
+            return {}
+        per_query = self.judge(_scores_of(booster.eval_valid))
+        return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
+
+
+class _Checkpoint:
+    """A folder that holds where a run stands, and for which data and settings."""
+
+    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+        self.folder = folder
+        self.identity = json.loads(json.dumps(identity, default=repr))
+
+    def write(self, state: _State) -> None:
+        """Replace what the folder holds, whole or not at all."""
+        described = {
+            "identity": self.identity,
+            "texts": state.texts,
+            "history": state.history,
+            "best": state.best,
+            "best_round": state.best_round,
+            "finished": state.finished,
+        }
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(self.folder) as fresh:
+            fresh.mkdir()
+            (fresh / "state.json").write_text(json.dumps(described))
+            for name, scores in (("scores", state.scores), ("valid_scores", state.valid_scores)):
+                if scores is not None:
+                    np.save(fresh / f"{name}.npy", scores, allow_pickle=False)
+
+    def read(self) -> _State | None:
+        """Where the run stood, or None where the folder is new."""
+        file = self.folder / "state.json"
+        if not file.exists():
+            return None
+        try:
+            described = json.loads(file.read_text())
+            if described["identity"] != self.identity:
+                raise DataError(
+                    f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
+                    " delete it to start anew"
+                )
+            best = described["best"]
+            return _State(
+                described["texts"],
+                described["history"],
+                None if best is None else tuple(best),
+                described["best_round"],
+                described["finished"],
+                *(self._scores(name) for name in ("scores", "valid_scores")),
+            )
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
+            ) from None
+
+    def _scores(self, name: str) -> Floats | None:
+        file = self.folder / f"{name}.npy"
+        return np.asarray(np.load(file, allow_pickle=False), np.float64) if file.exists() else None
+
+
+class _Rows(lightgbm.Sequence):
+    """The rows of a matrix in an order of ours, handed over some thousands at a time: no copy of the matrix."""
+
+    batch_size = 8192
+
+    def __init__(self, features: NDArray[np.float32], order: NDArray[np.int64]) -> None:
+        self.features, self.order = features, order
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, rows: Any) -> Floats:
+        return np.asarray(self.features[self.order[rows]], np.float64)
+
+
+def _row_weights(data: RankingDataset) -> Floats | None:
+    """The weight of each row: its own times that of its query."""
+    if data.row_weight is None and data.query_weight is None:
+        return None
+    weight = np.ones(data.n_documents) if data.row_weight is None else data.row_weight
+    return weight if data.query_weight is None else weight * np.repeat(data.query_weight, data.lengths)
+
+
+def _scores_of(evaluate: Callable[..., Any]) -> Floats:
+    """The scores that LightGBM hands to a metric: the only open way to them."""
+    kept: list[Floats] = []
+
+    def keep(scores: Floats, _: lightgbm.Dataset) -> tuple[str, float, bool]:
+        kept.append(np.array(scores))
+        return "none", 0.0, True
+
+    evaluate(feval=keep)
+    return kept[0]
+
+
+_TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
+
+
+def _join(texts: list[str]) -> str:
+    """One model of the trees of several, in LightGBM's text form."""
+    if len(texts) == 1:
+        return texts[0]
+    trees = []
+    for text in texts:
+        body = text[: text.index("end of trees")]
+        trees += _TREE.split(body)[1:]
+    head = re.sub(r"^tree_sizes=.*\n", "", _TREE.split(texts[0])[0], flags=re.MULTILINE)
+    numbered = "".join(f"Tree={i}\n{tree}" for i, tree in enumerate(trees))
+    return head + numbered + texts[-1][texts[-1].index("end of trees") :]
+
+
+def _cut(text: str, n_rounds: int) -> str:
+    """The first trees of a model, in the form in which LightGBM itself writes it."""
+    return lightgbm.Booster(model_str=text).model_to_string(num_iteration=n_rounds)

@@ -1,0 +1,357 @@
+"""TRANSFORMS: raw features -> the float32 numbers that a network sees, some queries at a time.
+
+======================  ==================================  =====================================================
+name                    value                               range, mean and deviation of
+======================  ==================================  =====================================================
+``query_minmax``        (x - lowest) / (highest - lowest)   the documents of the query
+``query_log1p``         (l - mean) / deviation              the documents of the query; l = sign(x) ln(1 + abs(x))
+``standard``            (x - mean) / deviation              all documents that it was fitted on
+``log1p``               (l - mean) / deviation              all documents that it was fitted on
+``quantile``            share of documents below x          all documents that it was fitted on
+``none``                x
+======================  ==================================  =====================================================
+
+A missing value (NaN) gives 0 and counts in no statistic. A column or query whose values are all equal or all missing
+gives 0 (``none``: the value). Deviations divide by the number of documents. Results are finite for every finite
+float32, and the bits of a row do not depend on where it and the others stand.
+
+The two per-query transforms need the whole candidate list of a query (``needs_queries``): beside other documents the
+same document gets other values. Where queries are unknown, in ``fit`` and later, they scale by all documents that they
+were fitted on, so that a part of the rows gives the same values as all of them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.utils import Tags
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, NotFittedError
+from tierank.inputs import chunks, column_names, is_table
+from tierank.kernels import scaling
+
+# Columns that are sorted at a time to find quantiles: a copy of these and not of the whole matrix.
+_SORTED_COLUMNS = 8
+
+
+class NotFitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
+    """``NotFittedError`` that scikit-learn's tools know too."""
+
+
+class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """The base of all transforms, each of them a scikit-learn transformer.
+
+    ``fit`` takes a ``RankingDataset``, or features and one query id per row. ``apply`` is the fast way for rows that
+    are grouped and checked already. A subclass learns from all features, applies, and names its fitted arrays.
+    """
+
+    # Whether a value depends on the other documents of its query.
+    needs_queries: ClassVar[bool] = False
+    # The fitted arrays, without the last underscore: their type, and the shape after the number of features.
+    ARRAYS: ClassVar[dict[str, tuple[type[np.floating[Any]], tuple[int, ...]]]] = {}
+
+    # scikit-learn routes query ids to these methods without being asked.
+    __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
+    __metadata_request__transform: ClassVar[dict[str, bool]] = {"qid": True}
+
+    def fit(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> Self:
+        """Learn the statistics of all documents; ``y`` is not looked at. Without ``qid`` queries are unknown."""
+        data = _as_dataset(X, qid)
+        self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
+        self._learn(data.features)
+        self._set_features(data.n_features, data.feature_names)
+        return self
+
+    def transform(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.float32]:
+        """The transformed features, in the caller's order. Per-query transforms need ``qid`` if ``fit`` had it."""
+        self._check_fitted()
+        if self.needs_queries:
+            self._check_queries(isinstance(X, RankingDataset) or qid is not None)
+        data = self._as_own_features(X, qid)
+        transformed: NDArray[np.float32] = data.restore(
+            self.apply(data.features, data.offsets if self.has_queries_ else None)
+        )
+        return transformed
+
+    def fit_transform(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> NDArray[np.float32]:
+        """``fit``, then ``transform`` with the same query ids."""
+        return self.fit(X, y, qid).transform(X, qid)
+
+    @abstractmethod
+    def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
+
+    @abstractmethod
+    def _learn(self, features: NDArray[np.float32]) -> None:
+        """Set the fitted arrays."""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What is fitted, as arrays; ``from_state`` makes the same transform of it."""
+        self._check_fitted()
+        return {"has_queries": np.array(self.has_queries_)} | {name: getattr(self, f"{name}_") for name in self.ARRAYS}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
+        """The transform that ``state`` was taken from; an error where the arrays are not what it would have given.
+
+        >>> fitted = Standard().fit([[1.0], [3.0]])
+        >>> Standard.from_state(fitted.state(), n_features=1).transform([[5.0]])
+        array([[3.]], dtype=float32)
+        """
+        if set(state) != {"has_queries", *cls.ARRAYS}:
+            raise DataError(
+                f"{cls.__name__}: expected the arrays {', '.join(['has_queries', *cls.ARRAYS])}, got {', '.join(state)}"
+            )
+        _check_array(state["has_queries"], "has_queries", np.bool_, ())
+        for name, (kind, shape) in cls.ARRAYS.items():
+            _check_array(state[name], name, kind, (n_features, *shape))
+        self = cls()
+        self.has_queries_ = bool(state["has_queries"])
+        for name in cls.ARRAYS:
+            setattr(self, f"{name}_", np.ascontiguousarray(state[name]))
+        self._set_features(n_features, None)
+        return self
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "n_features_in_"):
+            raise NotFitted(f"this {type(self).__name__} has learned nothing yet: call fit first")
+
+    def _check_queries(self, known: bool) -> None:
+        """Rows are scaled as in ``fit``: by query with query ids there, by all documents without."""
+        name = type(self).__name__
+        if self.has_queries_ and not known:
+            raise DataError(
+                f"qid: expected one query id per row, as in fit, got none; {name} scales each query by its own"
+                " documents. For one query pass qid=np.zeros(len(X)); in scikit-learn's tools, switch on metadata"
+                " routing: sklearn.set_config(enable_metadata_routing=True)"
+            )
+        if known and not self.has_queries_:
+            raise DataError(
+                f"qid: expected none, as in fit, got query ids; this {name} was fitted without queries and scales all"
+                " documents alike. Pass qid to fit too"
+            )
+
+    def _set_features(self, n_features: int, names: tuple[str, ...] | None) -> None:
+        self.n_features_in_ = n_features
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _as_own_features(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
+        """The data with the features that it was fitted on, in that order."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and is_table(X):
+            missing = [name for name in names if name not in column_names(X)]
+            if missing:
+                raise DataError(f"X: expected the column {missing[0]!r}, which fit had, got none")
+            X = X.select(list(names)) if hasattr(X, "select") and not hasattr(X, "loc") else X[list(names)]
+        data = _as_dataset(X, qid)
+        if data.n_features != self.n_features_in_:
+            # The word order is what scikit-learn's checks look for.
+            raise DataError(
+                f"X has {data.n_features} features, but {type(self).__name__} is expecting"
+                f" {self.n_features_in_} features as input"
+            )
+        return data
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = ["float32"]
+        return tags
+
+
+class Rescaling(Transform):
+    """(x - center) scale, kept within limits: what the transforms by range or by mean and deviation share."""
+
+    ARRAYS = {"center": (np.float64, ()), "scale": (np.float64, ())}  # noqa: RUF012  (a ClassVar of Transform)
+
+    # Whether the logarithm is taken first, and whether center and scale are mean and deviation, or lowest and range.
+    TAKES_LOGS: ClassVar[bool] = False
+    STANDARDISES: ClassVar[bool] = True
+    # None of n values lies more than sqrt(n - 1) deviations from their mean, so up to 10^8 documents that were fitted
+    # on stay within these limits; a stray value in new data cannot become infinite in a network.
+    LIMITS: ClassVar[tuple[float, float]] = (-1e4, 1e4)
+
+    def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
+        out = np.empty(features.shape, np.float32)
+        if self.needs_queries and offsets is not None:
+            scaling.rescale_queries(features, offsets, self.TAKES_LOGS, self.STANDARDISES, *self.LIMITS, out)
+        else:
+            scaling.rescale(self._prepared(features), self.center_, self.scale_, *self.LIMITS, out)
+        return out
+
+    def _learn(self, features: NDArray[np.float32]) -> None:
+        n, n_features = features.shape
+        low, high = np.full(n_features, np.inf, np.float32), np.full(n_features, -np.inf, np.float32)
+        for values in self._in_chunks(features):
+            scaling.widen_ranges(values, low, high)
+        self.center_, self.scale_ = scaling.find_spans(low, high)
+        if self.STANDARDISES:
+            moments, power = np.zeros((3, n_features)), scaling.power_above(n)
+            for values in self._in_chunks(features):
+                scaling.add_moments(values, self.center_, self.scale_, power, moments)
+            scaling.standardise(moments, self.center_, self.scale_)
+
+    def _in_chunks(self, features: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        return (self._prepared(chunk) for chunk in chunks(features))
+
+    def _prepared(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        if not self.TAKES_LOGS:
+            return features
+        logs = np.empty(features.shape, np.float32)
+        scaling.take_logs(features, logs)
+        return logs
+
+
+class QueryMinMax(Rescaling):
+    """(x - lowest) / (highest - lowest) over the documents of the query: from 0 to 1. The paper's, and the default.
+
+    Where queries are unknown: lowest and highest of all documents that it was fitted on; values outside give 0 or 1.
+    Missing: 0, as the lowest. Needs the whole candidate list of each query.
+
+    >>> QueryMinMax().fit_transform([[2.0], [7.0], [4.0], [5.0]], qid=["a", "b", "a", "a"]).tolist()
+    [[0.0], [0.0], [0.6666666865348816], [1.0]]
+    >>> QueryMinMax().fit([[2.0], [6.0]]).transform([[3.0], [8.0], [float("nan")]]).tolist()
+    [[0.25], [1.0], [0.0]]
+    """
+
+    needs_queries = True
+    STANDARDISES = False
+    LIMITS = (0.0, 1.0)
+
+
+class Standard(Rescaling):
+    """(x - mean) / deviation, both of all documents that it was fitted on. Missing: 0, as the mean.
+
+    >>> Standard().fit([[1.0], [3.0]]).transform([[1.0], [2.0], [4.0], [float("nan")]]).tolist()
+    [[-1.0], [0.0], [2.0], [0.0]]
+    """
+
+
+class Log1p(Rescaling):
+    """l = sign(x) ln(1 + |x|), then (l - mean) / deviation of all documents that it was fitted on. Missing: 0.
+
+    >>> Log1p().fit([[0.0], [np.e**2 - 1]]).transform([[np.e - 1], [1 - np.e]]).round(5).tolist()
+    [[0.0], [-2.0]]
+    """
+
+    TAKES_LOGS = True
+
+
+class QueryLog1p(Log1p):
+    """l = sign(x) ln(1 + |x|), then (l - mean) / deviation over the documents of the query.
+
+    Where queries are unknown it is ``Log1p``. Missing: 0, as the mean. Needs the whole candidate list of each query.
+
+    >>> QueryLog1p().fit_transform([[0.0], [5.0], [9.0], [8.0]], qid=[1, 1, 2, 2]).tolist()
+    [[-1.0], [1.0], [1.0], [-1.0]]
+    """
+
+    needs_queries = True
+
+
+class Quantile(Transform):
+    """The share of the documents that it was fitted on that lie below x: from 0 to 1. Missing: 0.
+
+    Linear between up to 256 knots, evenly spaced in the sorted values of a column; knots that are equal share the mean
+    of their levels, so a value that half of the documents have stands in the middle of that half.
+
+    >>> Quantile().fit([[0.0], [10.0], [1000.0]]).transform([[-1.0], [5.0], [10.0], [505.0], [2000.0]]).tolist()
+    [[0.0], [0.25], [0.5], [0.75], [1.0]]
+    """
+
+    ARRAYS = {  # noqa: RUF012  (a ClassVar of Transform)
+        "knots": (np.float32, (scaling.N_KNOTS,)),
+        "levels": (np.float32, (scaling.N_KNOTS,)),
+        "slopes": (np.float64, (scaling.N_KNOTS,)),
+    }
+
+    def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """The transformed features, whatever the queries."""
+        out = np.empty(features.shape, np.float32)
+        scaling.interpolate(features, self.knots_, self.levels_, self.slopes_, out)
+        return out
+
+    def _learn(self, features: NDArray[np.float32]) -> None:
+        n_features = features.shape[1]
+        shape = (n_features, scaling.N_KNOTS)
+        self.knots_, self.levels_ = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        for first in range(0, n_features, _SORTED_COLUMNS):
+            columns = np.array(features[:, first : first + _SORTED_COLUMNS].T, order="C")
+            columns.sort(axis=1)  # missing values last
+            for column, values in enumerate(columns, start=first):
+                known = values[: np.count_nonzero(values == values)]
+                if len(known) and known[0] < known[-1]:
+                    self.knots_[column], self.levels_[column] = _knots(known)
+        rises, gaps = np.diff(self.levels_.astype(np.float64)), np.diff(self.knots_.astype(np.float64))
+        self.slopes_ = np.zeros(shape)
+        np.divide(rises, gaps, out=self.slopes_[:, :-1], where=gaps > 0)
+
+
+class Unchanged(Transform):
+    """x as it is. Missing: 0.
+
+    >>> Unchanged().fit_transform([[3.0], [float("nan")]]).tolist()
+    [[3.0], [0.0]]
+    """
+
+    def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """The features, 0 where missing."""
+        return np.where(np.isnan(features), np.float32(0), features)
+
+    def _learn(self, features: NDArray[np.float32]) -> None:
+        pass
+
+
+TRANSFORMS: dict[str, type[Transform]] = {
+    "query_minmax": QueryMinMax,
+    "query_log1p": QueryLog1p,
+    "standard": Standard,
+    "log1p": Log1p,
+    "quantile": Quantile,
+    "none": Unchanged,
+}
+
+
+def _as_dataset(X: Any, qid: ArrayLike | None) -> RankingDataset:
+    if not isinstance(X, RankingDataset):
+        return RankingDataset(X, qid=qid)
+    if qid is not None:
+        raise DataError("qid: expected None beside a RankingDataset, which holds its own")
+    return X
+
+
+def _check_array(array: NDArray[Any], name: str, kind: type[np.generic], shape: tuple[int, ...]) -> None:
+    """An error unless the array is as expected: compiled loops do not look at sizes again."""
+    if array.dtype != kind or array.shape != shape:
+        raise DataError(
+            f"{name}: expected {kind.__name__} of shape {shape}, got {array.dtype.name} of shape {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        raise DataError(f"{name}: expected finite numbers, got NaN or infinity")
+
+
+def _knots(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
+    """Some of the sorted values, evenly spaced, and their levels; short ones go on with the last of each.
+
+    >>> knots, levels = _knots(np.array([1, 1, 2, 3, 5], np.float32))
+    >>> knots[:6].tolist(), levels[:6].tolist()
+    ([1.0, 1.0, 2.0, 3.0, 5.0, 5.0], [0.125, 0.125, 0.5, 0.75, 1.0, 1.0])
+    """
+    n = min(len(values), scaling.N_KNOTS)
+    knots = values[np.rint(np.linspace(0, len(values) - 1, n)).astype(np.int64)] + np.float32(0)  # no -0.0
+    first, after = knots.searchsorted(knots, "left"), knots.searchsorted(knots, "right")
+    levels = (first + after - 1) / (2 * (n - 1))
+    missing = scaling.N_KNOTS - n
+    return np.pad(knots, (0, missing), "edge"), np.pad(levels, (0, missing), "edge")

@@ -1,0 +1,340 @@
+"""What every ranker promises, looped over the table of rankers."""
+
+import json
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.base import clone
+
+import tierank
+from tierank import RANKERS, DataError, NotFittedError, ParameterError, RankingDataset
+from tierank.rankers.base import canonical_rows
+
+# Settings that make each ranker quick; the contract does not depend on them.
+TREES = {"n_trees": 25, "min_documents": 5, "n_jobs": 1}
+NETWORK = {"max_epochs": 12, "learning_rate": 0.01, "hidden": (16, 8), "n_jobs": 1}
+QUICK = {name: TREES if hasattr(ranker, "importance") else NETWORK for name, ranker in RANKERS.items()}
+ARE_TREES = {name for name, settings in QUICK.items() if settings is TREES}
+
+every_ranker = pytest.mark.parametrize("name", sorted(RANKERS))
+# One of each family, for what costs time and is shared by the family.
+each_family = pytest.mark.parametrize("name", ["lambdamart", "listmle", "umart", "urank"])
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return tierank.make_ranking(120, n_features=10, mean_length=25, max_length=60, seed=5).split(0.5, 0.25, 0.25)
+
+
+def make(name, **settings):
+    return RANKERS[name](**{**QUICK[name], **settings})
+
+
+def raw(data):
+    """Features, ratings and query ids, as arrays."""
+    return np.array(data.features), data.ratings, np.repeat(data.query_ids, data.lengths)
+
+
+def mean_ndcg(data, scores):
+    return tierank.evaluate(data, scores, "ndcg@10").mean("ndcg@10")
+
+
+@every_ranker
+def test_learns(name, parts):
+    train, valid, test = parts
+    ranker = make(name)
+    assert ranker.fit(train, valid=valid) is ranker
+    chance = mean_ndcg(test, np.random.default_rng(0).random(test.n_documents))
+    assert mean_ndcg(test, ranker.predict(test)) > chance + 0.1
+    assert ranker.score(test) == pytest.approx(mean_ndcg(test, ranker.predict(test)))
+
+
+@every_ranker
+def test_same_bits_for_rows_in_any_order(name, parts):
+    train, valid, test = parts
+    features, ratings, queries = raw(train)
+    expected = make(name).fit(train, valid=valid).predict(test)
+    order = np.random.default_rng(1).permutation(len(ratings))
+    named = np.array([f"q{q:05}" for q in queries])  # other ids of the same order
+    fitted = make(name).fit(features[order], ratings[order], qid=named[order], valid=raw(valid))
+    np.testing.assert_array_equal(fitted.predict(test), expected)
+    # Scores come back in the caller's order.
+    features, _, queries = raw(test)
+    order = np.random.default_rng(2).permutation(len(queries))
+    np.testing.assert_array_equal(fitted.predict(features[order], qid=queries[order]), expected[order])
+
+
+@pytest.mark.parametrize("name", sorted(ARE_TREES))
+def test_same_bits_for_any_number_of_threads(name, parts):
+    train, valid, test = parts
+    one, two = (make(name, n_jobs=n).fit(train, valid=valid).predict(test) for n in (1, 2))
+    np.testing.assert_array_equal(one, two)
+
+
+@every_ranker
+def test_seeds(name, parts):
+    train, _, test = parts
+    settings = {"bagging_fraction": 0.5, "bagging_freq": 1} if name in ARE_TREES else {"dropout": 0.3}
+    one, again, other = (make(name, seed=seed, **settings).fit(train).predict(test) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, again)
+    assert not np.array_equal(one, other)
+
+
+@every_ranker
+def test_rank(name, parts):
+    train, _, test = parts
+    ranker = make(name).fit(train)
+    features, _, queries = raw(test)
+    order = np.random.default_rng(3).permutation(len(queries))
+    scores = ranker.predict(features[order], qid=queries[order])
+    ranked = ranker.rank(features[order], qid=queries[order], k=3)
+    np.testing.assert_array_equal(ranked.score, scores[ranked.row])
+    np.testing.assert_array_equal(ranked.query, queries[order][ranked.row])
+    for query in np.unique(queries):
+        own = ranked.query == query
+        best = np.sort(scores[queries[order] == query])[::-1][:3]
+        np.testing.assert_array_equal(ranked.score[own], best)
+        np.testing.assert_array_equal(ranked.rank[own], np.arange(1, len(best) + 1))
+    assert len(ranker.rank(test).row) == test.n_documents
+    with pytest.raises(ParameterError, match="k: expected 1 or more, or None for all, got 0"):
+        ranker.rank(test, k=0)
+
+
+@every_ranker
+def test_save_and_load(name, parts, tmp_path):
+    train, valid, test = parts
+    rule = tierank.Rule(name="own", gain={0: 0, 1: 1, 2: 3, 3: 7, 4: 15})
+    ranker = make(name, rule=rule).fit(train, valid=valid)
+    ranker.save(tmp_path / "deep" / "model")
+    loaded = tierank.load(tmp_path / "deep" / "model")
+    assert type(loaded) is type(ranker)
+    np.testing.assert_array_equal(loaded.predict(test), ranker.predict(test))
+    assert loaded.rule == rule
+    ranker.save(tmp_path / "deep" / "model")  # again, over itself
+    assert sorted(p.name for p in (tmp_path / "deep").iterdir()) == ["model"]
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(ranker)).predict(test), ranker.predict(test))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious.txt").write_text("x")
+    with pytest.raises(DataError, match="expected a new name or the folder of a model, got something else there"):
+        ranker.save(tmp_path / "mine")
+    clone(loaded).fit(train, valid=valid)
+
+
+@each_family
+def test_a_damaged_model_is_refused(name, parts, tmp_path):
+    ranker = make(name).fit(parts[0])
+    folder = tmp_path / "model"
+    with pytest.raises(DataError, match=r"expected the folder of a saved model, with model.json in it, got none"):
+        tierank.load(folder)
+    ranker.save(folder)
+    files = [path.name for path in folder.iterdir() if path.name != "model.json"]
+    assert files
+    for file in files:
+        content = (folder / file).read_bytes()
+        for damaged in (content[: len(content) // 2], content[:-1] + bytes([content[-1] ^ 1]), b""):
+            (folder / file).write_bytes(damaged)
+            with pytest.raises(DataError, match=f"{file}: expected the file that was saved, got another; its checksum"):
+                tierank.load(folder)
+        (folder / file).unlink()
+        with pytest.raises(DataError, match="inside the folder of the model, got none"):
+            tierank.load(folder)
+        (folder / file).write_bytes(content)
+    described = json.loads((folder / "model.json").read_text())
+    for change, message in [
+        ({"format": 99}, "expected format 1, got 99"),
+        ({"ranker": "Umart"}, r"unknown ranker 'Umart': did you mean 'UMart'\?|unknown ranker 'Umart'"),
+        ({"settings": []}, "expected a description of a model"),
+        ({"settings": {"rule": {"rule": {"nonsense": 1}}}}, "expected settings of"),
+        ({"n_features": -3}, "expected a number of features, got -3"),
+        ({"fitted": {}}, "got a damaged description"),
+        ({"files": {f"../model/{files[0]}": "0"}}, "inside the folder of the model, got none"),
+    ]:
+        (folder / "model.json").write_text(json.dumps({**described, **change}))
+        with pytest.raises(DataError, match=message):
+            tierank.load(folder)
+    (folder / "model.json").write_text("[" * 100_000)
+    with pytest.raises(DataError, match="expected a description of a model, got a damaged file"):
+        tierank.load(folder)
+
+
+@every_ranker
+def test_what_cannot_be_used_is_refused(name, parts):
+    train, valid, test = parts
+    ranker = make(name)
+    with pytest.raises(NotFittedError, match="has learned nothing yet: call fit first"):
+        ranker.predict(test)
+    unrated = RankingDataset(train.features)
+    with pytest.raises(DataError, match="this data set has no ratings"):
+        ranker.fit(unrated)
+    with pytest.raises(DataError, match="this data set has no ratings"):
+        ranker.fit(train, valid=unrated)
+    with pytest.raises(DataError, match="qid: expected None beside a RankingDataset"):
+        ranker.fit(train, qid=[1])
+    with pytest.raises(DataError, match=r"valid: expected a RankingDataset, or \(X, y, qid\)"):
+        ranker.fit(train, valid=5)
+    empty = RankingDataset(valid.features, np.zeros(valid.n_documents))
+    with pytest.raises(DataError, match="valid: expected at least one query with a rating above 0"):
+        ranker.fit(train, valid=empty)
+    narrow = RankingDataset(valid.features[:, :4].copy(), valid.ratings)
+    with pytest.raises(DataError, match="X has 4 features, but this ranker is expecting 10 features as input"):
+        ranker.fit(train, valid=narrow)
+    ranker.fit(*raw(train)[:2], qid=raw(train)[2])
+    with pytest.raises(DataError, match="X has 4 features, but this ranker is expecting 10 features"):
+        ranker.predict(narrow)
+    with pytest.raises(DataError, match="qid: expected one query id per row, as in fit, got none"):
+        ranker.score(*raw(test)[:2])
+    with pytest.raises(ParameterError, match="sample_weight: expected None"):
+        ranker.score(test, sample_weight=[1])
+    for setting, message in [
+        ({"select_by": ["ndgc@3"]}, r"did you mean 'ndcg'\?"),
+        ({"rule": "lightgmb"}, r"did you mean 'lightgbm'\?"),
+        ({"preset": "papre"}, "unknown preset 'papre'"),
+        ({"seed": -1}, "seed: expected a whole number from 0 on, got -1"),
+    ]:
+        with pytest.raises(ParameterError, match=message):
+            make(name, **setting).fit(train, valid=valid)
+
+
+@every_ranker
+def test_tables_are_healed_by_their_names(name, parts):
+    train, _, test = parts
+    columns = [f"f{k}" for k in range(train.n_features)]
+    frame = pd.DataFrame(train.features, columns=columns)
+    ranker = make(name).fit(frame, raw(train)[1], qid=raw(train)[2])
+    assert list(ranker.feature_names_in_) == columns
+    wanted = pd.DataFrame(test.features, columns=columns)
+    expected = ranker.predict(wanted, qid=raw(test)[2])
+    np.testing.assert_array_equal(ranker.predict(wanted[columns[::-1]], qid=raw(test)[2]), expected)
+    np.testing.assert_array_equal(ranker.predict(wanted.assign(extra="text"), qid=raw(test)[2]), expected)
+    with pytest.raises(DataError, match="X: expected the column 'f3', which the model was trained on, got none"):
+        ranker.predict(wanted.drop(columns="f3"))
+    turned = RankingDataset(wanted[columns[::-1]], qid=raw(test)[2])
+    with pytest.raises(DataError, match=r"X: expected the features in the order f0, f1, .* got 'f9' out of place"):
+        ranker.predict(turned)
+
+
+@every_ranker
+def test_sparse_input_and_one_query(name, parts):
+    train, _, test = parts
+    features, ratings, _ = raw(train)
+    ranker = make(name).fit(scipy.sparse.csr_array(features), ratings)
+    assert ranker.predict(test.features).shape == (test.n_documents,)
+
+
+@every_ranker
+def test_odd_data(name):
+    rng = np.random.default_rng(0)
+    for label, ratings in {
+        "one rating": np.full(60, 2),
+        "all empty": np.zeros(60),
+        "fractions": rng.random(60) * 3,
+        "60 levels": np.arange(60),
+        "a million": rng.choice([0, 3, 1e6], 60),
+    }.items():
+        data = RankingDataset(rng.normal(size=(60, 3)), ratings, qid=np.arange(60) // 12)
+        assert np.isfinite(make(name).fit(data).predict(data)).all(), label
+    lonely = RankingDataset(rng.normal(size=(30, 3)), rng.integers(0, 3, 30), qid=np.arange(30))
+    assert np.isfinite(make(name).fit(lonely).predict(lonely)).all()
+    features = np.ones((40, 2))
+    features[:, 1] = np.nan
+    constant = RankingDataset(features, np.arange(40) % 3, qid=np.arange(40) // 10)
+    assert np.ptp(make(name).fit(constant, valid=constant).predict(constant)) == 0
+
+
+@every_ranker
+def test_scikit_learn_sees_the_settings(name):
+    ranker = make(name, seed=7)
+    copy = clone(ranker)
+    assert copy.get_params() == ranker.get_params()
+    assert copy.set_params(seed=8).seed == 8
+
+
+RESUME = """
+import json, sys, numpy as np, tierank
+from tierank import RANKERS
+from tierank.rankers import neural
+neural._EVERY = 0.0
+name, folder, out, settings = sys.argv[1:]
+data = tierank.make_ranking(120, n_features=10, mean_length=25, max_length=60, seed=5)
+train, valid, test = data.split(0.5, 0.25, 0.25)
+ranker = RANKERS[name](**json.loads(settings)).fit(train, valid=valid, checkpoint=folder)
+np.save(out, ranker.predict(test))
+"""
+
+
+LONG = {
+    True: {
+        "n_jobs": 1,
+        "n_trees": 230,
+        "min_documents": 5,
+        "bagging_fraction": 0.7,
+        "bagging_freq": 1,
+        "patience": 1000,
+    },
+    False: {"n_jobs": 1, "max_epochs": 60, "hidden": [16, 8], "dropout": 0.2, "n_seeds": 2, "patience": 1000},
+}
+
+
+@each_family
+def test_a_killed_run_goes_on_to_the_same_bits(name, tmp_path):
+    command, settings = [sys.executable, "-c", RESUME, name], json.dumps(LONG[name in ARE_TREES])
+    subprocess.run([*command, tmp_path / "whole", tmp_path / "whole.npy", settings], check=True)
+    arguments = [*command, tmp_path / "cut", tmp_path / "cut.npy", settings]
+    running = subprocess.Popen(arguments)
+    state = tmp_path / "cut" / "state.json"
+    while running.poll() is None and not state.exists():
+        pass
+    running.kill()
+    running.wait()
+    assert state.exists()
+    assert not (tmp_path / "cut.npy").exists()
+    subprocess.run(arguments, check=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "cut.npy"), np.load(tmp_path / "whole.npy"))
+
+
+@each_family
+def test_a_checkpoint_of_another_run_is_refused(name, parts, tmp_path):
+    train, valid, _ = parts
+    make(name).fit(train, checkpoint=tmp_path / "c")
+    for other, data in ((make(name, seed=9), train), (make(name), valid)):
+        with pytest.raises(
+            DataError, match="expected a checkpoint of this data and these settings, got one of another"
+        ):
+            other.fit(data, checkpoint=tmp_path / "c")
+    (tmp_path / "c" / "state.json").write_text("{")
+    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one; delete it to start anew"):
+        make(name).fit(train, checkpoint=tmp_path / "c")
+
+
+@each_family
+def test_permutation_importance_finds_what_matters(name):
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(3000, 4)).astype(np.float32)
+    data = RankingDataset(features, np.digitize(features[:, 2], [0, 1, 1.5]), qid=np.arange(3000) // 30)
+    before = np.array(data.features)
+    losses = make(name).fit(data).permutation_importance(data, n_repeats=3)
+    assert losses.shape == (4, 3)
+    assert losses.mean(axis=1).argmax() == 2
+    assert losses[2].min() > 0.1
+    np.testing.assert_array_equal(data.features, before)
+
+
+def test_canonical_order_depends_on_content_alone(parts):
+    train = parts[0]
+    features, ratings, queries = raw(train)
+    order, offsets, content = canonical_rows(train, 1)
+    shuffle = np.random.default_rng(0).permutation(len(ratings))
+    moved = RankingDataset(features[shuffle], ratings[shuffle], qid=queries[shuffle])
+    other, other_offsets, other_content = canonical_rows(moved, 3)
+    np.testing.assert_array_equal(moved.features[other], train.features[order])
+    np.testing.assert_array_equal(moved.ratings[other], train.ratings[order])
+    np.testing.assert_array_equal(other_offsets, offsets)
+    assert other_content == content
+    changed = features.copy()
+    changed[3, 3] += 1
+    assert canonical_rows(RankingDataset(changed, ratings, qid=queries), 1)[2] != content

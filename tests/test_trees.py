@@ -1,0 +1,178 @@
+"""UMart and LambdaMART beyond the common contract."""
+
+import lightgbm
+import numpy as np
+import pytest
+
+import tierank
+from tierank import DataError, LambdaMART, ParameterError, UMart
+from tierank.evaluation import paired_p
+from tierank.rankers import trees
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return tierank.make_ranking(150, n_features=8, mean_length=20, max_length=50, seed=2).split(0.5, 0.25, 0.25)
+
+
+def test_the_best_round_by_an_ordered_list_is_kept(parts):
+    train, valid, _ = parts
+    metrics = ["ndcg@1", "ndcg@5"]
+    ranker = UMart(n_trees=120, select_by=metrics, patience=30, learning_rate=0.2).fit(train, valid=valid)
+    rows = [tuple(row.values()) for row in ranker.history_]
+    best = None
+    for number, row in enumerate(rows, 1):  # the rule of the paper, word for word
+        if best is None or row[0] > best[0] + 1e-6 or (abs(row[0] - best[0]) <= 1e-6 and row[1] > best[1] + 1e-6):
+            best, chosen = row, number
+    assert ranker.n_rounds_ == chosen
+    assert len(rows) == min(120, chosen + 30)
+    kept = tierank.evaluate(valid, ranker.predict(valid), metrics)
+    assert tuple(kept.mean(metric) for metric in metrics) == pytest.approx(best, abs=1e-12)
+    assert ranker.best_ == ranker.history_[chosen - 1]
+
+
+def test_stretches_join_into_one_model(parts):
+    """150 rounds are three boosters; their sum is what LightGBM itself would have made in one."""
+    train, _, test = parts
+    ranker = LambdaMART(n_trees=150, min_documents=5, n_leaves=31).fit(train)
+    order, offsets, _ = tierank.rankers.base.canonical_rows(train, 1)
+    data = lightgbm.Dataset(
+        train.features[order].astype(np.float64), label=train.ratings[order], group=np.diff(offsets)
+    )
+    params = {
+        "objective": "lambdarank", "learning_rate": 0.05, "min_data_in_leaf": 5, "num_leaves": 31, "seed": 0,
+        "deterministic": True, "force_col_wise": True, "verbosity": -1, "num_threads": 1,
+    }  # fmt: skip
+    theirs = lightgbm.train(params, data, num_boost_round=150).predict(test.features, raw_score=True)
+    np.testing.assert_allclose(ranker.predict(test), theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_umart_with_a_window_of_one_is_lambdamart(parts):
+    """While all scores of a query are equal, as in the first round, the two are the same; see UMartObjective."""
+    train, _, test = parts
+    common = {"n_trees": 1, "learning_rate": 1.0, "min_documents": 5}
+    theirs = LambdaMART(**common, lambdarank_norm=False, sigmoid=2.0, lambdarank_truncation_level=10).fit(train)
+    ours = UMart(**common, window=1, hessian="exact", truncation=10, idcg_at=10).fit(train)
+    np.testing.assert_allclose(ours.predict(test), theirs.predict(test), rtol=1e-4, atol=1e-6)
+    assert np.ptp(ours.predict(test)) > 0.1
+
+
+def test_lambdamart_has_no_limits(caplog):
+    """Fractions and many levels, which LightGBM refuses, run on our kernel."""
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(600, 3)).astype(np.float32)
+    ratings = np.digitize(features[:, 0] + rng.normal(size=600), [0, 1]).astype(float)
+    queries = np.arange(600) // 20
+    LambdaMART(n_trees=5).fit(features, ratings, qid=queries)
+    assert not caplog.text
+    for odd in (ratings + 0.5, ratings * 20):
+        ranker = LambdaMART(n_trees=5).fit(features, odd, qid=queries)
+        assert "LightGBM's lambdarank does not take these data" in caplog.text
+        assert np.ptp(ranker.predict(features)) > 0
+        caplog.clear()
+
+
+def test_a_query_of_sixty_thousand_documents():
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(60_000, 2)).astype(np.float32)
+    ratings = np.digitize(features[:, 0], [1.0, 2.0, 3.0])
+    ranker = UMart(n_trees=2, n_leaves=4).fit(features, ratings)
+    assert np.corrcoef(ranker.predict(features), features[:, 0])[0, 1] > 0.3
+
+
+def test_weights(parts):
+    train, _, test = parts
+    plain = UMart(n_trees=10, min_sum_hessian_in_leaf=0).fit(train).predict(test)
+    arguments = (np.array(train.features), train.ratings)
+    queries = np.repeat(train.query_ids, train.lengths)
+    # The same weight everywhere changes nothing but rounding.
+    doubled = UMart(n_trees=10, min_sum_hessian_in_leaf=0).fit(
+        *arguments, qid=queries, query_weight=np.full(train.n_queries, 2.0)
+    )
+    np.testing.assert_allclose(doubled.predict(test), plain, rtol=1e-3, atol=1e-4)
+    # A query without weight teaches nothing, by whichever name the weights come.
+    silent = np.ones(train.n_queries)
+    silent[::2] = 0
+    by_query = UMart(n_trees=10).fit(*arguments, qid=queries, query_weight=silent).predict(test)
+    by_row = UMart(n_trees=10).fit(*arguments, qid=queries, row_weight=np.repeat(silent, train.lengths)).predict(test)
+    np.testing.assert_array_equal(by_row, by_query)
+    assert not np.allclose(by_query, plain)
+    other = np.where(np.repeat(silent, train.lengths) > 0, train.ratings, 4 - train.ratings)
+    deaf = UMart(n_trees=10).fit(arguments[0], other, qid=queries, query_weight=silent).predict(test)
+    np.testing.assert_array_equal(deaf, by_query)
+
+
+def test_importances(parts):
+    train, _, _ = parts
+    ranker = UMart(n_trees=20).fit(train)
+    leaves = [int(line.split("=")[1]) for line in ranker.model_text_.splitlines() if line.startswith("num_leaves=")]
+    assert ranker.importance("split").sum() == sum(n - 1 for n in leaves)
+    assert ranker.feature_importances_.sum() == pytest.approx(1)
+    assert ranker.importance("gain").argmax() == ranker.feature_importances_.argmax()
+    with pytest.raises(ParameterError, match="unknown importance 'gian'"):
+        ranker.importance("gian")
+
+
+def test_monotone_constraints_and_other_parameters_by_their_own_names(parts):
+    train, _, _ = parts
+    up = UMart(n_trees=30, monotone_constraints=[1] + [0] * 7).fit(train)
+    line = np.tile(np.median(train.features, axis=0), (50, 1)).astype(np.float32)
+    line[:, 0] = np.linspace(train.features[:, 0].min(), train.features[:, 0].max(), 50)
+    assert (np.diff(up.predict(line)) >= 0).all()
+    assert up.get_params()["monotone_constraints"] == [1] + [0] * 7
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_tree": 5}, r"unknown setting of UMart or LightGBM 'n_tree': did you mean 'n_trees'\?"),
+        ({"num_leaves": 5}, "num_leaves: this setting is called n_leaves here"),
+        ({"max_leaves": 5}, "max_leaves: this setting is called n_leaves here"),
+        ({"objective": "lambdarank"}, "objective: expected to be left to UMart"),
+        ({"boosting": "dart"}, "boosting: expected gbdt"),
+        ({"n_trees": 0}, "n_trees: expected a whole number from 1 on, got 0"),
+        ({"n_leaves": 1}, "n_leaves: expected a whole number from 2 on, got 1"),
+        ({"learning_rate": 0}, "learning_rate: expected a finite number above 0, got 0"),
+        ({"window": 0}, "window: expected a whole number from 1 on, or None for no limit, got 0"),
+        ({"hessian": "exakt"}, r"unknown hessian 'exakt': did you mean 'exact'\?"),
+        ({"bagging_fraction": 2.0, "bagging_freq": 1}, "LightGBM refuses its settings or data"),
+    ],
+)
+def test_settings_that_cannot_be_used(parts, settings, message):
+    with pytest.raises(ParameterError, match=message):
+        UMart(**settings).fit(parts[0])
+
+
+def test_a_function_cannot_be_saved(parts, tmp_path):
+    ranker = UMart(n_trees=2, gain=np.sqrt).fit(parts[0])
+    with pytest.raises(DataError, match="gain: expected a setting that can be written to a file"):
+        ranker.save(tmp_path / "model")
+
+
+def test_presets_fill_what_was_left_at_its_default(parts):
+    resolved = UMart(preset="paper", n_trees=7)._resolved()
+    assert (resolved["n_trees"], resolved["n_leaves"], resolved["max_bin"]) == (7, 64, 10_000)
+    assert resolved["select_by"] == ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
+    assert UMart(preset="paper-mq2007")._resolved()["window"] == 10
+    assert UMart(preset="paper", n_trees=3).fit(parts[0]).n_rounds_ == 3
+
+
+def test_joined_text_is_what_lightgbm_writes(parts):
+    ranker = UMart(n_trees=60).fit(parts[0])
+    assert lightgbm.Booster(model_str=ranker.model_text_).model_to_string() == ranker.model_text_
+    assert ranker.model_text_.count("\nTree=") == 60
+    assert trees._STRETCH < 60
+
+
+@pytest.mark.parametrize("name", ["OHSUMED", "MQ2007-85"])
+def test_umart_is_no_worse_than_lambdamart_on_real_data(real_data, name):
+    """Five folds, default settings: the difference over all test queries is not significantly below zero."""
+    differences = []
+    for fold in range(1, 6):
+        train, valid, test = tierank.read_fold(real_data / name, fold)
+        scores = [ranker.fit(train, valid=valid).predict(test) for ranker in (UMart(), LambdaMART())]
+        judged = [tierank.evaluate(test, s, "ndcg@10").per_query["ndcg@10"] for s in scores]
+        differences.append(judged[0] - judged[1])
+    pooled = np.concatenate(differences)
+    pooled = pooled[np.isfinite(pooled)]
+    assert pooled.mean() > 0 or paired_p(pooled) > 0.05
