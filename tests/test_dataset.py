@@ -115,7 +115,7 @@ def test_sparse_matrices_mean_zero_where_nothing_is():
     ("changes", "message"),
     [
         ({"X": np.zeros((0, 2)), "y": [], "qid": []}, "expected at least one document and one feature"),
-        ({"X": np.zeros(4)}, r"X: expected a matrix of documents x features, got 1 dimension\(s\); reshape"),
+        ({"X": np.zeros(4)}, r"X: expected a matrix of documents x features, got 1 dimension\(s\). Reshape your data"),
         ({"X": np.array([["a", "b"]] * 4)}, "X: expected numbers, got 'a'"),
         ({"X": np.array([["1", "2"]] * 4, object)}, "X: expected numbers, got '1'"),
         (

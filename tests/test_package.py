@@ -20,6 +20,7 @@ LAYERS = [
     "kernels",
     "inputs",
     "dataset",
+    "estimators",
     "readers",
     "synth",
     "transforms",

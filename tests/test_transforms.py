@@ -319,20 +319,11 @@ def test_state_that_is_damaged():
 # A scikit-learn citizen
 
 
-# These look for words in the messages of ``inputs`` alone, which rankers share; to be emptied when they are there.
-WORDS_OF_INPUTS = {
-    "check_complex_data",
-    "check_dtype_object",
-    "check_estimators_empty_data_messages",
-    "check_fit2d_predict1d",
-}
-
-
 @every_transform
 @pytest.mark.filterwarnings("ignore")
 def test_passes_the_checks_of_scikit_learn(name):
     results = check_estimator(TRANSFORMS[name](), on_skip=None, on_fail=None)
-    assert {result["check_name"] for result in results if result["status"] == "failed"} <= WORDS_OF_INPUTS
+    assert not [result["check_name"] for result in results if result["status"] == "failed"]
     assert sum(result["status"] == "passed" for result in results) > 30
 
 

@@ -2,6 +2,7 @@
 
     TierankError
     ├── DataError        the data cannot be used as they are     (also a ValueError)
+    │   └── DataTypeError    nor could anything make numbers of it   (also a TypeError)
     ├── NotFittedError   a ranker was asked before it was fitted
     └── ParameterError   a name or a setting cannot be used      (also a ValueError)
 
@@ -22,6 +23,10 @@ class TierankError(Exception):
 
 class DataError(TierankError, ValueError):
     """Data that cannot be used: a file, a table or an array."""
+
+
+class DataTypeError(DataError, TypeError):
+    """Data of a type that is no number and no text."""
 
 
 class NotFittedError(TierankError):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError, DataTypeError, ParameterError
 
 # Rows looked at in one go when a whole matrix is walked through: keeps temporary arrays small.
 _CHUNK = 1 << 14
@@ -71,6 +71,8 @@ def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
     """An array of numbers as it is; NaN for None; an error that says where for anything else."""
     if values.dtype.kind in "biuf":
         return values
+    if values.dtype.kind == "c":
+        raise DataError(f"{where}: expected real numbers, got {values.dtype}. Complex data not supported")
     if values.dtype.kind == "O":
         try:
             return np.array([np.nan if v is None or _is_missing(v) else _as_number(v) for v in values.ravel()]).reshape(
@@ -82,7 +84,10 @@ def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
         (v for v in values.ravel().tolist() if isinstance(v, (str, bytes)) or not np.isscalar(v)),
         values.dtype,
     )
-    raise DataError(f"{where}: expected numbers, got {bad!r}; encode texts and dates as numbers, or leave them out")
+    if isinstance(bad, (str, bytes, np.dtype)):
+        raise DataError(f"{where}: expected numbers, got {bad!r}; encode texts and dates as numbers, or leave them out")
+    # The words are what scikit-learn's checks look for.
+    raise DataTypeError(f"{where}: argument must be a string or a number, got {bad!r}")
 
 
 def _as_number(value: object) -> float:
@@ -107,7 +112,7 @@ def as_features(X: Any) -> tuple[NDArray[np.float32], list[str] | None]:
         X = X.toarray()
     given = np.asarray(X)
     if given.ndim != 2:
-        hint = "; reshape one feature with X[:, None]" if given.ndim == 1 else ""
+        hint = ". Reshape your data: X[:, None] for one feature, X[None] for one document" if given.ndim == 1 else ""
         raise DataError(f"X: expected a matrix of documents x features, got {given.ndim} dimension(s){hint}")
     given = as_numbers(given, "X")
     with np.errstate(over="ignore"):
@@ -118,7 +123,10 @@ def as_features(X: Any) -> tuple[NDArray[np.float32], list[str] | None]:
 
 def _check_matrix(matrix: NDArray[np.float32], given: NDArray[Any]) -> None:
     if not matrix.size:
-        raise DataError(f"X: expected at least one document and one feature, got shape {matrix.shape}")
+        raise DataError(
+            f"X: expected at least one document and one feature, got {len(matrix)} sample(s) and {matrix.shape[1]}"
+            f" feature(s) (shape={matrix.shape}) while a minimum of 1 is required."
+        )
     for k, chunk in enumerate(chunks(matrix)):
         infinite = np.isinf(chunk)
         if infinite.any():

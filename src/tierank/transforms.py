@@ -28,24 +28,20 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, NotFittedError
-from tierank.inputs import chunks, column_names, is_table
+from tierank.errors import DataError
+from tierank.estimators import Estimator, as_dataset
+from tierank.inputs import chunks
 from tierank.kernels import scaling
 
 # Columns that are sorted at a time to find quantiles: a copy of these and not of the whole matrix.
 _SORTED_COLUMNS = 8
 
 
-class NotFitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
-    """``NotFittedError`` that scikit-learn's tools know too."""
-
-
-class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ignore[misc]
     """The base of all transforms, each of them a scikit-learn transformer.
 
     ``fit`` takes a ``RankingDataset``, or features and one query id per row. ``apply`` is the fast way for rows that
@@ -63,7 +59,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type:
 
     def fit(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> Self:
         """Learn the statistics of all documents; ``y`` is not looked at. Without ``qid`` queries are unknown."""
-        data = _as_dataset(X, qid)
+        data = as_dataset(X, None, qid)
         self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
         self._learn(data.features)
         self._set_features(data.n_features, data.feature_names)
@@ -119,10 +115,6 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type:
         self._set_features(n_features, None)
         return self
 
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "n_features_in_"):
-            raise NotFitted(f"this {type(self).__name__} has learned nothing yet: call fit first")
-
     def _check_queries(self, known: bool) -> None:
         """Rows are scaled as in ``fit``: by query with query ids there, by all documents without."""
         name = type(self).__name__
@@ -137,30 +129,6 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type:
                 f"qid: expected none, as in fit, got query ids; this {name} was fitted without queries and scales all"
                 " documents alike. Pass qid to fit too"
             )
-
-    def _set_features(self, n_features: int, names: tuple[str, ...] | None) -> None:
-        self.n_features_in_ = n_features
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-
-    def _as_own_features(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
-        """The data with the features that it was fitted on, in that order."""
-        names = getattr(self, "feature_names_in_", None)
-        if names is not None and is_table(X):
-            missing = [name for name in names if name not in column_names(X)]
-            if missing:
-                raise DataError(f"X: expected the column {missing[0]!r}, which fit had, got none")
-            X = X.select(list(names)) if hasattr(X, "select") and not hasattr(X, "loc") else X[list(names)]
-        data = _as_dataset(X, qid)
-        if data.n_features != self.n_features_in_:
-            # The word order is what scikit-learn's checks look for.
-            raise DataError(
-                f"X has {data.n_features} features, but {type(self).__name__} is expecting"
-                f" {self.n_features_in_} features as input"
-            )
-        return data
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -324,24 +292,6 @@ TRANSFORMS: dict[str, type[Transform]] = {
 }
 
 
-def _as_dataset(X: Any, qid: ArrayLike | None) -> RankingDataset:
-    if not isinstance(X, RankingDataset):
-        return RankingDataset(X, qid=qid)
-    if qid is not None:
-        raise DataError("qid: expected None beside a RankingDataset, which holds its own")
-    return X
-
-
-def _check_array(array: NDArray[Any], name: str, kind: type[np.generic], shape: tuple[int, ...]) -> None:
-    """An error unless the array is as expected: compiled loops do not look at sizes again."""
-    if array.dtype != kind or array.shape != shape:
-        raise DataError(
-            f"{name}: expected {kind.__name__} of shape {shape}, got {array.dtype.name} of shape {array.shape}"
-        )
-    if not np.isfinite(array).all():
-        raise DataError(f"{name}: expected finite numbers, got NaN or infinity")
-
-
 def _knots(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Some of the sorted values, evenly spaced, and their levels; short ones go on with the last of each.
 
@@ -355,3 +305,13 @@ def _knots(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np
     levels = (first + after - 1) / (2 * (n - 1))
     missing = scaling.N_KNOTS - n
     return np.pad(knots, (0, missing), "edge"), np.pad(levels, (0, missing), "edge")
+
+
+def _check_array(array: NDArray[Any], name: str, kind: type[np.generic], shape: tuple[int, ...]) -> None:
+    """An error unless the array is as expected: compiled loops do not look at sizes again."""
+    if array.dtype != kind or array.shape != shape:
+        raise DataError(
+            f"{name}: expected {kind.__name__} of shape {shape}, got {array.dtype.name} of shape {array.shape}"
+        )
+    if not np.isfinite(array).all():
+        raise DataError(f"{name}: expected finite numbers, got NaN or infinity")

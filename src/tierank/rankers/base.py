@@ -14,15 +14,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 from sklearn.utils import Tags
 
 from tierank import __version__
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, NotFittedError, ParameterError
+from tierank.errors import DataError, ParameterError
+from tierank.estimators import Estimator, as_dataset
 from tierank.files import replacing
-from tierank.inputs import column_names, is_table
 from tierank.kernels import content, in_threads, n_threads
 from tierank.metrics import Judge, Rule, as_rule
 
@@ -40,11 +38,7 @@ class Ranked(NamedTuple):
     score: NDArray[np.float64]
 
 
-class NotFitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
-    """``NotFittedError`` that scikit-learn's tools know too."""
-
-
-class Ranker(BaseEstimator):  # type: ignore[misc]
+class Ranker(Estimator):
     """The base of all rankers. A subclass fits, scores grouped documents, and says what its files hold."""
 
     # Settings of the paper and others, by name; they count where a setting was left at its default.
@@ -73,11 +67,16 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         ``patience`` rounds without a better one. ``checkpoint`` names a folder that training writes to as it goes; a
         run with the same data and settings that finds it there goes on from it, to the same model, bit for bit.
         """
+        if y is None and not isinstance(X, RankingDataset):
+            # The words are what scikit-learn's checks look for.
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: give the ratings"
+            )
         train = as_dataset(X, y, qid, row_weight=row_weight, query_weight=query_weight)
         train.ratings  # noqa: B018  (an error here, not in the middle of training, if there are none)
         held_out = None if valid is None else _as_valid(valid)
         if held_out is not None:
-            _check_same_features(held_out, train.n_features, train.feature_names)
+            self._check_same_features(held_out, train.n_features, train.feature_names)
         self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
         self._fit(train, held_out, None if checkpoint is None else Path(checkpoint), progress)
         self._set_features(train.n_features, train.feature_names)
@@ -234,31 +233,6 @@ class Ranker(BaseEstimator):  # type: ignore[misc]
         chosen = self.PRESETS[preset]
         return settings | {n: v for n, v in chosen.items() if n not in settings or settings[n] == defaults.get(n)}
 
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "n_features_in_"):
-            raise NotFitted(
-                f"this {type(self).__name__} has learned nothing yet: call fit first, or tierank.load a model"
-            )
-
-    def _set_features(self, n_features: int, names: Sequence[str] | None) -> None:
-        self.n_features_in_ = n_features
-        if names is not None:
-            self.feature_names_in_ = np.array(names, dtype=object)
-        elif hasattr(self, "feature_names_in_"):
-            del self.feature_names_in_
-
-    def _as_own_features(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
-        """The data with the features that were learned from, in that order."""
-        names = getattr(self, "feature_names_in_", None)
-        if names is not None and is_table(X):
-            missing = [name for name in names if name not in column_names(X)]
-            if missing:
-                raise DataError(f"X: expected the column {missing[0]!r}, which the model was trained on, got none")
-            X = X.select(list(names)) if hasattr(X, "select") and not hasattr(X, "loc") else X[list(names)]
-        data = as_dataset(X, None, qid)
-        _check_same_features(data, self.n_features_in_, None if names is None else tuple(names))
-        return data
-
     def _saved_settings(self) -> dict[str, Any]:
         return {name: _encoded(value, name) for name, value in self.get_params(deep=False).items()}
 
@@ -313,16 +287,6 @@ def settings_of(ranker: type[Ranker], given: Mapping[str, Any]) -> dict[str, Any
         if not takes_any and name not in parameters:
             raise ParameterError.unknown(f"setting of {ranker.__name__}", name, parameters)
     return dict(given)
-
-
-def as_dataset(X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:
-    """A data set as it is, or one of features, ratings and query ids."""
-    if not isinstance(X, RankingDataset):
-        return RankingDataset(X, y, qid, **weights)
-    given = [name for name, value in (("y", y), ("qid", qid), *weights.items()) if value is not None]
-    if given:
-        raise DataError(f"{given[0]}: expected None beside a RankingDataset, which holds its own")
-    return X
 
 
 def canonical_rows(
@@ -444,17 +408,3 @@ def _as_valid(valid: RankingDataset | Sequence[Any]) -> RankingDataset:
         raise DataError("valid: expected a RankingDataset, or (X, y, qid)")
     data.ratings  # noqa: B018  (an error where there are none)
     return data
-
-
-def _check_same_features(data: RankingDataset, n_features: int, names: tuple[str, ...] | None) -> None:
-    if data.n_features != n_features:
-        # The word order is what scikit-learn's checks look for.
-        raise DataError(
-            f"X has {data.n_features} features, but this ranker is expecting {n_features} features as input;"
-            " text files that leave out zeros are read with n_features"
-        )
-    if names is not None and data.feature_names is not None and data.feature_names != names:
-        different = next(new for new, old in zip(data.feature_names, names, strict=True) if new != old)
-        raise DataError(
-            f"X: expected the features in the order {', '.join(names[:5])}, ..., got {different!r} out of place"
-        )

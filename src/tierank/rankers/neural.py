@@ -50,28 +50,30 @@ _PAPER = {
 }
 
 
-class NetworkRanker(Ranker):
-    """A network that is trained by a loss of your own: any function from scores and a batch to one value per query.
+class _Unseen:
+    """A setting that is kept and listed, but is no attribute.
 
-    >>> import torch, tierank
-    >>> def top_heavy(scores, batch):  # squared distance to the gains, 10 lines or 1
-    ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
-    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
-    >>> ranker = NetworkRanker(loss=top_heavy, max_epochs=3).fit(data)
-    >>> ranker.predict(data).shape == (data.n_documents,)
-    True
-
-    ``loss`` may also be a name of ``LOSSES``. The settings are those of ``URank``. A model with a loss of your own is
-    saved without it: it predicts after loading, but cannot be fitted again.
+    scikit-learn takes whatever has an attribute ``transform`` for a transformer.
     """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        raise AttributeError(f"{self.name} is a setting: get_params()[{self.name!r}]")
+
+    def __set__(self, instance: object, value: Any) -> None:
+        vars(instance)[self.name] = value
+
+
+class _Network(Ranker):
+    """A network that is trained by a loss; a subclass says by which."""
 
     LOSS: ClassVar[str | None] = None
 
-    def __init__(self, loss: str | Loss | None = None, **settings: Any) -> None:
-        self.loss = loss
-        self._set(**settings)
+    transform = _Unseen()
 
-    def _set(
+    def __init__(
         self,
         *,
         network: str = "mlp",
@@ -96,13 +98,8 @@ class NetworkRanker(Ranker):
         seed: int = 0,
         **of_the_loss: Any,
     ) -> None:
-        self.network, self.hidden, self.activation, self.output_activation = (
-            network,
-            hidden,
-            activation,
-            output_activation,
-        )
-        self.dropout, self.transform, self.gain = dropout, transform, gain
+        self.network, self.hidden, self.activation = network, hidden, activation
+        self.output_activation, self.dropout, self.transform, self.gain = output_activation, dropout, transform, gain
         self.queries_per_step, self.learning_rate, self.weight_decay = queries_per_step, learning_rate, weight_decay
         self.clip_norm, self.max_epochs, self.select_by, self.patience = clip_norm, max_epochs, select_by, patience
         self.rule, self.n_seeds, self.preset, self.device = rule, n_seeds, preset, device
@@ -198,14 +195,7 @@ class NetworkRanker(Ranker):
             ) from None
 
 
-class _Named(NetworkRanker):
-    """A ranker whose name says its loss."""
-
-    def __init__(self, **settings: Any) -> None:
-        self._set(**settings)
-
-
-class URank(_Named):
+class URank(_Network):
     """uRank: a network trained by the uRank loss (Eq. 2 of the paper).
 
     ======================  ========================================================================================
@@ -244,40 +234,62 @@ class URank(_Named):
     }
 
 
-class ListNet(_Named):
+class ListNet(_Network):
     """ListNet (Cao et al. 2007): cross entropy of what ratings and scores make probable. Settings: ``URank``."""
 
     LOSS, PRESETS = "listnet", URank.PRESETS
 
 
-class ListMLE(_Named):
+class ListMLE(_Network):
     """ListMLE (Xia et al. 2008): likelihood of the rated order, ties shuffled each step. Settings: ``URank``."""
 
     LOSS, PRESETS = "listmle", URank.PRESETS
 
 
-class PListMLE(_Named):
+class PListMLE(_Network):
     """p-ListMLE (Lan et al. 2014): ListMLE that weighs the first positions most. Settings: ``URank``."""
 
     LOSS, PRESETS = "plistmle", URank.PRESETS
 
 
-class RankNet(_Named):
+class RankNet(_Network):
     """RankNet (Burges et al. 2005): logistic loss of pairs. Settings: ``URank``, and ``sigma``."""
 
     LOSS, PRESETS = "ranknet", URank.PRESETS
 
 
-class ApproxNDCG(_Named):
+class ApproxNDCG(_Network):
     """ApproxNDCG (Qin et al. 2010): NDCG with smooth ranks. Settings: ``URank``, and ``temperature``."""
 
     LOSS, PRESETS = "approxndcg", URank.PRESETS
 
 
-class LambdaLoss(_Named):
+class LambdaLoss(_Network):
     """LambdaLoss (Wang et al. 2018), NDCG-Loss2++. Settings: ``URank``, and ``sigma`` and ``mu``."""
 
     LOSS, PRESETS = "lambdaloss", URank.PRESETS
+
+
+class NetworkRanker(_Network):
+    """A network that is trained by a loss of your own: any function from scores and a batch to one value per query.
+
+    >>> import torch, tierank
+    >>> def top_heavy(scores, batch):  # squared distance to the gains, 10 lines or 1
+    ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> ranker = NetworkRanker(loss=top_heavy, max_epochs=3).fit(data)
+    >>> ranker.predict(data).shape == (data.n_documents,)
+    True
+
+    ``loss`` may also be a name of ``LOSSES``. The settings are those of ``URank``. A model with a loss of your own is
+    saved without it: it predicts after loading, but cannot be fitted again.
+    """
+
+    PRESETS = URank.PRESETS
+
+    def __init__(self, loss: str | Loss | None = None, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss = loss
 
 
 # Training

@@ -113,7 +113,7 @@ class _Trees(Ranker):
         self.history_ = state.history
         self.best_ = state.history[self.n_rounds_ - 1]
         self.model_text_ = _cut(_join(state.texts), self.n_rounds_)
-        self._loaded_ = None
+        self._loaded_ = lightgbm.Booster(model_str=self.model_text_)
 
     def _lightgbm_params(self, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings by LightGBM's names, checked against the names that it knows."""

@@ -1,0 +1,69 @@
+"""What rankers and transforms share: being fitted, and meeting again the features that they were fitted on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, NotFittedError
+from tierank.inputs import column_names, is_table
+
+
+class NotFitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
+    """``NotFittedError`` that scikit-learn's tools know too."""
+
+
+class Estimator(BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn estimator that takes a ``RankingDataset``, or features and one query id per row."""
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "n_features_in_"):
+            raise NotFitted(f"this {type(self).__name__} has learned nothing yet: call fit first")
+
+    def _set_features(self, n_features: int, names: Sequence[str] | None) -> None:
+        self.n_features_in_ = n_features
+        if names is not None:
+            self.feature_names_in_ = np.array(names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _as_own_features(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
+        """The data with the features that were learned from, in that order."""
+        names = getattr(self, "feature_names_in_", None)
+        if names is not None and is_table(X):
+            missing = [name for name in names if name not in column_names(X)]
+            if missing:
+                raise DataError(f"X: expected the column {missing[0]!r}, which fit had, got none")
+            X = X.select(list(names)) if hasattr(X, "select") and not hasattr(X, "loc") else X[list(names)]
+        data = as_dataset(X, None, qid)
+        self._check_same_features(data, self.n_features_in_, None if names is None else tuple(names))
+        return data
+
+    def _check_same_features(self, data: RankingDataset, n_features: int, names: tuple[str, ...] | None) -> None:
+        if data.n_features != n_features:
+            # The word order is what scikit-learn's checks look for.
+            raise DataError(
+                f"X has {data.n_features} features, but {type(self).__name__} is expecting {n_features} features as"
+                " input; text files that leave out zeros are read with n_features"
+            )
+        if names is not None and data.feature_names is not None and data.feature_names != names:
+            other = next(new for new, old in zip(data.feature_names, names, strict=True) if new != old)
+            raise DataError(
+                f"X: expected the features in the order {', '.join(names[:5])}, ..., got {other!r} out of place"
+            )
+
+
+def as_dataset(X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:
+    """A data set as it is, or one of features, ratings and query ids."""
+    if not isinstance(X, RankingDataset):
+        return RankingDataset(X, y, qid, **weights)
+    given = [name for name, value in (("y", y), ("qid", qid), *weights.items()) if value is not None]
+    if given:
+        raise DataError(f"{given[0]}: expected None beside a RankingDataset, which holds its own")
+    return X
