@@ -23,12 +23,13 @@ from benchmarks.readers import peak_memory
 N_LEAVES, LEARNING_RATE, MAX_BIN, N_BLOCKS, BLOCK = 31, 0.05, 255, 4, 5
 
 
-def lightgbm_rounds(data, n_jobs: int, objective: object) -> Iterator[Callable[[], None]]:
+def lightgbm_rounds(data, n_jobs: int, objective: object, **switches: bool) -> Iterator[Callable[[], None]]:
     import lightgbm
 
     params = {
         "num_leaves": N_LEAVES, "learning_rate": LEARNING_RATE, "max_bin": MAX_BIN, "num_threads": n_jobs,
         "verbosity": -1, "metric": "None", "objective": objective if isinstance(objective, str) else "none",
+        **switches,
     }  # fmt: skip
     own = lightgbm.Dataset(data.features, label=data.ratings, group=data.lengths, params=params).construct()
     booster = lightgbm.Booster(params, own)
@@ -39,10 +40,10 @@ def lightgbm_rounds(data, n_jobs: int, objective: object) -> Iterator[Callable[[
         yield lambda: booster.update(fobj=lambda scores, _: objective.gradients(scores))
 
 
-def umart(data, n_jobs: int, window: int | None) -> Iterator[Callable[[], None]]:
+def umart(data, n_jobs: int, window: int | None, **switches: bool) -> Iterator[Callable[[], None]]:
     from tierank import OBJECTIVES
 
-    return lightgbm_rounds(data, n_jobs, OBJECTIVES["umart"](window=window, n_jobs=n_jobs))
+    return lightgbm_rounds(data, n_jobs, OBJECTIVES["umart"](window=window, n_jobs=n_jobs), **switches)
 
 
 def xgboost_rounds(data, n_jobs: int) -> Iterator[Callable[[], None]]:
@@ -81,9 +82,10 @@ def catboost_seconds(data, n_jobs: int) -> float:
 
 
 ROUNDS = {
-    "tierank umart, window 2": lambda data, n_jobs: umart(data, n_jobs, 2),
     "tierank umart, window 10": lambda data, n_jobs: umart(data, n_jobs, 10),
     "tierank umart, whole list": lambda data, n_jobs: umart(data, n_jobs, None),
+    "tierank umart, window 2": lambda data, n_jobs: umart(data, n_jobs, 2),
+    "the same, deterministic": lambda data, n_jobs: umart(data, n_jobs, 2, deterministic=True, force_col_wise=True),
     "LightGBM lambdarank": lambda data, n_jobs: lightgbm_rounds(data, n_jobs, "lambdarank"),
     "LightGBM rank_xendcg": lambda data, n_jobs: lightgbm_rounds(data, n_jobs, "rank_xendcg"),
     "XGBoost rank:ndcg": xgboost_rounds,

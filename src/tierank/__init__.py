@@ -31,11 +31,14 @@ if TYPE_CHECKING:
     from tierank.rankers import LambdaMART as LambdaMART
     from tierank.rankers import ListMLE as ListMLE
     from tierank.rankers import ListNet as ListNet
+    from tierank.rankers import MDPRank as MDPRank
     from tierank.rankers import NetworkRanker as NetworkRanker
     from tierank.rankers import PListMLE as PListMLE
     from tierank.rankers import RankNet as RankNet
+    from tierank.rankers import UBoost as UBoost
     from tierank.rankers import UMart as UMart
     from tierank.rankers import URank as URank
+    from tierank.rankers import UrBoost as UrBoost
     from tierank.rankers import load as load
     from tierank.readers import read as read
     from tierank.readers import read_fold as read_fold
@@ -74,6 +77,9 @@ _HOMES = {
     "PListMLE": "rankers",
     "RankNet": "rankers",
     "URank": "rankers",
+    "UBoost": "rankers",
+    "UrBoost": "rankers",
+    "MDPRank": "rankers",
     "ParameterError": "errors",
     "RankingDataset": "dataset",
     "Rule": "metrics",

@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     describe.set_defaults(run=_describe)
 
     train = commands.add_parser("train", help="fit a ranker and save it as a folder")
-    train.add_argument("ranker", metavar="RANKER", help="umart or lambdamart")
+    train.add_argument("ranker", metavar="RANKER", help="urank, uboost, umart, urboost, lambdamart, listnet, ...")
     train.add_argument("--train", dest="data", required=True, metavar="F", help="training data")
     train.add_argument("--valid", metavar="F", help="validation data: keeps the best round, and stops in time")
     train.add_argument("--out", type=Path, required=True, metavar="MODEL", help="folder for the model")

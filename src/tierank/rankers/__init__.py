@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 
 from tierank.rankers.base import Ranker, read_model
+from tierank.rankers.boosted import UBoost, UrBoost
 from tierank.rankers.neural import ApproxNDCG, LambdaLoss, ListMLE, ListNet, NetworkRanker, PListMLE, RankNet, URank
+from tierank.rankers.policy import MDPRank
 from tierank.rankers.trees import LambdaMART, UMart
 
 __all__ = [
@@ -15,18 +17,23 @@ __all__ = [
     "LambdaMART",
     "ListMLE",
     "ListNet",
+    "MDPRank",
     "NetworkRanker",
     "PListMLE",
     "RankNet",
     "Ranker",
+    "UBoost",
     "UMart",
     "URank",
+    "UrBoost",
     "load",
 ]
 
 RANKERS: dict[str, type[Ranker]] = {
     "urank": URank,
+    "uboost": UBoost,
     "umart": UMart,
+    "urboost": UrBoost,
     "lambdamart": LambdaMART,
     "listnet": ListNet,
     "listmle": ListMLE,
@@ -34,6 +41,7 @@ RANKERS: dict[str, type[Ranker]] = {
     "ranknet": RankNet,
     "approxndcg": ApproxNDCG,
     "lambdaloss": LambdaLoss,
+    "mdprank": MDPRank,
 }
 
 

@@ -231,7 +231,7 @@ class Ranker(Estimator):
             raise ParameterError.unknown("preset", preset, self.PRESETS)
         defaults = type(self)().get_params(deep=False)
         chosen = self.PRESETS[preset]
-        return settings | {n: v for n, v in chosen.items() if n not in settings or settings[n] == defaults.get(n)}
+        return settings | {n: v for n, v in chosen.items() if n not in settings or _same(settings[n], defaults.get(n))}
 
     def _saved_settings(self) -> dict[str, Any]:
         return {name: _encoded(value, name) for name, value in self.get_params(deep=False).items()}
@@ -347,6 +347,12 @@ def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]
     ranker._set_features(_as_size(n_features, file), names)
     ranker._restore(fitted, {name: _checked(folder, name, digest) for name, digest in files.items()})
     return ranker
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two settings are equal; a file gives lists for tuples."""
+    is_sequence = isinstance(one, (list, tuple)) and isinstance(other, (list, tuple))
+    return list(one) == list(other) if is_sequence else bool(one == other)
 
 
 def _encoded(value: Any, name: str) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import safetensors.torch
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from tierank.dataset import RankingDataset
@@ -69,9 +71,13 @@ class _Unseen:
 class _Network(Ranker):
     """A network that is trained by a loss; a subclass says by which."""
 
-    LOSS: ClassVar[str | None] = None
+    LOSS: ClassVar[Any] = None  # a name of LOSSES, or a function
 
     transform = _Unseen()
+
+    members_: list[Weights]
+    history_: list[dict[str, Any]]
+    n_epochs_: list[int]
 
     def __init__(
         self,
@@ -114,7 +120,7 @@ class _Network(Ranker):
         if train.row_weight is not None:
             raise ParameterError("row_weight: networks learn from whole queries: expected query_weight instead")
         settings = self._resolved()
-        _check(settings)
+        self._check_settings(settings)
         loss = self._loss(settings)
         judge = None
         if valid is not None:
@@ -124,20 +130,30 @@ class _Network(Ranker):
             self.transform_ = TRANSFORMS[settings["transform"]]().fit(train)
             lists = _Lists(train, self.transform_, self.has_queries_, settings)
             held_out = None if valid is None else _Lists(valid, self.transform_, self.has_queries_, settings)
-            kept = None if checkpoint is None else _Checkpoint(checkpoint, settings, lists, held_out)
-            self.members_, self.history_ = [], []
-            for member in range(settings["n_seeds"]):
-                build = partial(_network, settings, train.n_features, settings["seed"] + member)
-                training = _Training(build, loss, lists, held_out, judge, settings, member, kept)
-                try:
-                    training.run(progress)
-                finally:  # also where the loss was not finite: the best weights so far are kept
-                    self.members_.append(training.state.kept)
-                    self.history_ += training.state.history
-                    self._set_features(train.n_features, train.feature_names)
-        self.n_epochs_ = [max((row["epoch"] for row in self.history_ if row["member"] == m and row["kept"]), default=0)
-                          for m in range(len(self.members_))]  # fmt: skip
-        self.best_ = {} if judge is None or valid is None else _means(judge(self._predict(valid)))
+            self.members_, self.history_, self.n_epochs_, self.best_ = [], [], [], {}
+            self._train(_Task(settings, loss, lists, held_out, judge, checkpoint, progress))
+        if judge is not None and valid is not None:
+            self.best_ = _means(judge(self._predict(valid)))
+
+    def _check_settings(self, settings: dict[str, Any]) -> None:
+        _check(settings)
+
+    def _train(self, task: _Task) -> None:
+        """Train the members, one for each seed."""
+        kept = task.open_checkpoint()
+        n_seeds, data = task.settings["n_seeds"], task.lists.data
+        for member in range(n_seeds):
+            seed = task.settings["seed"] + member
+            label = "training" if n_seeds == 1 else f"network {member + 1} of {n_seeds}"
+            build = partial(_network, task.settings, data.n_features, seed)
+            training = _Training(build, task, {"member": member}, seed, kept)
+            try:
+                training.run(label)
+            finally:  # also where the loss was not finite: the best weights so far are kept
+                self.members_.append(training.state.kept)
+                self.history_ += training.state.history
+                self.n_epochs_.append(training.state.best_epoch)
+                self._set_features(data.n_features, data.feature_names)
 
     def _loss(self, settings: dict[str, Any]) -> Loss:
         chosen = self.LOSS or settings.get("loss")
@@ -146,13 +162,21 @@ class _Network(Ranker):
                 "loss: expected a function (scores, batch) -> one value per query, or a name, got None"
             )
         function = chosen if callable(chosen) else LOSSES[as_choice("loss", chosen, LOSSES)]
-        own = set(type(self)().get_params()) | {"preset", "loss"}
+        own = set(type(self)().get_params()) | {"preset"}
         known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
-        given = {name: value for name, value in settings.items() if name not in own}
+        of_network = set(inspect.signature(NETWORKS[settings["network"]]).parameters) - {"n_features", "seed"}
+        given = {name: value for name, value in settings.items() if name not in own | of_network}
         for name in given:
             if name not in known:
-                raise ParameterError.unknown(f"setting of {type(self).__name__}", name, own | known)
+                raise ParameterError.unknown(f"setting of {type(self).__name__}", name, own | known | of_network)
         return partial(function, **given)
+
+    def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
+        """A score per document, in the caller's order. Without ``qid`` all rows are the candidates of one query."""
+        self._check_fitted()
+        if qid is None and not isinstance(X, RankingDataset) and self.has_queries_ and self.transform_.needs_queries:
+            logging.getLogger("tierank").info("scaling all rows as the candidate list of one query: no qid was given")
+        return super().predict(X, qid)
 
     def _predict(self, data: RankingDataset) -> Floats:
         settings = self._resolved()
@@ -312,8 +336,8 @@ class _Lists:
     def batch(self, queries: Tensor) -> tuple[Tensor, Batch]:
         """The features of some queries, and the queries as losses know them."""
         batch = self.whole.take(queries)
-        rows = self.data.features[self.order[batch.rows.numpy()]]
-        offsets = batch.offsets.numpy() if self.has_queries else None
+        rows = self.data.features[self.order[batch.rows.cpu().numpy()]]
+        offsets = batch.offsets.cpu().numpy() if self.has_queries else None
         return torch.from_numpy(self.transform.apply(rows, offsets)).to(self.device), batch
 
     def scores(self, network: nn.Module) -> Floats:
@@ -323,7 +347,7 @@ class _Lists:
         with torch.no_grad():
             for queries in self._chunks():
                 features, batch = self.batch(queries)
-                scores[self.order[batch.rows.numpy()]] = network(features, batch).double().cpu().numpy()
+                scores[self.order[batch.rows.cpu().numpy()]] = network(features, batch).double().cpu().numpy()
         return scores
 
     def _chunks(self) -> Iterator[Tensor]:
@@ -348,44 +372,66 @@ class _State:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass
+class _Task:
+    """What all trainings of one call of ``fit`` share."""
+
+    settings: dict[str, Any]
+    loss: Loss
+    lists: _Lists
+    valid: _Lists | None
+    judge: Judge | None
+    folder: Path | None  # of the checkpoint
+    progress: bool
+
+    def open_checkpoint(self) -> _Checkpoint | None:
+        """The checkpoint of this task, if one is asked for."""
+        return None if self.folder is None else _Checkpoint(self.folder, self.settings, self.lists, self.valid)
+
+
 class _Training:
-    """The training of one network."""
+    """The training of one network. ``place`` says which one it is: rows of the history begin with it."""
 
     def __init__(
         self,
         build: Callable[[], nn.Module],
-        loss: Loss,
-        lists: _Lists,
-        valid: _Lists | None,
-        judge: Judge | None,
-        settings: dict[str, Any],
-        member: int,
+        task: _Task,
+        place: dict[str, int],
+        seed: int,
         checkpoint: _Checkpoint | None,
     ) -> None:
-        self.loss, self.lists, self.valid, self.judge = loss, lists, valid, judge
-        self.settings, self.member, self.checkpoint = settings, member, checkpoint
+        self.task, self.settings, self.lists = task, task.settings, task.lists
+        self.place, self.seed, self.checkpoint = place, seed, checkpoint
         self.network = build()
+        settings, lists = task.settings, task.lists
+        self.parameters = list(self.network.parameters())
         adam = torch.optim.AdamW if settings["weight_decay"] else torch.optim.Adam
-        self.optimizer = adam(
-            self.network.parameters(), settings["learning_rate"], weight_decay=settings["weight_decay"]
-        )
+        rates = {"lr": settings["learning_rate"], "weight_decay": settings["weight_decay"]}
+        self.optimizer = adam(self.parameters, **rates, fused=True)  # a fifth of a step of few queries
         self.state = _State(kept=_copied(self.network))
-        self.teaching = torch.nonzero(lists.whole.n_tiers > 1).squeeze(1)
+        teaches = lists.whole.n_tiers > 1
+        if lists.weights is not None:
+            teaches &= lists.weights > 0
+        self.teaching = torch.nonzero(teaches).squeeze(1)
         if checkpoint is not None:
             checkpoint.read(self)
 
-    def run(self, progress: bool) -> None:
+    @property
+    def name(self) -> str:
+        """What the checkpoint calls this training."""
+        return "-".join(str(number) for number in self.place.values())
+
+    def run(self, label: str) -> None:
         """Epoch after epoch, until patience or epochs run out."""
         state, settings = self.state, self.settings
-        label = "training" if settings["n_seeds"] == 1 else f"network {self.member + 1} of {settings['n_seeds']}"
         saved = time.monotonic()
-        with Progress(label, settings["max_epochs"], show=progress, done=state.epoch) as shown:
+        with Progress(label, settings["max_epochs"], show=self.task.progress, done=state.epoch) as shown:
             while not state.finished:
                 state.epoch += 1
-                row = {"member": self.member, "epoch": state.epoch, "loss": self._learn()} | self._judged()
+                row = {**self.place, "epoch": state.epoch, "loss": self._learn()} | self._judged()
                 state.history.append(row)
                 shown.step(" ".join(f"{n} {v:.4f}" for n, v in row.items() if isinstance(v, float)))
-                impatient = self.judge is not None and state.epoch - state.best_epoch >= settings["patience"]
+                impatient = self.task.judge is not None and state.epoch - state.best_epoch >= settings["patience"]
                 state.finished = impatient or state.epoch >= settings["max_epochs"] or not len(self.teaching)
                 if self.checkpoint is not None and (state.finished or time.monotonic() - saved > _EVERY):
                     self.checkpoint.write(self)
@@ -394,36 +440,52 @@ class _Training:
     def _learn(self) -> float:
         """One pass over the queries, in an order that the seed and the epoch fix; returns the mean loss."""
         self.network.train()
-        generator = torch.Generator().manual_seed((self.settings["seed"] + self.member) * 1_000_003 + self.state.epoch)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.state.epoch)
         self.lists.whole.generator = generator
         order = self.teaching[torch.randperm(len(self.teaching), generator=generator)]
         total = 0.0
         for queries in torch.split(order, self.settings["queries_per_step"]) if len(order) else ():
             features, batch = self.lists.batch(queries)
-            values = self.loss(self.network(features, batch), batch)  # one per query
-            if not torch.isfinite(values).all():
+            values = self._values(features, batch)
+            if values.shape != (len(queries),) or not values.requires_grad:
+                self._refuse_shape(values, len(queries))
+            mean = float(values.detach().mean())
+            if not math.isfinite(mean) and not torch.isfinite(values).all():
                 self._refuse(queries[~torch.isfinite(values)][0])
             weighted = values if self.lists.weights is None else values * self.lists.weights[queries]
-            self.optimizer.zero_grad()
+            for parameter in self.parameters:
+                parameter.grad = None
             torch.autograd.backward(weighted.mean())
             if self.settings["clip_norm"] is not None:
-                nn.utils.clip_grad_norm_(self.network.parameters(), self.settings["clip_norm"])
+                _clip([p.grad for p in self.parameters if p.grad is not None], self.settings["clip_norm"])
             self.optimizer.step()
-            total += float(values.detach().sum())
+            total += mean * len(queries)
         return total / max(1, len(order))
+
+    def _values(self, features: Tensor, batch: Batch) -> Tensor:
+        """The loss of each query."""
+        return self.task.loss(self.network(features, batch), batch)
+
+    def _scores(self, valid: _Lists) -> Floats:
+        """The scores that the metrics judge."""
+        return valid.scores(self.network)
 
     def _judged(self) -> dict[str, Any]:
         """The metrics of this epoch on validation data; its weights are kept if they are the best."""
         state = self.state
-        if self.judge is None or self.valid is None:
+        if self.task.judge is None or self.task.valid is None:
             state.kept, state.best_epoch = _copied(self.network), state.epoch
             return {"kept": True}
-        row = _means(self.judge(self.valid.scores(self.network)))
+        row = _means(self.task.judge(self._scores(self.task.valid)))
         selection = Selection((), best=state.best)
         better = selection.is_better(list(row.values()))
         if better:
             state.best, state.best_epoch, state.kept = tuple(row.values()), state.epoch, _copied(self.network)
         return row | {"kept": better}
+
+    def _refuse_shape(self, values: Tensor, n_queries: int) -> None:
+        got = f"shape {tuple(values.shape)}" if values.requires_grad else "values that do not depend on the scores"
+        raise ParameterError(f"loss: expected one value per query, {n_queries} here, got {got}")
 
     def _refuse(self, query: Tensor) -> None:
         raise ParameterError(
@@ -445,7 +507,7 @@ class _Checkpoint:
 
     def write(self, training: _Training) -> None:
         """Replace what the folder holds, whole or not at all."""
-        self.done[str(training.member)] = training.state
+        self.done[training.name] = training.state
         tensors = {f"kept{m}.{name}": t for m, state in self.done.items() for name, t in state.kept.items()}
         tensors |= {f"now.{name}": t for name, t in training.network.state_dict().items()}
         for number, values in training.optimizer.state_dict()["state"].items():
@@ -454,7 +516,7 @@ class _Checkpoint:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self.folder) as fresh:
             fresh.mkdir()
-            described = {"identity": self.identity, "states": states, "member": training.member}
+            described = {"identity": self.identity, "states": states, "running": training.name}
             (fresh / "state.json").write_text(json.dumps(described))
             safetensors.torch.save_file({n: t.contiguous() for n, t in tensors.items()}, fresh / "state.safetensors")
 
@@ -466,7 +528,7 @@ class _Checkpoint:
         try:
             described = json.loads(file.read_text())
             tensors = safetensors.torch.load_file(self.folder / "state.safetensors")
-            identity, states, member = described["identity"], described["states"], described["member"]
+            identity, states, running = described["identity"], described["states"], described["running"]
             if identity != self.identity:
                 raise DataError(
                     f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
@@ -476,9 +538,9 @@ class _Checkpoint:
                 best = values.pop("best")
                 kept = _inside(tensors, f"kept{m}.")
                 self.done[m] = _State(**values, best=None if best is None else tuple(best), kept=kept)
-            if str(training.member) in self.done:
-                training.state = self.done[str(training.member)]
-            if member == training.member:
+            if training.name in self.done:
+                training.state = self.done[training.name]
+            if running == training.name:
                 training.network.load_state_dict(_inside(tensors, "now."))
                 state = training.optimizer.state_dict()
                 numbers = range(len(state["param_groups"][0]["params"]))
@@ -499,7 +561,15 @@ def _check(settings: dict[str, Any]) -> None:
     as_number("weight_decay", settings["weight_decay"], 0, 1e6)
     if settings["clip_norm"] is not None:
         as_positive("clip_norm", settings["clip_norm"])
-    as_choice("network", settings["network"], NETWORKS)
+    as_choice("network", settings["network"], [name for name in NETWORKS if name != "tier_rnn"])  # UrBoost's
+    if isinstance(settings["hidden"], str) or not isinstance(settings["hidden"], Sequence):
+        raise ParameterError(f"hidden: expected sizes of layers, such as (100, 50), got {settings['hidden']!r}")
+    try:
+        torch.device(settings["device"])
+    except (RuntimeError, TypeError):
+        raise ParameterError(
+            f"device: expected one that torch knows, such as 'cpu', got {settings['device']!r}"
+        ) from None
     as_choice("transform", settings["transform"], TRANSFORMS)
     as_limit("n_jobs", None if settings["n_jobs"] == -1 else settings["n_jobs"])
 
@@ -508,10 +578,16 @@ def _network(settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
     """The network that the settings describe, with the weights of this seed."""
     kind = NETWORKS[settings["network"]]
     takes = inspect.signature(kind).parameters
-    chosen = {
-        name: settings[name] for name in ("hidden", "activation", "output_activation", "dropout") if name in takes
-    }
+    chosen = {name: settings[name] for name in takes if name in settings and name != "seed"}
     return kind(n_features, **chosen, seed=seed).to(settings["device"])
+
+
+def _clip(gradients: list[Tensor], limit: float) -> None:
+    """Shorten the gradients, taken as one vector, to the limit."""
+    length = float(torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients])))
+    if length > limit:
+        for gradient in gradients:
+            gradient.mul_(limit / length)
 
 
 def _copied(network: nn.Module) -> Weights:
