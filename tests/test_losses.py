@@ -139,7 +139,7 @@ def test_bad_scores_and_settings():
         Batch([0, 2], [0, 1], gain="exp").gains
     with pytest.raises(ParameterError, match="expected a gain for every rating of the data, got none for 1"):
         Batch([0, 2], [0, 1], gain={0: 0}).gains
-    with pytest.raises(ParameterError, match="expected a finite gain from 0 on"):
+    with pytest.raises(ParameterError, match="expected finite gains that are not negative, got -1 for rating 1"):
         Batch([0, 2], [0, 1], gain=np.negative).gains
 
 

@@ -396,7 +396,7 @@ def test_data_that_cannot_be_used():
         UMartObjective(weights="gain").prepare([5000, 0], [0, 2])
     with pytest.raises(ParameterError, match="expected a gain for every rating of the data, got none for 2"):
         UMartObjective(gain={0: 0, 1: 1}).prepare([2, 0], [0, 2])
-    with pytest.raises(ParameterError, match="expected a finite gain from 0 on for each of 2 ratings"):
+    with pytest.raises(ParameterError, match="expected finite gains that are not negative, got -1 for rating 1"):
         UMartObjective(gain=lambda ratings: -ratings).prepare([2, 1], [0, 2])
     with pytest.raises(DataError, match="has no groups: expected"):
         UMartObjective()(np.zeros(2), lightgbm.Dataset(np.eye(2), [0, 1], params={"verbose": -1}).construct())

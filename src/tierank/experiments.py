@@ -16,7 +16,6 @@ from tierank.rankers import RANKERS
 from tierank.readers import read, write, write_scores
 from tierank.synth import make_ranking
 
-
 # The paper's four models and the baseline that they are compared to.
 _SHOWN = ("lambdamart", "umart", "urank", "uboost", "urboost")
 

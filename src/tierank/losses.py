@@ -22,7 +22,7 @@ others say that they cannot.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -30,15 +30,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn import functional
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_ratings
-from tierank.metrics import Gain
-from tierank.settings import as_choice, as_number, as_positive, as_whole
+from tierank.metrics import Gain, gain_levels
+from tierank.settings import as_number, as_positive, as_whole
 
 Loss = Callable[..., Tensor]
 
@@ -197,7 +197,9 @@ class Batch:
         if self._whole is not None:
             return self._whole.gains.index_select(0, self.rows)
         if self.gain != "exp2":
-            return torch.tensor(_gains(self.ratings.cpu().numpy(), self.gain), dtype=self.dtype, device=self.device)
+            return torch.tensor(
+                gain_levels(self.ratings.cpu().numpy(), self.gain), dtype=self.dtype, device=self.device
+            )
         tops = _highest(self.ratings, self.query, self.n_queries)
         units = (tops - _HIGHEST_RATING).clamp(min=0)[self.query]
         return (torch.exp2(self.ratings - units) - torch.exp2(-units)).to(self.dtype)
@@ -725,25 +727,6 @@ def _check(scores: Tensor, batch: Batch, **positive: float) -> None:
         )
     for name, value in positive.items():
         as_positive(name, value)
-
-
-def _gains(ratings: NDArray[np.float64], gain: Gain) -> NDArray[np.float64]:
-    """The gains of ratings: linear, from a mapping, or from a function of the user."""
-    if isinstance(gain, str):
-        as_choice("gain", gain, ["exp2", "linear"])
-        return ratings
-    levels, codes = np.unique(ratings, return_inverse=True)
-    if isinstance(gain, Mapping):
-        missing = [level for level in levels.tolist() if level not in gain]
-        if missing:
-            raise ParameterError(f"gain: expected a gain for every rating of the data, got none for {missing[0]:g}")
-        gains = np.array([gain[level] for level in levels.tolist()], dtype=np.float64)
-    else:
-        gains = np.asarray(gain(levels), dtype=np.float64)
-    if gains.shape != levels.shape or not (np.isfinite(gains) & (gains >= 0)).all():
-        raise ParameterError(f"gain: expected a finite gain from 0 on for each of {len(levels)} ratings, got {gains}")
-    values: NDArray[np.float64] = gains[codes]
-    return values
 
 
 def _edges(counts: Tensor) -> Tensor:

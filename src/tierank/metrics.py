@@ -15,6 +15,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_numbers
 from tierank.kernels.ranking import Ranking, cascade, discounted_sum, exp2_gains, highest, precision_sum, rank
+from tierank.settings import as_choice
 
 Floats = NDArray[np.float64]
 # From the ranked lists to one value per query.
@@ -310,7 +311,7 @@ class Judge:
         self.offsets, self.lengths = np.array(data.offsets, np.int64), data.lengths
         self.longest = int(self.lengths.max())
         ratings = _plain(data.ratings)
-        levels = _levels(ratings, self.rule.gain)
+        levels = gain_levels(ratings, self.rule.gain)
         # Documents are kept in the order in which ties are broken, so that ranking them is one stable sort.
         self._order = _tie_order(data, levels, self.rule.ties)
         self.ratings, self._levels = self._arrange(ratings), self._arrange(levels)
@@ -448,9 +449,10 @@ def _as_names(metrics: str | Iterable[str] | None, rule: Rule) -> list[str]:
     return names
 
 
-def _levels(ratings: Floats, gain: Gain) -> Floats:
+def gain_levels(ratings: Floats, gain: Gain) -> Floats:
     """What gains are made of: the rating where the gain has a name, else the gain itself."""
     if isinstance(gain, str):
+        as_choice("gain", gain, _GAINS)
         return ratings
     unique, codes = np.unique(ratings, return_inverse=True)
     if isinstance(gain, Mapping):

@@ -13,7 +13,6 @@ objective; copies carry the settings, and make themselves ready with labels, gro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,11 +20,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.inputs import as_ratings, as_weights
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.umart import umart_gradients
-from tierank.metrics import Gain
+from tierank.metrics import Gain, gain_levels
 from tierank.settings import as_choice, as_limit, as_positive
 
 Floats = NDArray[np.float64]
@@ -247,19 +246,7 @@ def _gains(ratings: Floats, gain: Gain, tops: Floats) -> Floats:
     if gain == "exp2":
         with np.errstate(over="ignore", under="ignore"):
             return np.exp2(ratings - tops) - np.exp2(-tops)
-    if gain == "linear":
-        return ratings
-    levels, codes = np.unique(ratings, return_inverse=True)
-    if isinstance(gain, Mapping):
-        missing = [level for level in levels.tolist() if level not in gain]
-        if missing:
-            raise ParameterError(f"gain: expected a gain for every rating of the data, got none for {missing[0]:g}")
-        values = np.array([gain[level] for level in levels.tolist()], dtype=np.float64)
-    else:
-        values = np.asarray(gain(levels), dtype=np.float64)
-    if values.shape != levels.shape or not (np.isfinite(values) & (values >= 0)).all():
-        raise ParameterError(f"gain: expected a finite gain from 0 on for each of {len(levels)} ratings, got {values}")
-    return values[codes]
+    return gain_levels(ratings, gain)
 
 
 def _discounts(offsets: NDArray[np.int64]) -> Floats:

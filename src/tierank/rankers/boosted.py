@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.losses import Batch, stepwise_urank, urank
-from tierank.metrics import Gain, Rule
 from tierank.networks import TierRNN
 from tierank.rankers.base import Ranker, Selection, _constructed, _encoded
 from tierank.rankers.neural import (
@@ -186,34 +185,10 @@ class UBoost(_Boosted):
         n_learners: int = 5,
         coefficient: float = 1.0,
         base: Ranker | None = None,
-        network: str = "mlp",
-        hidden: Sequence[int] = (100, 50),
-        activation: str = "relu",
-        output_activation: str | None = None,
-        dropout: float = 0.0,
-        transform: str = "query_minmax",
-        gain: Gain = "exp2",
-        queries_per_step: int = 8,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        clip_norm: float | None = 5.0,
-        max_epochs: int = 200,
-        select_by: str | Sequence[str] = ("ndcg@10",),
-        patience: int = 20,
-        rule: str | Rule = "tierank",
-        n_seeds: int = 1,
-        preset: str | None = None,
-        device: str = "cpu",
-        n_jobs: int | None = None,
-        seed: int = 0,
+        **settings: Any,
     ) -> None:
+        super().__init__(**settings)
         self.n_learners, self.coefficient, self.base = n_learners, coefficient, base
-        self.network, self.hidden, self.activation = network, hidden, activation
-        self.output_activation, self.dropout, self.transform, self.gain = output_activation, dropout, transform, gain
-        self.queries_per_step, self.learning_rate, self.weight_decay = queries_per_step, learning_rate, weight_decay
-        self.clip_norm, self.max_epochs, self.select_by, self.patience = clip_norm, max_epochs, select_by, patience
-        self.rule, self.n_seeds, self.preset, self.device = rule, n_seeds, preset, device
-        self.n_jobs, self.seed = n_jobs, seed
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
         super()._check_settings(settings)
@@ -302,33 +277,15 @@ class UrBoost(_Boosted):
         coefficient: float = 1.0,
         pooling: str = "max",
         score_from: str = "both",
-        network: str = "mlp",
-        hidden: Sequence[int] = (100, 50),
-        activation: str = "relu",
-        dropout: float = 0.0,
-        transform: str = "query_minmax",
-        gain: Gain = "exp2",
-        queries_per_step: int = 8,
-        learning_rate: float = 1e-3,
-        weight_decay: float = 0.0,
-        clip_norm: float | None = 5.0,
-        max_epochs: int = 200,
-        select_by: str | Sequence[str] = ("ndcg@10",),
-        patience: int = 20,
-        rule: str | Rule = "tierank",
-        n_seeds: int = 1,
-        preset: str | None = None,
-        device: str = "cpu",
-        n_jobs: int | None = None,
-        seed: int = 0,
+        **settings: Any,
     ) -> None:
-        self.n_learners, self.coefficient = n_learners, coefficient
-        self.pooling, self.score_from = pooling, score_from
-        self.network, self.hidden, self.activation, self.dropout = network, hidden, activation, dropout
-        self.transform, self.gain, self.queries_per_step = transform, gain, queries_per_step
-        self.learning_rate, self.weight_decay, self.clip_norm = learning_rate, weight_decay, clip_norm
-        self.max_epochs, self.select_by, self.patience, self.rule = max_epochs, select_by, patience, rule
-        self.n_seeds, self.preset, self.device, self.n_jobs, self.seed = n_seeds, preset, device, n_jobs, seed
+        super().__init__(**settings)
+        self.n_learners, self.coefficient, self.pooling, self.score_from = n_learners, coefficient, pooling, score_from
+
+    def _check_settings(self, settings: dict[str, Any]) -> None:
+        super()._check_settings(settings)
+        if settings["output_activation"] is not None:
+            raise ParameterError("output_activation: the recurrent network has none: expected None")
 
     def _first_network(self, settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
         names = ("hidden", "activation", "dropout", "pooling", "score_from")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,16 +64,27 @@ _PAPER = {
 class _Trees(Ranker):
     """Boosted trees. A subclass says which objective they follow."""
 
-    n_trees: int
-    learning_rate: float
-    n_leaves: int
-    min_documents: int
-    select_by: str | Sequence[str]
-    patience: int
-    rule: str | Rule
-    n_jobs: int | None
-    seed: int
     _loaded_: lightgbm.Booster | None
+
+    def __init__(
+        self,
+        *,
+        n_trees: int = 500,
+        learning_rate: float = 0.05,
+        n_leaves: int = 15,
+        min_documents: int = 20,
+        select_by: str | Sequence[str] = ("ndcg@10",),
+        patience: int = 50,
+        rule: str | Rule = "tierank",
+        preset: str | None = None,
+        n_jobs: int | None = None,
+        seed: int = 0,
+        **lightgbm: Any,
+    ) -> None:
+        self.n_trees, self.learning_rate, self.n_leaves = n_trees, learning_rate, n_leaves
+        self.min_documents, self.select_by, self.patience, self.rule = min_documents, select_by, patience, rule
+        self.preset, self.n_jobs, self.seed = preset, n_jobs, seed
+        self.set_params(**lightgbm)
 
     def importance(self, kind: str = "gain") -> Floats:
         """How much each feature was used: by ``"gain"`` of its splits, or by the number of them (``"split"``)."""
@@ -87,9 +99,9 @@ class _Trees(Ranker):
         gains = self.importance("gain")
         return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
 
+    @abstractmethod
     def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
         """Our objective, or None for LightGBM's own lambdarank."""
-        raise NotImplementedError
 
     def _fit(
         self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
@@ -233,29 +245,12 @@ class UMart(_Trees):
         truncation: int | None = None,
         idcg_at: int | None = None,
         gain: Gain = "exp2",
-        n_trees: int = 500,
         learning_rate: float = 0.1,
-        n_leaves: int = 15,
-        min_documents: int = 20,
-        select_by: str | Sequence[str] = ("ndcg@10",),
-        patience: int = 50,
-        rule: str | Rule = "tierank",
-        preset: str | None = None,
-        n_jobs: int | None = None,
-        seed: int = 0,
-        **lightgbm: Any,
+        **settings: Any,
     ) -> None:
+        super().__init__(learning_rate=learning_rate, **settings)
         self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
         self.truncation, self.idcg_at, self.gain = truncation, idcg_at, gain
-        self.n_trees, self.learning_rate, self.n_leaves, self.min_documents = (
-            n_trees,
-            learning_rate,
-            n_leaves,
-            min_documents,
-        )
-        self.select_by, self.patience, self.rule, self.preset = select_by, patience, rule, preset
-        self.n_jobs, self.seed = n_jobs, seed
-        self.set_params(**lightgbm)
 
     def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
         names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "n_jobs")
@@ -271,31 +266,6 @@ class LambdaMART(_Trees):
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
-
-    def __init__(
-        self,
-        *,
-        n_trees: int = 500,
-        learning_rate: float = 0.05,
-        n_leaves: int = 15,
-        min_documents: int = 20,
-        select_by: str | Sequence[str] = ("ndcg@10",),
-        patience: int = 50,
-        rule: str | Rule = "tierank",
-        preset: str | None = None,
-        n_jobs: int | None = None,
-        seed: int = 0,
-        **lightgbm: Any,
-    ) -> None:
-        self.n_trees, self.learning_rate, self.n_leaves, self.min_documents = (
-            n_trees,
-            learning_rate,
-            n_leaves,
-            min_documents,
-        )
-        self.select_by, self.patience, self.rule, self.preset = select_by, patience, rule, preset
-        self.n_jobs, self.seed = n_jobs, seed
-        self.set_params(**lightgbm)
 
     def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
         ratings = train.ratings
@@ -374,7 +344,7 @@ class _Run:
         gradients = None
         if objective is not None:
             objective.prepare(ratings, offsets, None if weight is None else weight[order])
-            gradients = lambda scores, _: objective.gradients(scores)  # noqa: E731
+            gradients = objective
         held_out = None
         if valid is not None:
             rows = _Rows(valid.features, np.arange(valid.n_documents))
