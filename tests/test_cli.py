@@ -173,7 +173,7 @@ def test_demo(tmp_path, capsys):
         (["describe"], "the following arguments are required: DATA; see tierank describe --help"),
         (["describe", "{}/none.txt"], "none.txt: expected a file, got nothing there"),
         (["describe", "{}"], "expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt"),
-        (["evaluate", "{}/data.txt", "{}/none"], "No such file or directory"),
+        (["evaluate", "{}/data.txt", "{}/none"], "none: expected a file of scores, got nothing there"),
         (["evaluate", "{}/data.txt", "{}/data.txt"], "fields, got 8"),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--metric", "ndgc@5"], "did you mean 'ndcg'?"),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--rule", "lightgmb"], "did you mean 'lightgbm'?"),

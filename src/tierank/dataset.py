@@ -202,6 +202,20 @@ class RankingDataset:
             document_texts=None if self.document_texts is None else self.document_texts.take(self._row_numbers(rows)),
         )
 
+    def with_features(self, features: NDArray[np.float32], names: tuple[str, ...] | None) -> RankingDataset:
+        """The same documents with other features."""
+        return RankingDataset.from_parts(
+            np.ascontiguousarray(features),
+            self._ratings,
+            self.offsets,
+            self.query_ids,
+            source_rows=self._source_rows,
+            row_weight=self.row_weight,
+            query_weight=self.query_weight,
+            feature_names=names,
+            document_texts=self.document_texts,
+        )
+
     def split(self, *shares: float, seed: int = 0) -> list[RankingDataset]:
         """Parts of whole queries, drawn at random: ``train, test = data.split(0.8, 0.2)``.
 

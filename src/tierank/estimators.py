@@ -37,11 +37,13 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
         """The data with the features that were learned from, in that order."""
         names = getattr(self, "feature_names_in_", None)
         if names is not None and is_table(X):
-            missing = [name for name in names if name not in column_names(X)]
-            if missing:
-                raise DataError(f"X: expected the column {missing[0]!r}, which fit had, got none")
+            _check_columns(names, column_names(X))
             X = X.select(list(names)) if hasattr(X, "select") and not hasattr(X, "loc") else X[list(names)]
         data = as_dataset(X, None, qid)
+        if names is not None and data.feature_names is not None and data.feature_names != tuple(names):
+            _check_columns(names, data.feature_names)
+            columns = [data.feature_names.index(name) for name in names]
+            data = data.with_features(data.features[:, columns], tuple(names))
         self._check_same_features(data, self.n_features_in_, None if names is None else tuple(names))
         return data
 
@@ -57,6 +59,12 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
             raise DataError(
                 f"X: expected the features in the order {', '.join(names[:5])}, ..., got {other!r} out of place"
             )
+
+
+def _check_columns(wanted: Sequence[str], given: Sequence[str]) -> None:
+    missing = next((name for name in wanted if name not in given), None)
+    if missing is not None:
+        raise DataError(f"X: expected the column {missing!r}, which fit had, got none")
 
 
 def as_dataset(X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:

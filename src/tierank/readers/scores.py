@@ -24,6 +24,8 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
     ==========================================  ==========================================================
     """
     path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: expected a file of scores, got nothing there")
     if path.suffix == ".npy":
         return _checked(_array(path), path, data)
     lines = path.read_bytes().decode(errors="replace").splitlines()
