@@ -132,6 +132,10 @@ class RankingDataset:
     @property
     def ratings(self) -> NDArray[np.float64]:
         """The rating of each document."""
+        return self.check_rated()
+
+    def check_rated(self) -> NDArray[np.float64]:
+        """The ratings, or an error where there are none: to ask before the work starts."""
         if self._ratings is None:
             raise DataError(
                 "this data set has no ratings: expected y when it was built, or a rating column in its file"

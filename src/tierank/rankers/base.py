@@ -73,7 +73,7 @@ class Ranker(Estimator):
                 f"{type(self).__name__} requires y to be passed, but the target y is None: give the ratings"
             )
         train = as_dataset(X, y, qid, row_weight=row_weight, query_weight=query_weight)
-        train.ratings  # noqa: B018  (an error here, not in the middle of training, if there are none)
+        train.check_rated()
         held_out = None if valid is None else _as_valid(valid)
         if held_out is not None:
             self._check_same_features(held_out, train.n_features, train.feature_names)
@@ -412,5 +412,5 @@ def _as_valid(valid: RankingDataset | Sequence[Any]) -> RankingDataset:
         data = RankingDataset(*valid)
     else:
         raise DataError("valid: expected a RankingDataset, or (X, y, qid)")
-    data.ratings  # noqa: B018  (an error where there are none)
+    data.check_rated()
     return data
