@@ -10,7 +10,7 @@ help:
 	@echo "make test     all tests"
 	@echo "make check    ruff and mypy, as CI runs them"
 	@echo "make format   ruff format and safe fixes"
-	@echo "make bench    the benchmark tables (half an hour)"
+	@echo "make bench    the benchmark tables (an hour)"
 	@echo "make install  set up .venv alone"
 	@echo "make clean    remove .venv and every cache"
 
@@ -43,6 +43,10 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.gradients
 	$(BIN)/python -m benchmarks.trees
 	$(BIN)/python -m benchmarks.networks
+	$(BIN)/python -m benchmarks.scoring
+	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.contract
+	$(BIN)/python -m benchmarks.faults
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

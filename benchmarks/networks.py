@@ -10,7 +10,7 @@ CPU time on one thread. All take turns in every round, and the best round of eac
 2. An epoch of training: the loop of ``URank`` beside one-query steps with Algorithm 1, and beside batches that are
    padded to their longest query. All have the same network, Adam and clipping. The others find their features scaled,
    sorted and cut into queries; ``URank`` scales as it goes, and finds non-finite losses.
-3. The same loop with p-ListMLE.
+3. The same loop with p-ListMLE, and with the recurrent network of urBoost.
 4. Peak memory of an epoch on one query of 60,000 documents, in a process of its own.
 """
 
@@ -34,7 +34,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from benchmarks.readers import peak_memory
-from tierank import PListMLE, RankingDataset, URank, make_ranking
+from tierank import PListMLE, RankingDataset, URank, UrBoost, make_ranking
 from tierank.losses import LOSSES, Batch
 from tierank.networks import MLP
 from tierank.report import Table
@@ -248,6 +248,12 @@ def measure_epochs(data: RankingDataset, hidden: tuple[int, ...], rounds: int, n
     ours |= {
         f"{ranker.__name__}, {size} queries a step": Loop(ranker, data, hidden, size)
         for ranker in (URank, PListMLE)
+        for size in sizes
+    }
+    ours |= {
+        f"UrBoost, its recurrent network, {size} queries a step": Loop(
+            partial(UrBoost, n_learners=1), data, hidden, size
+        )
         for size in sizes
     }
     best = dict.fromkeys([*peers, *ours], np.inf)

@@ -12,7 +12,7 @@ import tierank
 from tierank import DataError, ListNet, ParameterError, RankingDataset, UMart, URank
 from tierank.losses import LOSSES, Batch, stepwise_urank
 from tierank.networks import NETWORKS, TierRNN
-from tierank.rankers import boosted, neural
+from tierank.rankers import base, boosted, neural
 from tierank.rankers.boosted import UBoost, UrBoost
 
 QUICK = {"max_epochs": 4, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
@@ -176,7 +176,7 @@ def test_one_learner_is_urank(halves):
 def test_seeds_are_boosted_one_by_one_and_averaged(data, kind, tmp_path):
     single = [kind(**QUICK, n_learners=2, seed=seed).fit(data).predict(data) for seed in (5, 6)]
     both = kind(**QUICK, n_learners=2, seed=5, n_seeds=2).fit(data)
-    expected = neural._mean_of_standardised(single, data)
+    expected = base.mean_of_standardised(single, data)
     np.testing.assert_allclose(both.predict(data), expected, rtol=1e-12)
     both.save(tmp_path / "model")
     np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(data), both.predict(data))
@@ -272,10 +272,14 @@ def test_a_damaged_base_is_refused(data, tmp_path):
     UBoost(base=UMart(n_trees=2, n_jobs=1), **QUICK, n_learners=2).fit(data).save(tmp_path / "model")
     file = tmp_path / "model" / "model.json"
     described = json.loads(file.read_text())
-    for change in ({"ranker": "Nothing", "settings": {}}, {"ranker": "UMart"}, 5):
+    for change, message in (
+        ({"ranker": "Nothing", "settings": {}}, "expected settings of UBoost, got others: 'Nothing'"),
+        ({"ranker": "UMart"}, "expected base to be a ranker with its settings, got a damaged description"),
+        (5, "expected base to be a ranker with its settings, got a damaged description"),
+    ):
         settings = {**described["settings"], "base": change}
         file.write_text(json.dumps({**described, "settings": settings}))
-        with pytest.raises(DataError, match="expected a base ranker and its settings, got a damaged description"):
+        with pytest.raises(DataError, match=message):
             tierank.load(tmp_path / "model")
     file.write_text(json.dumps({**described, "fitted": {**described["fitted"], "base": None}}))
     with pytest.raises(DataError, match="got a damaged description"):
@@ -386,7 +390,7 @@ def test_progress_says_which_learner(data, capsys):
         (UBoost, {"n_learners": 0}, "n_learners: expected a whole number from 1 on, got 0"),
         (UrBoost, {"n_learners": 1.5}, r"n_learners: expected a whole number from 1 on, got 1\.5"),
         (UBoost, {"coefficient": 0}, "coefficient: expected a finite number above 0, got 0"),
-        (UBoost, {"base": 5}, r"base: expected a ranker of tierank, such as UMart\(\), or None for URank, got 5"),
+        (UBoost, {"base": 5}, r"base: expected a ranker of tierank, such as UMart\(\), or None, got 5"),
         (UBoost, {"base": UMart}, "base: expected a ranker of tierank, such as"),
         (UBoost, {"network": "mpl"}, r"unknown network 'mpl': did you mean 'mlp'\?"),
         (UrBoost, {"pooling": "maxx"}, r"unknown pooling 'maxx': did you mean 'max'\?"),

@@ -155,14 +155,19 @@ def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
 
 
 def test_demo(tmp_path, capsys):
-    code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo", "--queries", 60)
+    code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo", "--queries", 30)
     assert code == 0
     assert "umart" in out
-    assert (tmp_path / "demo" / "umart" / "model.json").exists()
+    found = tierank.Run.open(tmp_path / "demo" / "run")
+    assert found.systems == ("lambdamart", "umart", "urank", "uboost", "urboost")
+    assert tierank.load(found.model("urboost", 0, 0)).best_
+    assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
+    assert (tmp_path / "demo" / "improvement.png").exists()
     commands = [line.split() for line in out.splitlines() if line.startswith("  tierank ")]
-    assert len(commands) == 4
+    assert len(commands) == 6
     for command in commands:  # what the demo says can be done is done
-        assert run(capsys, *command[1:])[0] == 0
+        fewer = ["--seeds", "1", "--jobs", "1"] if command[1] == "cv" else []
+        assert run(capsys, *command[1:], *fewer)[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -215,3 +220,100 @@ def test_a_closed_pipe_is_no_error(files):
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout == "{\n"
     assert "Error" not in done.stderr
+
+
+def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
+    for number, part in enumerate(
+        tierank.make_ranking(30, n_features=4, mean_length=8, max_length=12).split(*[0.2] * 5)
+    ):
+        tierank.write(part, tmp_path / f"S{number + 1}.txt")
+    out = tmp_path / "run"
+    command = ["cv", "lambdamart", "small=umart,n_leaves=4,window=null", "--data", str(tmp_path), "--out", str(out)]
+    command += ["--set", "n_trees=3", "--jobs", "1", "--select", "ndcg@3,ndcg@10", "--metric", "ndcg@3"]
+    assert cli.main(command) == 0
+    shown = capsys.readouterr()
+    assert "small" in shown.out
+    assert "means over the test queries of 5 folds; one seed" in shown.out
+    assert (out / "table.md").read_text().startswith("**")
+    assert (out / "improvement.svg").exists()
+    settings = json.loads((out / "pieces" / "small" / "fold1-seed0" / "piece.json").read_text())["settings"]
+    assert (settings["n_leaves"], settings["window"], settings["n_trees"]) == (4, None, 3)
+    assert settings["select_by"] == ["ndcg@3", "ndcg@10"]
+    assert cli.main(["cv", "--out", str(out), "--baseline", "small", "--metric", "ndcg@1", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["comparison"]["baseline"] == "small"
+    assert list(found["comparison"]["systems"]["lambdamart"]) == ["ndcg@1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["umrat", "--data", "x"], "unknown ranker 'umrat': did you mean 'umart'?"),
+        (["umart", "umart", "--data", "x"], "expected each name once, got 'umart' twice; name one: other=umart"),
+        (["umart"], "expected --data: a folder of folds, or a file to be cut in five"),
+        (["umart", "--data", "x", "--paper", "oshumed"], "unknown paper 'oshumed': did you mean 'ohsumed'?"),
+        (["umart,depth=3", "--data", "x"], "expected a file, got nothing there"),
+        ([], "expected the folder of a run, with run.json in it, got none"),
+    ],
+)
+def test_cv_refuses_in_one_line(tmp_path, capsys, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["cv", *arguments, "--out", "run"]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_leaking_protocol_says_so_twice(tmp_path, capsys):
+    tierank.write(tierank.make_ranking(30, n_features=4, mean_length=8, max_length=12), tmp_path / "data.txt")
+    command = [
+        "cv",
+        "umart",
+        "--set",
+        "n_trees=2",
+        "--data",
+        str(tmp_path / "data.txt"),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    assert cli.main([*command, "--protocol", "lightgbm", "--jobs", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "WARNING: protocol lightgbm LEAKS" in shown.err
+    assert "protocol lightgbm LEAKS" in shown.out
+
+
+def test_tune_writes_settings_that_train_takes(tmp_path, capsys):
+    train, valid = tierank.make_ranking(30, n_features=4, mean_length=8, max_length=12).split(0.6, 0.4)
+    tierank.write(train, tmp_path / "train.txt")
+    tierank.write(valid, tmp_path / "valid.txt")
+    found = tmp_path / "found.json"
+    files = ["--data", str(tmp_path / "train.txt"), "--valid", str(tmp_path / "valid.txt")]
+    assert cli.main(["tune", "umart", *files, "--trials", "3", "--set", "n_trees=4", "--out", str(found)]) == 0
+    assert "best of 3: ndcg@10" in capsys.readouterr().err
+    settings = json.loads(found.read_text())["settings"]
+    files = ["--train", str(tmp_path / "train.txt"), "--valid", str(tmp_path / "valid.txt")]
+    assert cli.main(["train", "umart", *files, "--settings", str(found), "--out", str(tmp_path / "model")]) == 0
+    loaded = tierank.load(tmp_path / "model")
+    assert {name: loaded.get_params()[name] for name in settings} == settings
+    assert settings["n_trees"] == 4
+    capsys.readouterr()
+    assert cli.main(["train", "urank", *files, "--settings", str(found), "--out", str(tmp_path / "other")]) == 2
+    assert "expected settings of urank, got those of umart" in capsys.readouterr().err
+    assert cli.main(["tune", "umart", "--data", str(tmp_path / "train.txt"), "--out", str(found)]) == 2
+    assert "expected --valid F beside a file of training data" in capsys.readouterr().err
+
+
+def test_a_comparison_can_be_kept_as_a_run(tmp_path, capsys):
+    data = tierank.make_ranking(12, n_features=4, mean_length=8, max_length=12)
+    tierank.write(data, tmp_path / "test.txt")
+    tierank.write_scores(tmp_path / "good.scores", data.restore(data.ratings))
+    tierank.write_scores(tmp_path / "bad.scores", -data.restore(data.ratings))
+    scores = [f"bad={tmp_path / 'bad.scores'}", f"good={tmp_path / 'good.scores'}"]
+    command = ["compare", str(tmp_path / "test.txt"), *scores, "--out", str(tmp_path / "run")]
+    assert cli.main(command) == 0
+    kept = tierank.Run.open(tmp_path / "run")
+    assert kept.kind == "compare"
+    assert kept.comparison.mean("good", "ndcg@10") == 1.0
+    capsys.readouterr()
+    assert cli.main(command) == 2
+    assert "expected a new folder, got one with a run in it" in capsys.readouterr().err

@@ -28,14 +28,21 @@ LAYERS = [
     "losses",
     "networks",
     "objectives",
+    "export",
     "rankers",
     "description",
     "evaluation",
+    "validation",
+    "explain",
     "experiments",
     "report",
     "cli",
 ]
-HOMES = {"numba": {"kernels"}, "torch": {"losses", "networks", "rankers"}, "lightgbm": {"rankers"}}
+HOMES = {
+    "numba": {"kernels"},
+    "torch": {"losses", "networks", "rankers", "objectives", "explain"},
+    "lightgbm": {"rankers", "explain"},
+}
 
 
 def modules():

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import tierank
-from tierank import DataError, LambdaMART, ParameterError, UMart
+from tierank import DataError, LambdaMART, ParameterError, UMart, URank, make_ranking
 from tierank.evaluation import paired_p
+from tierank.objectives import UMartObjective
 from tierank.rankers import trees
 
 
@@ -176,3 +177,44 @@ def test_umart_is_no_worse_than_lambdamart_on_real_data(real_data, name):
     pooled = np.concatenate(differences)
     pooled = pooled[np.isfinite(pooled)]
     assert pooled.mean() > 0 or paired_p(pooled) > 0.05
+
+
+def test_trees_go_on_from_the_scores_of_a_base(tmp_path):
+    train, valid, test = make_ranking(90, n_features=6, mean_length=12, max_length=20, seed=3).split(0.5, 0.25, 0.25)
+    ranker = UMart(base=URank(max_epochs=5, n_jobs=1), n_trees=10, n_jobs=1).fit(train, valid=valid)
+    alone = URank(max_epochs=5, n_jobs=1).fit(train, valid=valid)
+    base = alone.predict(test)
+    np.testing.assert_array_equal(ranker.base_.predict(test), base)
+    own = lightgbm.Booster(model_str=ranker.model_text_).predict(test.features, raw_score=True)
+    np.testing.assert_array_equal(ranker.predict(test), base + own)
+
+    # The first tree by hand: a regression tree on the gradient and hessian of uMart at the scores of the base.
+    data = lightgbm.Dataset(train.features, train.ratings, group=train.lengths, init_score=alone.predict(train))
+    objective = UMartObjective(n_jobs=1)
+    settings = {"num_leaves": 15, "learning_rate": 0.1, "verbosity": -1, "feature_pre_filter": False, "num_threads": 1}
+    booster = lightgbm.Booster(settings | {"objective": "none"}, data)
+    booster.update(fobj=lambda scores, _: objective.prepare(train.ratings, train.offsets).gradients(scores))
+    first = lightgbm.Booster(model_str=ranker.model_text_).predict(test.features, raw_score=True, num_iteration=1)
+    np.testing.assert_allclose(booster.predict(test.features, raw_score=True), first, rtol=1e-6, atol=1e-9)
+
+    ranker.save(tmp_path / "model")
+    loaded = tierank.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(test), ranker.predict(test))
+    assert loaded.get_params()["base__max_epochs"] == 5
+
+
+def test_trees_with_a_base_resume_to_the_same_model(tmp_path):
+    train, valid = make_ranking(60, n_features=6, mean_length=12, max_length=20, seed=4).split(0.6, 0.4)
+    whole = LambdaMART(base=URank(max_epochs=3, n_jobs=1), n_trees=70, n_jobs=1).fit(train, valid=valid)
+    half = LambdaMART(base=URank(max_epochs=3, n_jobs=1), n_trees=70, n_jobs=1)
+    half.fit(train, valid=valid, checkpoint=tmp_path / "kept")
+    again = LambdaMART(base=URank(max_epochs=3, n_jobs=1), n_trees=70, n_jobs=1)
+    again.fit(train, valid=valid, checkpoint=tmp_path / "kept")
+    assert again.model_text_ == whole.model_text_
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["base", "trees"]
+
+
+def test_base_must_be_a_ranker():
+    data = make_ranking(10, n_features=3, mean_length=8, max_length=10)
+    with pytest.raises(ParameterError, match="base: expected a ranker of tierank"):
+        UMart(base="urank").fit(data)

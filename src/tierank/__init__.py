@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tierank.dataset import RankingDataset as RankingDataset
     from tierank.description import Description as Description
+    from tierank.description import Profile as Profile
     from tierank.description import describe as describe
+    from tierank.description import profile as profile
     from tierank.errors import DataError as DataError
     from tierank.errors import NotFittedError as NotFittedError
     from tierank.errors import ParameterError as ParameterError
@@ -18,6 +20,16 @@ if TYPE_CHECKING:
     from tierank.evaluation import Evaluation as Evaluation
     from tierank.evaluation import compare as compare
     from tierank.evaluation import evaluate as evaluate
+    from tierank.experiments import Run as Run
+    from tierank.experiments import Tuning as Tuning
+    from tierank.experiments import cross_validate as cross_validate
+    from tierank.experiments import tune as tune
+    from tierank.explain import Explanation as Explanation
+    from tierank.explain import explain_pair as explain_pair
+    from tierank.explain import explain_query as explain_query
+    from tierank.export import TARGETS as TARGETS
+    from tierank.export import Proof as Proof
+    from tierank.export import verify as verify
     from tierank.losses import LOSSES as LOSSES
     from tierank.metrics import METRICS as METRICS
     from tierank.metrics import RULES as RULES
@@ -25,8 +37,10 @@ if TYPE_CHECKING:
     from tierank.metrics import Rule as Rule
     from tierank.networks import NETWORKS as NETWORKS
     from tierank.objectives import OBJECTIVES as OBJECTIVES
+    from tierank.objectives import check_gradient as check_gradient
     from tierank.rankers import RANKERS as RANKERS
     from tierank.rankers import ApproxNDCG as ApproxNDCG
+    from tierank.rankers import Blend as Blend
     from tierank.rankers import LambdaLoss as LambdaLoss
     from tierank.rankers import LambdaMART as LambdaMART
     from tierank.rankers import ListMLE as ListMLE
@@ -35,6 +49,7 @@ if TYPE_CHECKING:
     from tierank.rankers import NetworkRanker as NetworkRanker
     from tierank.rankers import PListMLE as PListMLE
     from tierank.rankers import RankNet as RankNet
+    from tierank.rankers import TreeRanker as TreeRanker
     from tierank.rankers import UBoost as UBoost
     from tierank.rankers import UMart as UMart
     from tierank.rankers import URank as URank
@@ -48,8 +63,12 @@ if TYPE_CHECKING:
     from tierank.readers import write_qrels as write_qrels
     from tierank.readers import write_run as write_run
     from tierank.readers import write_scores as write_scores
+    from tierank.report.page import write_report as write_report
+    from tierank.report.profile import write_profile as write_profile
     from tierank.synth import make_ranking as make_ranking
     from tierank.transforms import TRANSFORMS as TRANSFORMS
+    from tierank.validation import QueryKFold as QueryKFold
+    from tierank.validation import scorer as scorer
 
 __version__ = "0.1.0"
 
@@ -57,6 +76,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "LOSSES": "losses",
     "NETWORKS": "networks",
+    "TARGETS": "export",
     "TRANSFORMS": "transforms",
     "METRICS": "metrics",
     "OBJECTIVES": "objectives",
@@ -70,6 +90,7 @@ _HOMES = {
     "LambdaMART": "rankers",
     "NotFittedError": "errors",
     "ApproxNDCG": "rankers",
+    "Blend": "rankers",
     "LambdaLoss": "rankers",
     "ListMLE": "rankers",
     "ListNet": "rankers",
@@ -81,19 +102,36 @@ _HOMES = {
     "UrBoost": "rankers",
     "MDPRank": "rankers",
     "ParameterError": "errors",
+    "Proof": "export",
+    "QueryKFold": "validation",
     "RankingDataset": "dataset",
     "Rule": "metrics",
     "TierankError": "errors",
+    "TreeRanker": "rankers",
     "UMart": "rankers",
+    "check_gradient": "objectives",
     "compare": "evaluation",
+    "Run": "experiments",
+    "Tuning": "experiments",
+    "cross_validate": "experiments",
+    "tune": "experiments",
     "describe": "description",
+    "Explanation": "explain",
+    "explain_pair": "explain",
+    "explain_query": "explain",
+    "Profile": "description",
+    "profile": "description",
+    "write_profile": "report.profile",
+    "write_report": "report.page",
     "evaluate": "evaluation",
     "load": "rankers",
     "make_ranking": "synth",
     "read": "readers",
     "read_fold": "readers",
     "read_scores": "readers",
+    "scorer": "validation",
     "to_arrow": "readers",
+    "verify": "export",
     "write": "readers",
     "write_qrels": "readers",
     "write_run": "readers",

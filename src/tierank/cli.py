@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tierank import __version__
 from tierank.errors import ParameterError, TierankError
+from tierank.files import replacing
 
 # Everything else is imported by the command that needs it, so that help answers at once.
 if TYPE_CHECKING:
     from tierank.dataset import RankingDataset
+    from tierank.experiments import Run
+    from tierank.rankers import Ranker
     from tierank.report import Table
 
 
@@ -54,13 +58,15 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="the main job on generated data, start to end")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
-    demo.add_argument("--queries", type=int, default=500, help="how many queries to generate (default: 500)")
+    demo.add_argument("--queries", type=int, default=800, help="how many queries to generate (default: 800)")
     demo.add_argument("--seed", type=int, default=0)
     demo.set_defaults(run=_demo)
 
     describe = commands.add_parser("describe", help="queries, documents, features, ratings of a data set")
     _add_data(describe, "a data file, or a folder of folds (all of it is described)")
     describe.add_argument("--json", action="store_true", help="machine-readable output")
+    describe.add_argument("--html", type=Path, metavar="F", help="write a page: histograms, features, what looks wrong")
+    describe.add_argument("--test", metavar="F", help="a second data set: what drifts between the two (with --html)")
     describe.set_defaults(run=_describe)
 
     train = commands.add_parser("train", help="fit a ranker and save it as a folder")
@@ -71,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; may be given several times"
     )
+    train.add_argument("--settings", type=Path, metavar="F", help="a JSON file of settings, such as tune writes")
     train.add_argument("--resume", action="store_true", help="go on from MODEL.checkpoint, where a run was interrupted")
     _add_reading(train)
     train.set_defaults(run=_train)
@@ -81,6 +88,16 @@ def _parser() -> argparse.ArgumentParser:
     predict.add_argument("--out", type=Path, metavar="F", help="write there (default: standard output)")
     predict.add_argument("--k", type=int, help="instead of scores, the best k documents of each query as a table")
     predict.set_defaults(run=_predict)
+
+    export = commands.add_parser("export", help="a model in the form of another engine, and the proof of it")
+    export.add_argument("model", metavar="MODEL", help="a folder that train wrote")
+    export.add_argument(
+        "--to", required=True, metavar="TARGET", help="onnx, elasticsearch, opensearch, solr, vespa or c"
+    )
+    export.add_argument("--out", type=Path, required=True, metavar="F", help="file, or folder for a search engine")
+    export.add_argument("--verify", metavar="DATA", help="score these data there and here, and compare")
+    _add_reading(export)
+    export.set_defaults(run=_export)
 
     evaluate = commands.add_parser("evaluate", help="judge scores or a model by the ratings of a data set")
     _add_data(evaluate)
@@ -99,7 +116,71 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--baseline", metavar="NAME", help="what the others are compared to (default: the first)")
     _add_judging(compare)
     compare.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
+    compare.add_argument("--out", type=Path, metavar="FOLDER", help="keep it as a run, for tierank report")
     compare.set_defaults(run=_compare)
+
+    cv = commands.add_parser("cv", help="several rankers on five folds with several seeds: the table of the paper")
+    cv.add_argument(
+        "rankers",
+        nargs="*",
+        metavar="RANKER",
+        help="urank, or with settings and a name of its own: wide=urank,hidden=[200,100]; none: show what FOLDER has",
+    )
+    cv.add_argument("--data", help="a folder with Fold1 to Fold5 or S1 to S5, or a file to be cut in five")
+    cv.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="keeps all of it; run again to go on")
+    cv.add_argument("--seeds", type=int, default=1, metavar="N", help="train with the seeds 0 to N - 1 (default: 1)")
+    cv.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of all the rankers")
+    cv.add_argument("--select", metavar="M,M", help="metrics that choose rounds on validation data, in this order")
+    cv.add_argument(
+        "--trials", type=int, metavar="N", help="tune each ranker in each fold: N settings on validation data"
+    )
+    cv.add_argument("--baseline", metavar="NAME", help="what the others are compared to (default: the first)")
+    cv.add_argument(
+        "--scores",
+        action="append",
+        default=[],
+        metavar="NAME=F",
+        help="scores of another tool, {fold} in the file name",
+    )
+    cv.add_argument("--paper", metavar="DATA", help="the paper's settings and rows: ohsumed, mq2007, mslr-web10k, ...")
+    cv.add_argument("--protocol", default="standard", help="standard, or lightgbm: as the paper's last table; it leaks")
+    cv.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
+    _add_judging(cv, default_rule=None)
+    _add_reading(cv)
+    cv.set_defaults(run=_cv)
+
+    tune = commands.add_parser("tune", help="settings of a ranker, chosen on validation data alone")
+    tune.add_argument("ranker", metavar="RANKER", help="urank, umart, lambdamart, ...")
+    tune.add_argument(
+        "--data", required=True, metavar="FOLDER|F", help="a folder of folds (see --fold), or training data"
+    )
+    tune.add_argument("--valid", metavar="F", help="validation data, where --data is a file")
+    tune.add_argument("--fold", type=int, default=1, help="whose training and validation data are used (default: 1)")
+    tune.add_argument("--trials", type=int, default=20, metavar="N", help="how many settings to try (default: 20)")
+    tune.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting that stays as it is")
+    tune.add_argument(
+        "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials beside it"
+    )
+    tune.add_argument("--seed", type=int, default=0)
+    _add_reading(tune)
+    tune.set_defaults(run=_tune)
+
+    report = commands.add_parser("report", help="the page of a cv, compare or demo run: one HTML file")
+    report.add_argument("folder", metavar="RUN", help="the folder of the run")
+    report.add_argument("--out", type=Path, metavar="F.html", help="write there (default: RUN/report.html)")
+    report.add_argument("--titles", type=Path, metavar="F.csv", help="columns query, document, title: names to show")
+    report.set_defaults(run=_report)
+
+    explain = commands.add_parser("explain", help="why a model puts one document above another")
+    explain.add_argument("model", metavar="MODEL", help="a folder that train wrote")
+    _add_data(explain)
+    explain.add_argument("--query", dest="query_id", required=True, metavar="Q", help="its id")
+    explain.add_argument("--above", required=True, metavar="A", help="a document: its id, or its row in the query")
+    explain.add_argument("--below", required=True, metavar="B", help="the other document")
+    explain.add_argument("--top", type=int, default=10, metavar="N", help="features to name (default: 10)")
+    explain.add_argument("--json", action="store_true", help="machine-readable output, all features")
+    explain.add_argument("--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg or .png")
+    explain.set_defaults(run=_explain)
 
     convert = commands.add_parser("convert", help="between LETOR text, CSV, Parquet, TREC files and binary folders")
     _add_data(convert)
@@ -128,11 +209,13 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor write the binary cache")
 
 
-def _add_judging(parser: argparse.ArgumentParser) -> None:
+def _add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tierank") -> None:
     parser.add_argument(
         "--metric", action="append", metavar="M", help="such as ndcg@10, err@10, map, mrr; may be given several times"
     )
-    parser.add_argument("--rule", default="tierank", help="how ties, empty queries and gains count (default: tierank)")
+    parser.add_argument(
+        "--rule", default=default_rule, help="how ties, empty queries and gains count (default: tierank)"
+    )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="machine-readable output")
     output.add_argument("--markdown", action="store_true", help="tables in Markdown")
@@ -141,9 +224,12 @@ def _add_judging(parser: argparse.ArgumentParser) -> None:
 def _read(options: argparse.Namespace, path: str | None = None, n_features: int | None = None) -> RankingDataset:
     from tierank.readers import read
 
+    return read(path or options.data, n_features=n_features, **_reading(options))
+
+
+def _reading(options: argparse.Namespace) -> dict[str, Any]:
     names = ("format", "query", "rating", "document", "zero_based", "cache")
-    settings = {name: getattr(options, name) for name in names}
-    return read(path or options.data, n_features=n_features, **settings)
+    return {name: getattr(options, name) for name in names}
 
 
 def _scores(source: str, data: RankingDataset) -> Any:
@@ -159,32 +245,48 @@ def _scores(source: str, data: RankingDataset) -> Any:
 
 def _demo(options: argparse.Namespace) -> None:
     from tierank.experiments import run_demo
-    from tierank.report import tabulate_comparison, tabulate_description
+    from tierank.report import draw_improvement, tabulate_run
+    from tierank.report.page import write_report
 
-    demo = run_demo(options.out, n_queries=options.queries, seed=options.seed, say=_say)
-    _print_table(tabulate_description(demo.description, "Training data"))
-    _print_table(tabulate_comparison(demo.comparison, "Test queries"))
-    folder = demo.folder
-    print("The same by hand, and on data of your own:")
-    print(f"  tierank describe {folder / 'train.txt'}")
+    folder = options.out
+    run = run_demo(folder, n_queries=options.queries, seed=options.seed, say=_say)
+    _print_table(tabulate_run(run))
+    draw_improvement(run.comparison, [folder / "improvement.png", folder / "improvement.svg"])
+    write_report(run, folder / "report.html")
+    train, valid, test = (folder / f"{part}.txt" for part in ("train", "valid", "test"))
     print(
-        f"  tierank train umart --train {folder / 'train.txt'} --valid {folder / 'valid.txt'} --out {folder / 'mine'}"
+        f"Open {folder / 'report.html'} to see the lists side by side; {folder / 'improvement.png'} is a figure of it."
     )
-    print(f"  tierank predict {folder / 'mine'} {folder / 'test.txt'} --out {folder / 'mine.scores'}")
-    print(f"  tierank compare {folder / 'test.txt'} lambdamart={folder / 'lambdamart'} mine={folder / 'mine.scores'}")
+    print("\nThe same by hand, and on data of your own:")
+    for line in (
+        f"describe {train}",
+        f"train umart --train {train} --valid {valid} --out {folder / 'mine'}",
+        f"evaluate {test} {folder / 'mine'}",
+        f"explain {folder / 'mine'} {test} --query {run.tests[0].query_ids[0]} --above 1 --below 2",
+        f"cv lambdamart umart urank --data {train} --seeds 3 --out {folder / 'folds'}",
+        f"report {folder / 'folds'} --out {folder / 'folds.html'}",
+    ):
+        print(f"  tierank {line}")
 
 
 def _describe(options: argparse.Namespace) -> None:
     from tierank.dataset import RankingDataset
-    from tierank.description import describe
+    from tierank.description import describe, profile
     from tierank.readers import is_folder_of_folds, read_fold
     from tierank.report import tabulate_description
+    from tierank.report.profile import write_profile
 
+    if options.test and not options.html:
+        raise ParameterError("--test: expected together with --html F, which shows what drifts")
     if is_folder_of_folds(options.data):
         data = RankingDataset.concat(read_fold(options.data, 1, cache=options.cache))  # the three parts are all of it
     else:
         data = _read(options)
     found = describe(data)
+    if options.html:
+        test = None if options.test is None else _read(options, options.test, _width(data))
+        write_profile(profile(data, test), options.html, title=Path(options.data).name)
+        _say(f"wrote {options.html}")
     if options.json:
         _print_json(found.to_dict())
     else:
@@ -194,13 +296,8 @@ def _describe(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     import shutil
 
-    from tierank.rankers import RANKERS
-    from tierank.rankers.base import settings_of
-
-    if options.ranker not in RANKERS:
-        raise ParameterError.unknown("ranker", options.ranker, RANKERS)
-    given = {name: _value(text) for name, text in _named(options.set, "NAME=VALUE, such as n_trees=200").items()}
-    ranker = RANKERS[options.ranker](**settings_of(RANKERS[options.ranker], given))
+    settings = _settings_file(options.settings, options.ranker) if options.settings else {}
+    ranker = _ranker(options.ranker, settings | _settings(options.set))
     checkpoint = options.out.with_name(options.out.name + ".checkpoint")
     if checkpoint.exists() and not options.resume:
         shutil.rmtree(checkpoint)
@@ -214,7 +311,6 @@ def _train(options: argparse.Namespace) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from tierank.files import replacing
     from tierank.rankers import load
 
     ranker = load(options.model)
@@ -232,6 +328,135 @@ def _predict(options: argparse.Namespace) -> None:
     else:
         with replacing(options.out) as fresh:
             fresh.write_text(text)
+
+
+def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
+    from tierank.rankers import RANKERS
+    from tierank.rankers.base import settings_of
+
+    if name not in RANKERS:
+        raise ParameterError.unknown("ranker", name, RANKERS)
+    return RANKERS[name](**settings_of(RANKERS[name], settings))
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    return {name: _value(text) for name, text in _named(pairs, "NAME=VALUE, such as n_trees=200").items()}
+
+
+def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
+    """The settings that ``tune`` wrote, if they are those of this ranker."""
+    try:
+        found = json.loads(file.read_text())
+        settings, of = dict(found["settings"]), found["ranker"]
+    except (ValueError, KeyError, TypeError):
+        raise ParameterError(f'{file}: expected {{"ranker": ..., "settings": {{...}}}}, as tune writes it') from None
+    if of != ranker:
+        raise ParameterError(f"{file}: expected settings of {ranker}, got those of {of}")
+    return settings
+
+
+def _cv(options: argparse.Namespace) -> None:
+    from tierank.experiments import Run
+    from tierank.report import draw_improvement, tabulate_contrasts, tabulate_run
+
+    if options.rankers or options.scores:
+        run = _cross_validated(options)
+    else:
+        run = Run.open(options.out).judged_by(options.metric, options.rule, options.baseline)
+    tables = [tabulate_run(run)]
+    if len(run.systems) > 1:
+        tables.append(tabulate_contrasts(run.comparison))
+        draw_improvement(run.comparison, [options.out / "improvement.png", options.out / "improvement.svg"])
+    with replacing(options.out / "table.md") as fresh:
+        fresh.write_text("\n".join(table.to_markdown() for table in tables))
+    _show(options, run.to_dict(), tables)
+    _say(f"wrote {options.out}: table.md, the scores and models of each piece; tierank report {options.out} shows them")
+
+
+def _cross_validated(options: argparse.Namespace) -> Run:
+    from tierank.experiments import LEAKS, PAPERS, cross_validate
+
+    paper = options.paper
+    if paper is not None and paper not in PAPERS:
+        raise ParameterError.unknown("paper", paper, PAPERS)
+    if options.data is None:
+        raise ParameterError("expected --data: a folder of folds, or a file to be cut in five")
+    common = _settings(options.set) | ({"select_by": options.select.split(",")} if options.select else {})
+    rankers = {}
+    for text in options.rankers:
+        name, ranker, own = _named_ranker(text)
+        if name in rankers:
+            raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={text}")
+        of_paper = PAPERS[paper].settings(ranker) if paper is not None else {}
+        rankers[name] = _ranker(ranker, of_paper | common | own)
+    if options.protocol == "lightgbm":
+        _say(f"WARNING: {LEAKS}")
+    return cross_validate(
+        rankers,
+        options.data,
+        seeds=options.seeds,
+        metrics=options.metric,
+        rule=options.rule or ("wsdm20" if paper is not None and options.protocol == "standard" else None),
+        baseline=options.baseline,
+        scores=_named(options.scores, "NAME=FILE, such as other=other-fold{fold}.scores"),
+        trials=options.trials,
+        protocol=options.protocol,
+        out=options.out,
+        n_jobs=options.jobs,
+        progress=True,
+        paper=paper,
+        **_reading(options),
+    )
+
+
+def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
+    """``NAME=RANKER,SETTING=VALUE,...`` as a name, a ranker and settings; commas inside brackets part nothing."""
+    head, *pairs = re.split(r",(?![^\[{(]*[\]})])", text)
+    name, equals, ranker = head.partition("=")
+    return (name, ranker, _settings(pairs)) if equals else (text, head, _settings(pairs))
+
+
+def _tune(options: argparse.Namespace) -> None:
+    from tierank.experiments import tune
+    from tierank.readers import is_folder_of_folds, read_fold
+
+    ranker = _ranker(options.ranker, _settings(options.set))
+    if is_folder_of_folds(options.data):
+        train, valid, _ = read_fold(options.data, options.fold, **_reading(options))
+    elif options.valid is None:
+        raise ParameterError("expected --valid F beside a file of training data: settings are chosen on it")
+    else:
+        train = _read(options)
+        valid = _read(options, options.valid, _width(train))
+    study = options.out.with_name(options.out.name + ".trials")
+    found = tune(ranker, train, valid, trials=options.trials, seed=options.seed, study=study, progress=True)
+    content = {
+        "ranker": options.ranker,
+        "settings": _settings(options.set) | found.settings,
+        found.metric: found.value,
+        "trials": found.trials,
+    }
+    with replacing(options.out) as fresh:
+        fresh.write_text(json.dumps(content, indent=1))
+    _say(f"best of {len(found.trials)}: {found.metric} {found.value:.4f} on validation data with {found.settings}")
+    _say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")
+
+
+def _export(options: argparse.Namespace) -> None:
+    from tierank.errors import DataError
+    from tierank.export import verify
+    from tierank.rankers import load
+
+    ranker = load(options.model)
+    n_features = None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_
+    data = None if options.verify is None else _read(options, options.verify, n_features)
+    ranker.export(options.out, to=options.to)
+    _say(f"wrote {options.out}")
+    if data is not None:
+        proof = verify(ranker, options.out, options.to, data)
+        if not proof.holds:
+            raise DataError(f"{options.out}: {proof}")
+        print(proof)
 
 
 def _width(train: RankingDataset) -> int | None:
@@ -260,13 +485,45 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 def _compare(options: argparse.Namespace) -> None:
     from tierank.evaluation import compare
+    from tierank.experiments import keep_comparison
     from tierank.report import tabulate_comparison, tabulate_contrasts
 
     files = _named(options.scores)
     data = _read(options)
     scores = {name: _scores(file, data) for name, file in files.items()}
     comparison = compare(data, scores, options.baseline, options.metric, options.rule, seed=options.seed)
+    if options.out is not None:
+        keep_comparison(options.out, data, scores, comparison, options.data)
     _show(options, comparison.to_dict(), [tabulate_comparison(comparison), tabulate_contrasts(comparison)])
+
+
+def _report(options: argparse.Namespace) -> None:
+    from tierank.experiments.runs import Run
+    from tierank.report.page import write_report
+    from tierank.report.viewer import Titles
+
+    titles = None if options.titles is None else Titles.read(options.titles)
+    out = options.out or Path(options.folder) / "report.html"
+    write_report(Run.open(options.folder), out, titles=titles)
+    _say(f"wrote {out}")
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from tierank.explain import explain_pair
+    from tierank.rankers import load
+    from tierank.report.explanation import draw_explanation, tabulate_explanation
+    from tierank.settings import as_whole
+
+    top = as_whole("top", options.top)
+    ranker = load(options.model)
+    data = _read(options, n_features=None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_)
+    found = explain_pair(ranker, data, options.query_id, options.above, options.below)
+    if options.out is not None:
+        draw_explanation(found, options.out, top)
+    if options.json:
+        _print_json(found.to_dict())
+    else:
+        _print_table(tabulate_explanation(found, top))
 
 
 def _convert(options: argparse.Namespace) -> None:

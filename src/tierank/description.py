@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
+from tierank.errors import DataError
 from tierank.inputs import chunks
+from tierank.metrics import Judge
+
+Floats = NDArray[np.float64]
+
+# A feature whose skill is at least this gives the ratings away; one whose drift is at least that has moved.
+LEAKS_FROM, DRIFTS_FROM = 0.9, 0.1
+# Queries and documents that skill and drift are measured on, evenly spread.
+_QUERIES, _DOCUMENTS = 1000, 20_000
 
 
 @dataclass(frozen=True)
@@ -89,3 +100,141 @@ def _look_at_features(data: RankingDataset) -> tuple[float, int]:
     always_missing = np.isinf(low)
     constant = always_missing | ((low == high) & ~some_missing)
     return n_missing / data.features.size, int(constant.sum())
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One feature. ``skill`` and ``drift`` are between 0 and 1 (skill may be below 0); NaN where undefined.
+
+    ``skill``   of the feature alone, the better way round: (NDCG@10 - that of a random order) / (1 - that)
+    ``twin``    the first feature that has the same value for every document, or None
+    ``drift``   between two data sets: the largest difference of the shares of documents at or below any value
+                (Kolmogorov-Smirnov); missing values count as the lowest
+    """
+
+    name: str
+    missing_share: float
+    is_constant: bool
+    twin: str | None
+    skill: float
+    drift: float
+
+    @property
+    def leaks(self) -> bool:
+        """Whether it ranks almost perfectly by itself: a rating, or something made of it, more often than not."""
+        return self.skill >= LEAKS_FROM
+
+    @property
+    def drifts(self) -> bool:
+        """Whether the second data set has other values."""
+        return self.drift >= DRIFTS_FROM
+
+
+@dataclass(frozen=True, eq=False)
+class Profile:
+    """What ``profile`` found: a ``Description`` of the data (and of the test data), lists, and a row per feature."""
+
+    description: Description
+    test: Description | None
+    lengths: NDArray[np.int64]
+    test_lengths: NDArray[np.int64] | None
+    features: tuple[Feature, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it but the lengths, for JSON; None where a number is undefined."""
+        rows = [asdict(feature) | {"leaks": feature.leaks, "drifts": feature.drifts} for feature in self.features]
+        return {
+            "data": self.description.to_dict(),
+            "test": None if self.test is None else self.test.to_dict(),
+            "features": [{name: None if value != value else value for name, value in row.items()} for row in rows],
+        }
+
+
+def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile:
+    """Look at every feature of a data set, and with ``test`` at what has moved between the two.
+
+    >>> rng = np.random.default_rng(0)
+    >>> ratings = rng.integers(0, 3, 60)
+    >>> columns = np.column_stack([rng.normal(size=60), ratings * 2.0, np.ones(60), ratings * 2.0])
+    >>> found = profile(RankingDataset(columns, ratings, qid=np.arange(60) // 10, feature_names=["a", "b", "c", "d"]))
+    >>> [(f.name, f.leaks, f.is_constant, f.twin) for f in found.features]
+    [('a', False, False, None), ('b', True, False, None), ('c', False, True, None), ('d', True, False, 'b')]
+    """
+    if test is not None and (test.n_features, test.feature_names) != (data.n_features, data.feature_names):
+        raise DataError(
+            f"test: expected the features of the data, {data.n_features}, got {test.n_features}"
+            + (" with other names" if test.n_features == data.n_features else "")
+        )
+    names = data.feature_names or tuple(f"feature {j}" for j in range(1, data.n_features + 1))
+    skills = _find_skills(data)
+    drifts = np.full(data.n_features, np.nan) if test is None else _find_drifts(data.features, test.features)
+    twins = _find_twins(data.features)
+    features = []
+    for j, name in enumerate(names):
+        column = data.features[:, j]
+        missing = float(np.isnan(column).mean())
+        constant = missing == 1 or (missing == 0 and bool((column == column[0]).all()))
+        twin = None if twins[j] == j or constant else names[twins[j]]
+        features.append(Feature(name, missing, constant, twin, float(skills[j]), float(drifts[j])))
+    return Profile(
+        describe(data),
+        None if test is None else describe(test),
+        data.lengths,
+        None if test is None else test.lengths,
+        tuple(features),
+    )
+
+
+def _find_skills(data: RankingDataset) -> Floats:
+    """The skill of each feature; NaN where no query can be ranked well or badly."""
+    part = data.select(_spread(data.n_queries, _QUERIES))
+    judge = Judge(part, "ndcg@10")
+    if judge.n_empty == part.n_queries:
+        return np.full(data.n_features, np.nan)
+
+    def mean(scores: Floats) -> float:
+        return float(np.nanmean(judge(scores)["ndcg@10"]))
+
+    random = mean(np.zeros(part.n_documents))  # tied scores count by their mean over all orders
+    if random > 1 - 1e-9:
+        return np.full(data.n_features, np.nan)
+    skills = np.empty(data.n_features)
+    for j in range(data.n_features):
+        column = part.features[:, j].astype(np.float64)
+        known = np.where(np.isnan(column), -np.inf, column), np.where(np.isnan(column), -np.inf, -column)
+        skills[j] = max((mean(np.clip(scores, -1e300, 1e300)) - random) / (1 - random) for scores in known)
+    return skills
+
+
+def _find_twins(features: NDArray[np.float32]) -> list[int]:
+    """For each column the first one that is the same."""
+    first: dict[bytes, int] = {}
+    found = []
+    for j in range(features.shape[1]):
+        column = np.ascontiguousarray(features[:, j]) + np.float32(0)  # no -0.0
+        column[np.isnan(column)] = np.nan  # one kind of missing
+        found.append(first.setdefault(hashlib.sha256(column.tobytes()).digest(), j))
+    return found
+
+
+def _find_drifts(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
+    """The Kolmogorov-Smirnov statistic of each column."""
+    rows, other_rows = _spread(len(one), _DOCUMENTS), _spread(len(other), _DOCUMENTS)
+    return np.array([_drift(one[rows, j], other[other_rows, j]) for j in range(one.shape[1])])
+
+
+def _drift(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """D = max over x of |share of one at or below x - share of the other|.
+
+    >>> _drift(np.array([1.0, 2, 3, 4], np.float32), np.array([3.0, 4, 5, np.nan], np.float32))
+    0.25
+    """
+    a, b = (np.sort(np.where(np.isnan(values), -np.inf, values)) for values in (one, other))
+    places = np.concatenate([a, b])
+    shares = (np.searchsorted(values, places, side="right") / len(values) for values in (a, b))
+    return float(np.abs(np.subtract(*shares)).max())
+
+
+def _spread(n: int, most: int) -> NDArray[np.int64]:
+    """At most so many of n places, evenly spread."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))

@@ -154,7 +154,15 @@ def compare(
         raise ParameterError.unknown("baseline", baseline, scores)
     judge = Judge(data, metrics, rule, n_jobs=n_jobs)
     evaluations = {name: _evaluate(judge, given) for name, given in scores.items()}
-    return Comparison(evaluations, baseline, _contrast(evaluations, baseline, seed, n_resamples), seed, n_resamples)
+    return compare_evaluations(evaluations, baseline, seed=seed, n_resamples=n_resamples)
+
+
+def compare_evaluations(
+    evaluations: Mapping[str, Evaluation], baseline: str, *, seed: int = 0, n_resamples: int = 10_000
+) -> Comparison:
+    """Compare what was found of several systems, for the same queries by the same rule, with one of them."""
+    found = dict(evaluations)
+    return Comparison(found, baseline, _contrast(found, baseline, seed, n_resamples), seed, n_resamples)
 
 
 @dataclass(frozen=True)
@@ -272,6 +280,8 @@ def _contrast(
 ) -> dict[str, dict[str, Contrast]]:
     others = [system for system in evaluations if system != baseline]
     metrics = evaluations[baseline].metrics
+    if not others:
+        return {}
     differences = np.array(
         [[evaluations[s].values(m) - evaluations[baseline].values(m) for m in metrics] for s in others]
     )  # systems x metrics x queries

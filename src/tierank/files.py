@@ -1,10 +1,17 @@
 """Files that are written whole or not at all."""
 
+import ctypes
+import errno
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+# Of Linux: names are relative to the folder of the process, and change places.
+_HERE, _SWAP = -100, 2
+_TRIES = 100
 
 
 @contextmanager
@@ -26,14 +33,31 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _replace_folder(fresh: Path, target: Path) -> None:
-    """A folder cannot take the place of one that is not empty: the old one steps aside first."""
+    """Put a folder in the place of another one, in one step; what stood there is left under the name of the new one."""
+    for _ in range(_TRIES):
+        if _exchange(fresh, target):
+            return
+        try:
+            if target.exists():  # no exchange on this system: the old one steps aside first
+                _step_aside(target)
+            fresh.rename(target)
+            return
+        except OSError as error:  # another process was at the same place in the same moment
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not fresh.exists():
+                raise
+    raise OSError(errno.EBUSY, f"{target}: others write to this place all the time")
+
+
+def _exchange(fresh: Path, target: Path) -> bool:
+    """Swap two names at once, where the system can: at no moment is there nothing. False where it cannot."""
+    swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    return swap is not None and swap(_HERE, os.fsencode(fresh), _HERE, os.fsencode(target), _SWAP) == 0
+
+
+def _step_aside(target: Path) -> None:
     old = target.with_name(f".{target.name}.{os.getpid()}.old")
-    if target.exists():
-        target.rename(old)
-    try:
-        fresh.rename(target)
-    finally:
-        _remove(old)
+    target.rename(old)
+    _remove(old)
 
 
 def _remove(path: Path) -> None:

@@ -9,25 +9,38 @@ An objective is built from settings alone, made ready with the ratings, and then
 
 LightGBM takes it as it is: ``lightgbm.train({"objective": OBJECTIVES["umart"]()}, data)``. It may copy or pickle the
 objective; copies carry the settings, and make themselves ready with labels, groups and weights of the data they meet.
+
+``check_gradient`` looks at a loss of one's own before trees or networks follow it.
 """
 
 from __future__ import annotations
 
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_ratings, as_weights
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.umart import umart_gradients
 from tierank.metrics import Gain, gain_levels
-from tierank.settings import as_choice, as_limit, as_positive
+from tierank.settings import as_choice, as_limit, as_positive, as_whole
+
+# torch is imported where a loss is followed: uMart has no need of it.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tierank.losses import Batch
 
 Floats = NDArray[np.float64]
+Gradients = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 # hessian: (kappa, whether the higher document's part leaves out p)
 _HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
@@ -39,8 +52,61 @@ _MOST_GAIN = 1e30
 # What a document costs beside its pairs, in pairs; and the pairs for which a thread is worth its start.
 _PAIRS_PER_DOCUMENT, _PAIRS_PER_SPAN = 25, 1 << 21
 
+# Documents whose loss is computed in one go.
+_DOCUMENTS_AT_ONCE = 1 << 15
+# No document is asked to move by more than this in one step of Newton's.
+_LONGEST_STEP = 4.0
 
-class UMartObjective:
+
+class Objective(ABC):
+    """What LightGBM calls each round. A subclass makes itself ready with ratings, and gives gradients at scores."""
+
+    _data: Any = None
+    _dataset: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings: what is pickled and copied."""
+        return self.__dict__ | {"_data": None, "_dataset": None}
+
+    @abstractmethod
+    def prepare(
+        self,
+        ratings: ArrayLike,
+        offsets: ArrayLike,
+        row_weight: ArrayLike | None = None,
+        query_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Make ready for these documents: query i owns the rows ``offsets[i]:offsets[i+1]``.
+
+        A row weight multiplies the gradient and the hessian of its document, a query weight those of the whole query.
+        """
+
+    @abstractmethod
+    def gradients(self, scores: ArrayLike) -> Gradients:
+        """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
+
+    def __call__(self, scores: ArrayLike, dataset: Any) -> Gradients:
+        """What LightGBM calls each round, with its own data set; used as it is after ``prepare``."""
+        if self._data is None or (self._dataset is not None and self._dataset is not dataset):
+            sizes = dataset.get_group()
+            if sizes is None:
+                raise DataError("the LightGBM data set has no groups: expected lightgbm.Dataset(..., group=sizes)")
+            offsets = np.concatenate([[0], np.cumsum(sizes[sizes > 0], dtype=np.int64)])
+            self.prepare(dataset.get_label(), offsets, row_weight=dataset.get_weight())
+            self._dataset = dataset
+        return self.gradients(scores)
+
+    def _checked_scores(self, scores: ArrayLike, n: int) -> Floats:
+        # Writable or not is a type of its own to numba, and would be compiled for.
+        checked = np.require(scores, np.float64, ["C", "W"])
+        if checked.shape != (n,):
+            raise DataError(f"scores: expected {n}, one per document, got shape {checked.shape}")
+        if not np.isfinite(checked).all():
+            raise DataError(f"scores: expected finite numbers, got {checked[~np.isfinite(checked)][0]}")
+        return checked
+
+
+class UMartObjective(Objective):
     """uMart: windowed uRank for boosted trees (Eq. 5 to 7 of the paper).
 
     For every document d above the lowest tier, the documents rated lower, by decreasing score, are cut into windows b
@@ -112,16 +178,10 @@ class UMartObjective:
             as_choice("gain", gain, _GAINS)
         self.gain = gain
         self.n_jobs = n_jobs
-        self._data: _Prepared | None = None
-        self._dataset: Any = None
 
     def __repr__(self) -> str:
         settings = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain")
         return f"UMartObjective({', '.join(f'{name}={getattr(self, name)!r}' for name in settings)})"
-
-    def __getstate__(self) -> dict[str, Any]:
-        """The settings: what is pickled and copied."""
-        return self.__dict__ | {"_data": None, "_dataset": None}
 
     def prepare(
         self,
@@ -129,11 +189,8 @@ class UMartObjective:
         offsets: ArrayLike,
         row_weight: ArrayLike | None = None,
         query_weight: ArrayLike | None = None,
-    ) -> UMartObjective:
-        """Make ready for these documents: query i owns the rows ``offsets[i]:offsets[i+1]``.
-
-        A row weight multiplies the gradient and the hessian of its document, a query weight those of the whole query.
-        """
+    ) -> Self:
+        """Make ready for these documents; weights as of all objectives."""
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         ratings = as_ratings(ratings, int(offsets[-1]))
         order = np.lexsort((-ratings, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))))
@@ -153,17 +210,12 @@ class UMartObjective:
         self._dataset = None
         return self
 
-    def gradients(self, scores: ArrayLike) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
-        data = self._data
+        data: _Prepared | None = self._data
         if data is None:
             raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
-        # Writable or not is a type of its own to numba, and would be compiled for.
-        scores = np.require(scores, np.float64, ["C", "W"])
-        if scores.shape != data.order.shape:
-            raise DataError(f"scores: expected {len(data.order)}, one per document, got shape {scores.shape}")
-        if not np.isfinite(scores).all():
-            raise DataError(f"scores: expected finite numbers, got {scores[~np.isfinite(scores)][0]}")
+        scores = self._checked_scores(scores, len(data.order))
         kappa, steep = _HESSIANS[self.hessian]
         n = len(scores)
 
@@ -179,17 +231,6 @@ class UMartObjective:
             np.multiply(data.gradient, data.scale, out=data.gradient)
             np.multiply(data.hessian, data.scale, out=data.hessian)
         return data.gradient, data.hessian
-
-    def __call__(self, scores: ArrayLike, dataset: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """What LightGBM calls each round, with its own data set; used as it is after ``prepare``."""
-        if self._data is None or (self._dataset is not None and self._dataset is not dataset):
-            sizes = dataset.get_group()
-            if sizes is None:
-                raise DataError("the LightGBM data set has no groups: expected lightgbm.Dataset(..., group=sizes)")
-            offsets = np.concatenate([[0], np.cumsum(sizes[sizes > 0], dtype=np.int64)])
-            self.prepare(dataset.get_label(), offsets, row_weight=dataset.get_weight())
-            self._dataset = dataset
-        return self.gradients(scores)
 
     def _pair_gains(self, ratings: Floats, offsets: NDArray[np.int64], n_tiers: NDArray[np.int64]) -> Floats:
         """What the weight of a pair has of each document: G / IDCG, G / (|R| - 1) or 1."""
@@ -210,7 +251,208 @@ class UMartObjective:
         return shares
 
 
-OBJECTIVES = {"umart": UMartObjective}
+class LossObjective(Objective):
+    """Trees that follow a loss: a name of ``LOSSES``, or any function ``(scores, batch) -> one value per query``.
+
+    The gradient g is that of the sum over the queries, by automatic differentiation. Of the hessian H trees use sums of
+    its diagonal over leaves. A function that knows its diagonal says so by an attribute, ``function.hessian(scores,
+    batch)``, one value per document. For the others one product with H stands for it (Hutchinson's estimate), with
+    signs z that the seed and the scores draw for each query, half of them -1:
+
+        h(d) = max(|z(d) (H z)(d)|, |g(d)| / 4)
+
+    If adding a number to all scores of a query changes nothing, as in all ``LOSSES``, the mean of z (H z) over all
+    signs is the diagonal times 2 m / (2 m - 1), m = ceil(n / 2) for n documents; where moreover the documents of a
+    query compete (no entry of H beside the diagonal is positive: ``urank``, ``softmax``, ``listnet``, ``listmle``,
+    ``ranknet``), z (H z) is never negative and never above twice the diagonal. The second part keeps documents without
+    curvature from asking for more than a step of 4.
+
+    H z comes by differentiating twice; where a loss cannot be (``lambdaloss`` and others whose weights go by ranks), it
+    is the difference of the gradients at f + z / 2 and f - z / 2. So a round costs two or three gradients, however long
+    the lists are.
+
+    Other keywords than those below are settings of the loss.
+
+    ``gain``             as of ``UMartObjective``: what ``batch.gains`` holds
+    ``n_jobs``           threads of torch; None: one for each core
+    ``seed``             of the signs, and of what is random in the loss
+
+    >>> objective = LossObjective("softmax").prepare(ratings=[2, 0, 0], offsets=[0, 3])
+    >>> gradient, hessian = objective.gradients([0.0, 0.0, 0.0])
+    >>> [round(float(g), 3) for g in gradient]
+    [-0.667, 0.333, 0.333]
+    """
+
+    def __init__(
+        self,
+        loss: str | Callable[..., Tensor] = "urank",
+        *,
+        gain: Gain = "exp2",
+        n_jobs: int | None = None,
+        seed: int = 0,
+        **of_the_loss: Any,
+    ) -> None:
+        self.loss, self.gain, self.n_jobs, self.seed = loss, gain, n_jobs, as_whole("seed", seed, 0)
+        self.of_the_loss = of_the_loss
+        self._function()  # whether it can be used at all
+
+    def __repr__(self) -> str:
+        return f"LossObjective({self.loss!r}, gain={self.gain!r}, seed={self.seed})"
+
+    def _function(self) -> Callable[..., Tensor]:
+        return partial(as_loss(self.loss), **self.of_the_loss)
+
+    def prepare(
+        self,
+        ratings: ArrayLike,
+        offsets: ArrayLike,
+        row_weight: ArrayLike | None = None,
+        query_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Make ready for these documents; weights as of all objectives."""
+        from tierank.losses import Batch
+
+        whole = Batch(offsets, ratings, gain=self.gain)
+        edges = np.asarray(offsets, np.int64)
+        parts = [(int(edges[a]), int(edges[b]), whole.take(np.arange(a, b))) for a, b in _spans_of_queries(edges)]
+        self._data = (parts, edges, _scale(edges, row_weight, query_weight))
+        self._dataset = None
+        return self
+
+    def gradients(self, scores: ArrayLike) -> Gradients:
+        """Gradient and hessian at these scores, one number per document."""
+        import torch
+
+        if self._data is None:
+            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        parts, edges, scale = self._data
+        checked = self._checked_scores(scores, int(edges[-1])).astype(np.float32)
+        # What is random goes by the scores: a run that is resumed draws what it would have drawn.
+        seed = (zlib.crc32(checked.tobytes()) + self.seed) % (1 << 32)
+        signs = torch.from_numpy(_balanced_signs(edges, seed))
+        gradient, hessian = np.empty((2, len(checked)), np.float32)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(n_threads(self.n_jobs))
+        try:
+            for first, (start, end, batch) in enumerate(parts):
+                at = _Point(self._function(), torch.from_numpy(checked[start:end]), batch, seed + first)
+                gradient[start:end] = at.gradient.numpy()
+                hessian[start:end] = at.hessian(signs[start:end]).numpy()
+        finally:
+            torch.set_num_threads(threads)
+        np.maximum(np.abs(hessian), np.abs(gradient) / _LONGEST_STEP, out=hessian)
+        if scale is not None:
+            np.multiply(gradient, scale, out=gradient)
+            np.multiply(hessian, scale, out=hessian)
+        return gradient, hessian
+
+
+class _Point:
+    """A loss at some scores of a batch: its gradient, and what is known of its hessian."""
+
+    def __init__(self, loss: Callable[..., Tensor], scores: Tensor, batch: Batch, seed: int) -> None:
+        import torch
+
+        self.loss, self.batch, self.generator = loss, batch, torch.Generator()
+        self.seed = seed
+        self.scores = scores.detach().requires_grad_()
+        try:
+            self.graph = self._gradient_at(self.scores, create_graph=True)
+        except ParameterError:  # a loss of ours that cannot be differentiated twice
+            self.graph = self._gradient_at(self.scores)
+        self.gradient = self._check("gradient", self.graph.detach())
+
+    def hessian(self, signs: Tensor) -> Tensor:
+        """The diagonal, if the loss knows it, or else z * (H z) with these signs."""
+        own = getattr(getattr(self.loss, "func", self.loss), "hessian", None)
+        if own is not None:
+            diagonal = own(self.scores.detach(), self.batch, **getattr(self.loss, "keywords", {}))
+            if diagonal.shape != self.scores.shape:
+                raise ParameterError(
+                    f"hessian: expected one value per document, {len(self.scores)} here,"
+                    f" got shape {tuple(diagonal.shape)}"
+                )
+            return self._check("hessian", diagonal.detach())
+        product = self._product(signs)
+        if product is None:
+            half = signs / 2
+            ahead, behind = ((self.scores.detach() + step).requires_grad_() for step in (half, -half))
+            product = self._gradient_at(ahead) - self._gradient_at(behind)
+        return self._check("hessian", signs * product)
+
+    def _product(self, signs: Tensor) -> Tensor | None:
+        """H z by differentiating twice; None where the loss does not allow it, or bends nowhere."""
+        import torch
+
+        if not self.graph.requires_grad:
+            return None
+        try:
+            product: Tensor | None = torch.autograd.grad(self.graph, self.scores, signs, allow_unused=True)[0]
+        except RuntimeError:
+            return None
+        return product if product is not None and product.any() else None
+
+    def _gradient_at(self, scores: Tensor, *, create_graph: bool = False) -> Tensor:
+        import torch
+
+        self.batch.generator = self.generator.manual_seed(self.seed)  # the same draws at all points
+        values = self.loss(scores, self.batch)
+        check_values(values, self.batch.n_queries)
+        return torch.autograd.grad(values.sum(), scores, create_graph=create_graph)[0]
+
+    def _check(self, what: str, values: Tensor) -> Tensor:
+        """The values, if all are finite; the error names the first document where one is not."""
+        import torch
+
+        bad = (~torch.isfinite(values)).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            length = int(self.batch.lengths[self.batch.query[row]])
+            raise ParameterError(
+                f"loss: expected a finite {what}, got {float(values[row])} at a document with rating"
+                f" {float(self.batch.ratings[row]):g} and score {self.scores[row].item():g}, in a query of {length}"
+                " documents; check_gradient(loss) may say where it goes wrong"
+            )
+        return values
+
+
+def as_loss(loss: Any) -> Callable[..., Tensor]:
+    """The function that a name of ``LOSSES`` stands for, or the function itself."""
+    from tierank.losses import LOSSES
+
+    if loss is None:
+        raise ParameterError("loss: expected a function (scores, batch) -> one value per query, or a name, got None")
+    return loss if callable(loss) else LOSSES[as_choice("loss", loss, LOSSES)]
+
+
+def check_values(values: Any, n_queries: int) -> None:
+    """Whether a loss gave one value per query, which depend on the scores."""
+    shape = tuple(getattr(values, "shape", ())) if hasattr(values, "requires_grad") else None
+    if shape != (n_queries,) or not values.requires_grad:
+        got = "values that do not depend on the scores" if shape == (n_queries,) else f"shape {shape}"
+        got = f"{values!r}, which is no tensor" if shape is None else got
+        raise ParameterError(f"loss: expected one value per query, {n_queries} here, got {got}")
+
+
+def _balanced_signs(offsets: NDArray[np.int64], seed: int) -> NDArray[np.float32]:
+    """+1 and -1 in random order within each query, as many of the one as of the other but for an odd one."""
+    rng = np.random.default_rng(seed)
+    lengths = np.diff(offsets)
+    query = np.repeat(np.arange(len(lengths)), lengths)
+    order = np.lexsort((rng.random(len(query)), query))
+    first = np.repeat(rng.integers(0, 2, len(lengths)), lengths)
+    signs = np.empty(len(query), np.float32)
+    signs[order] = 1 - 2 * ((np.arange(len(query)) - np.repeat(offsets[:-1], lengths) + first) % 2)
+    return signs
+
+
+def _spans_of_queries(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Spans of whole queries of about as many documents as are computed in one go."""
+    cuts = np.searchsorted(offsets, np.arange(0, offsets[-1], _DOCUMENTS_AT_ONCE))
+    return pairwise(np.unique([*cuts, len(offsets) - 1]).tolist())
+
+
+OBJECTIVES: dict[str, type[Objective]] = {"loss": LossObjective, "umart": UMartObjective}
 
 
 @dataclass
@@ -297,3 +539,114 @@ def _spans(
     cuts = np.searchsorted(cost, cost[-1] * np.arange(1, n_spans) / n_spans)
     edges = np.unique(np.concatenate([[0], cuts, [len(lengths)]])).tolist()
     return list(pairwise(edges))
+
+
+# The step of differences in double precision, and how far from the derivatives they may be: some times its square.
+_STEP, _TOLERANCE = 1e-4, 1e-5
+
+
+def check_gradient(loss: str | Callable[..., Tensor], *, gain: Gain = "exp2", seed: int = 0) -> float:
+    """Compare the derivatives of a loss with differences of its values; an error says where they part.
+
+    Twenty queries of 1 to 12 documents, some with ties and some with one rating alone, get random scores, in double
+    precision. Looked at are: one finite value per query, the same for a query alone as among others; each derivative;
+    and, where the loss has one, each value of ``loss.hessian``. Returns the largest difference that was found.
+
+    >>> import torch
+    >>> def squares(scores, batch):
+    ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, scores**2)
+    >>> check_gradient(squares) < 1e-6
+    True
+    >>> def hidden(scores, batch):  # detach() takes a part of it out of the derivative
+    ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, scores * scores.detach())
+    >>> check_gradient(hidden)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tierank.errors.ParameterError: loss: derivative at document 0 of query 0 with ratings [1.0, 1.0] and scores ...
+    """
+    import torch
+
+    function = as_loss(loss)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # tensors that the function makes follow it
+    try:
+        return _check_loss(function, _probe_queries(seed), gain)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _probe_queries(seed: int) -> list[tuple[Floats, Floats]]:
+    """Ratings and scores of short queries; every fifth one has one rating alone."""
+    rng = np.random.default_rng(seed)
+    queries = []
+    for k, n in enumerate([2, 1, *rng.integers(2, 13, 18).tolist()]):
+        ratings = rng.integers(0, 4 if k % 5 else 2, n).astype(np.float64)
+        queries.append((np.full(n, 2.0) if k % 5 == 4 else ratings, rng.normal(size=n)))
+    return queries
+
+
+def _check_loss(loss: Callable[..., Tensor], queries: list[tuple[Floats, Floats]], gain: Gain) -> float:
+    import torch
+
+    from tierank.losses import Batch
+
+    offsets = np.cumsum([0, *(len(ratings) for ratings, _ in queries)])
+    batch = Batch(offsets, np.concatenate([ratings for ratings, _ in queries]), gain=gain, dtype=torch.float64)
+    together = loss(torch.tensor(np.concatenate([s for _, s in queries]), requires_grad=True), batch)
+    check_values(together, len(queries))
+    worst = 0.0
+    for k, (ratings, scores) in enumerate(queries):
+        alone = _Alone(loss, ratings, scores, Batch([0, len(ratings)], ratings, gain=gain, dtype=torch.float64), k)
+        worst = max(worst, alone.compare(together[k].item()))
+    return worst
+
+
+@dataclass
+class _Alone:
+    """One query by itself, whose derivatives are compared."""
+
+    loss: Callable[..., Tensor]
+    ratings: Floats
+    scores: Floats
+    batch: Batch
+    number: int
+
+    def compare(self, among_others: float) -> float:
+        """The largest difference of all that can be compared; an error where one is too large."""
+        value, gradient = self._value_and_gradient(self.scores)
+        worst = self._same("value, alone and among other queries,", None, [value], [among_others])
+        steps = np.eye(len(self.scores)) * _STEP
+        around = [(self._value_and_gradient(self.scores + u), self._value_and_gradient(self.scores - u)) for u in steps]
+        slopes = [(ahead[0] - behind[0]) / (2 * _STEP) for ahead, behind in around]
+        worst = max(worst, self._same("derivative", 0, gradient.tolist(), slopes))
+        own = getattr(self.loss, "hessian", None)
+        if own is not None:
+            bends = [(ahead[1][i] - behind[1][i]) / (2 * _STEP) for i, (ahead, behind) in enumerate(around)]
+            worst = max(worst, self._same("hessian", 0, own(self._tensor(self.scores), self.batch).tolist(), bends))
+        return worst
+
+    def _tensor(self, scores: Floats) -> Tensor:
+        import torch
+
+        return torch.tensor(scores, requires_grad=True)
+
+    def _value_and_gradient(self, scores: Floats) -> tuple[float, Floats]:
+        import torch
+
+        at = self._tensor(scores)
+        values = self.loss(at, self.batch)
+        check_values(values, 1)
+        return values.item(), torch.autograd.grad(values.sum(), at)[0].numpy()
+
+    def _same(self, what: str, first: int | None, got: list[float], expected: list[float]) -> float:
+        if len(got) != len(expected):
+            raise ParameterError(f"loss: {what}: expected {len(expected)} values, one per document, got {len(got)}")
+        scale = max(1.0, *(abs(e) for e in expected))
+        for i, (one, other) in enumerate(zip(got, expected, strict=True)):
+            if not abs(one - other) <= _TOLERANCE * scale:
+                place = "" if first is None else f"at document {i} "
+                raise ParameterError(
+                    f"loss: {what} {place}of query {self.number} with ratings {self.ratings.tolist()} and scores"
+                    f" {self.scores.round(4).tolist()}: expected {other:.4g}"
+                    f"{'' if first is None else ' by differences'}, got {one:.4g}"
+                )
+        return max(abs(one - other) / scale for one, other in zip(got, expected, strict=True))

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -35,7 +36,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.estimators import Estimator, as_dataset
 from tierank.inputs import chunks
-from tierank.kernels import scaling
+from tierank.kernels import in_threads, n_threads, scaling
 
 # Columns that are sorted at a time to find quantiles: a copy of these and not of the whole matrix.
 _SORTED_COLUMNS = 8
@@ -290,6 +291,25 @@ TRANSFORMS: dict[str, type[Transform]] = {
     "quantile": Quantile,
     "none": Unchanged,
 }
+
+
+def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> RankingDataset:
+    """The data set with two copies of each feature after all of them: what a value is among those of its query.
+
+    The first is (x - lowest) / (highest - lowest), the second the share of the other documents that rank below x, ties
+    counting a half; both over the documents of the query whose value is known. Missing values stay missing.
+
+    >>> data = RankingDataset([[2.0], [7.0], [4.0], [float("nan")], [4.0]], qid=list("abaaa"))
+    >>> add_query_copies(data).features.round(2).tolist()
+    [[2.0, 0.0, 0.0], [4.0, 1.0, 0.75], [nan, nan, nan], [4.0, 1.0, 0.75], [7.0, 0.0, 0.0]]
+    """
+    out = np.empty((data.n_documents, 3 * data.n_features), np.float32)
+    cuts = np.linspace(0, data.n_queries, n_threads(n_jobs) + 1).astype(int).tolist()
+    parts = [(data.features, data.offsets, first, last, out) for first, last in pairwise(cuts)]
+    in_threads(scaling.copy_in_queries, parts, n_jobs)
+    names = data.feature_names
+    copies = None if names is None else (*names, *(f"{n} in query" for n in names), *(f"rank of {n}" for n in names))
+    return data.with_features(out, copies)
 
 
 def _knots(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:

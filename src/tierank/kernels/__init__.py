@@ -16,12 +16,20 @@ from numba.core import event
 
 T = TypeVar("T")
 
+_LOADED_IN = os.getpid()
+
 # Compiled code is kept on disk beside the source (or, where that is read-only, in the user's cache folder).
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 def n_threads(n_jobs: int | None) -> int:
-    """How many threads to use: None and -1 mean one for each core that this process may run on."""
+    """How many threads to use: None and -1 mean one for each core that this process may run on.
+
+    A process that was forked off has one: OpenMP's threads, torch's and LightGBM's, do not survive a fork, and waiting
+    for them never ends.
+    """
+    if os.getpid() != _LOADED_IN:
+        return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return cores if n_jobs is None or n_jobs < 1 else n_jobs
 

@@ -191,3 +191,37 @@ def interpolate(
             beyond = np.float64(value) - np.float64(knots[column, place])
             level = levels[column, place] + max(beyond, 0.0) * slopes[column, place]
             out[row, column] = level if value == value else 0.0
+
+
+@compiled
+def copy_in_queries(
+    features: NDArray[np.float32], offsets: NDArray[np.int64], first: int, last: int, out: NDArray[np.float32]
+) -> None:
+    """For the queries from ``first`` to before ``last``: the features, their place in the range of the query, and their
+    rank in it, side by side. Missing values stay missing, and count nowhere.
+    """
+    n_features = features.shape[1]
+    for query in range(first, last):
+        start, end = offsets[query], offsets[query + 1]
+        column = np.empty(end - start, np.float32)
+        for f in range(n_features):
+            column[:] = features[start:end, f]
+            order = np.argsort(column)  # missing values last
+            n = 0
+            while n < len(order) and column[order[n]] == column[order[n]]:
+                n += 1
+            low, high = np.float64(column[order[0]]), np.float64(column[order[max(n - 1, 0)]])
+            scale = 1.0 / (high - low) if n > 0 and high > low else 0.0
+            rank_scale = 0.5 / (n - 1) if n > 1 else 0.0
+            at = 0
+            while at < len(order):
+                after = at + 1
+                while after < n and column[order[after]] == column[order[at]]:
+                    after += 1
+                known = at < n
+                for place in range(at, after):
+                    row, value = start + order[place], column[order[place]]
+                    out[row, f] = value
+                    out[row, n_features + f] = (np.float64(value) - low) * scale if known else np.nan
+                    out[row, 2 * n_features + f] = (at + after - 1) * rank_scale if known else np.nan
+                at = after

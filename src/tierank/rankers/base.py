@@ -14,19 +14,25 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
 from sklearn.utils import Tags
 
 from tierank import __version__
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
+from tierank.export import Model, Scorer, as_target, write_model
 from tierank.files import replacing
+from tierank.inputs import as_names, chunks
 from tierank.kernels import content, in_threads, n_threads
 from tierank.metrics import Judge, Rule, as_rule
+from tierank.settings import as_limit
 
 MODEL_FORMAT = 1
 # A description of a model is some kilobytes; a larger one is no description.
 _LARGEST_DESCRIPTION = 64 << 20
+# What reading something that is not what it says it is can end in.
+_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class Ranked(NamedTuple):
@@ -78,8 +84,14 @@ class Ranker(Estimator):
         if held_out is not None:
             self._check_same_features(held_out, train.n_features, train.feature_names)
         self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
+        self.has_missing_ = any(bool(np.isnan(rows).any()) for rows in chunks(train.features))
+        target = None if getattr(self, "for_target", None) is None else as_target(self.for_target)
+        if target is not None:  # before the work, and again where training decided what the model is
+            target.check(Model(self._outline(train), train.n_features, train.feature_names, self.has_missing_))
         self._fit(train, held_out, None if checkpoint is None else Path(checkpoint), progress)
         self._set_features(train.n_features, train.feature_names)
+        if target is not None:
+            target.check(self._model())
         return self
 
     def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.float64]:
@@ -171,6 +183,7 @@ class Ranker(Estimator):
             "n_features": self.n_features_in_,
             "feature_names": list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None,
             "has_queries": self.has_queries_,
+            "has_missing": self.has_missing_,
             "fitted": self._fitted(),
             "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
         }
@@ -181,14 +194,29 @@ class Ranker(Estimator):
                 (fresh / name).write_bytes(content)
             (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False))
 
+    def export(self, path: str | os.PathLike[str], to: str) -> None:
+        """Write the model in the form of another engine: a name of ``TARGETS``. ``verify`` proves that it scores alike.
+
+        A model that the engine cannot hold exactly is refused, with what to change in training; the setting
+        ``for_target`` says so before training.
+        """
+        self._check_fitted()
+        write_model(self._model(), path, to)
+
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """All settings; those that are handed on (to LightGBM, to a loss) included, by their own names."""
-        return {name: value for name, value in vars(self).items() if not name.endswith("_") and name[0] != "_"}
+        own = {name: value for name, value in vars(self).items() if not name.endswith("_") and name[0] != "_"}
+        inner = {name: value for name, value in own.items() if deep and isinstance(value, Ranker)}
+        return own | {f"{name}__{k}": v for name, ranker in inner.items() for k, v in ranker.get_params().items()}
 
     def set_params(self, **settings: Any) -> Self:
-        """Change settings."""
+        """Change settings; ``base__n_trees`` is the setting ``n_trees`` of the ranker that ``base`` is."""
         for name, value in settings.items():
-            setattr(self, name, value)
+            outer, _, inner = name.partition("__")
+            if inner and isinstance(getattr(self, outer, None), Ranker):
+                getattr(self, outer).set_params(**{inner: value})
+            else:
+                setattr(self, name, value)
         return self
 
     # What a subclass gives
@@ -215,6 +243,23 @@ class Ranker(Estimator):
     def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
         """Set the fitted attributes from what was saved."""
 
+    def _contributions(
+        self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """What each feature adds to ``score[above] - score[below]``, for pairs of rows of one query: pairs x features.
+
+        A row sums to the difference, but for what the method of the ranker leaves over.
+        """
+        raise ParameterError(f"{type(self).__name__} cannot explain its scores: expected a ranker of trees or networks")
+
+    def _portable(self) -> Scorer:
+        """The neutral form of what was learned, for export."""
+        raise ParameterError(f"{type(self).__name__} has no form that other engines know: expected trees or networks")
+
+    def _outline(self, train: RankingDataset) -> Scorer:
+        """What ``_portable`` will give after training on these data, with numbers that mean nothing."""
+        raise ParameterError(f"for_target: {type(self).__name__} has no form that other engines know: expected None")
+
     def _used_features(self) -> NDArray[np.bool_]:
         """Which features the scores can depend on."""
         return np.ones(self.n_features_in_, bool)
@@ -233,8 +278,12 @@ class Ranker(Estimator):
         chosen = self.PRESETS[preset]
         return settings | {n: v for n, v in chosen.items() if n not in settings or _same(settings[n], defaults.get(n))}
 
+    def _model(self) -> Model:
+        names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
+        return Model(self._portable(), self.n_features_in_, names, self.has_missing_)
+
     def _saved_settings(self) -> dict[str, Any]:
-        return {name: _encoded(value, name) for name, value in self.get_params(deep=False).items()}
+        return {name: encoded(value, name) for name, value in self.get_params(deep=False).items()}
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -289,6 +338,23 @@ def settings_of(ranker: type[Ranker], given: Mapping[str, Any]) -> dict[str, Any
     return dict(given)
 
 
+def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDataset) -> NDArray[np.float64]:
+    """The mean of several scores, each less its mean and over its standard deviation within each query."""
+    total, query, starts = np.zeros(data.n_documents), data.query_of_row, data.offsets[:-1]
+    for one in scores:
+        order = np.lexsort((one, query))  # sums of sorted numbers are the same bits for rows in any order
+        centred = one - np.repeat(np.add.reduceat(one[order], starts) / data.lengths, data.lengths)
+        spread = np.sqrt(np.add.reduceat(centred[order] ** 2, starts) / data.lengths)
+        total += centred / np.repeat(np.where(spread > 0, spread, 1.0), data.lengths)
+    return total / len(scores)
+
+
+def sorted_queries(data: RankingDataset) -> NDArray[np.int64]:
+    """The queries in the order of their ids."""
+    ids = data.query_ids if data.query_ids.dtype.kind in "iufUSmMb" else np.array([repr(i) for i in data.query_ids])
+    return np.asarray(ids.argsort(kind="stable"), np.int64)
+
+
 def canonical_rows(
     data: RankingDataset, n_jobs: int | None, *, rated: bool = True
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], str]:
@@ -298,8 +364,7 @@ def canonical_rows(
     order, its offsets, and a digest of all of it. Learning in this order gives the same model for the same data in any
     order.
     """
-    ids = data.query_ids if data.query_ids.dtype.kind in "iufUSmMb" else np.array([repr(i) for i in data.query_ids])
-    queries = ids.argsort(kind="stable")
+    queries = sorted_queries(data)
     ratings = data.ratings if data.is_rated else np.zeros(data.n_documents)
     hashes = np.ascontiguousarray(ratings).view(np.uint64).copy() if rated else np.zeros(data.n_documents, np.uint64)
     parts = np.linspace(0, data.n_documents, n_threads(n_jobs) + 1).astype(int).tolist()
@@ -318,6 +383,63 @@ def canonical_rows(
     return order, offsets, digest.hexdigest()
 
 
+def as_base(value: Any) -> Ranker | None:
+    """The setting ``base``: a ranker that learns first, or None."""
+    if value is not None and not isinstance(value, Ranker):
+        raise ParameterError(f"base: expected a ranker of tierank, such as UMart(), or None, got {value!r}")
+    return value
+
+
+def fit_inner(
+    owner: Ranker,
+    ranker: Ranker,
+    train: RankingDataset,
+    valid: RankingDataset | None,
+    checkpoint: Path | None,
+    progress: bool,
+) -> Ranker:
+    """A fresh ranker like this one, fitted as a part of another one, to data that were checked for that one."""
+    inner: Ranker = clone(ranker)
+    inner.has_queries_, inner.has_missing_ = owner.has_queries_, owner.has_missing_
+    inner._fit(train, valid, checkpoint, progress)
+    inner._set_features(train.n_features, train.feature_names)
+    return inner
+
+
+def outline_inner(owner: Ranker, ranker: Ranker, train: RankingDataset) -> Scorer:
+    """What a ranker inside another one will be after training."""
+    inner: Ranker = clone(ranker)
+    inner.has_queries_ = owner.has_queries_
+    return inner._outline(train)
+
+
+def inner_files(name: str, ranker: Ranker | None) -> dict[str, bytes]:
+    """The files of a ranker inside another one: they stand among its files, under a name of their own."""
+    return {} if ranker is None else {f"{name}.{file}": content for file, content in ranker._files().items()}
+
+
+def restore_inner(
+    owner: Ranker,
+    ranker: Ranker,
+    name: str,
+    fitted: Any,
+    files: Mapping[str, bytes],
+    n_features: int | None = None,
+) -> Ranker:
+    """The ranker inside another one, from what was saved of it; ``n_features`` where it sees others than its owner."""
+    if not isinstance(ranker, Ranker):
+        raise DataError(f"expected {name} to be a ranker with its settings, got a damaged description")
+    inner: Ranker = clone(ranker)
+    inner.has_queries_, inner.has_missing_ = owner.has_queries_, owner.has_missing_
+    if n_features is None or n_features == owner.n_features_in_:
+        inner._set_features(owner.n_features_in_, getattr(owner, "feature_names_in_", None))
+    else:
+        inner._set_features(n_features, None)
+    own = {file.removeprefix(f"{name}."): text for file, text in files.items() if file.startswith(f"{name}.")}
+    inner._restore(fitted if isinstance(fitted, dict) else {}, own)
+    return inner
+
+
 def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:
     """The ranker of a model folder; every file is checked before anything looks into it."""
     folder = Path(path)
@@ -327,7 +449,7 @@ def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]
     if file.stat().st_size > _LARGEST_DESCRIPTION:
         raise DataError(f"{file}: expected a description of a model, got {file.stat().st_size} bytes")
     try:
-        described = json.loads(file.read_text())
+        described = json.loads(file.read_text(), object_pairs_hook=_once, parse_constant=_refused)
         version, name, files = described["format"], described["ranker"], described["files"]
         settings, fitted, n_features = described["settings"], described["fitted"], described["n_features"]
         names, has_queries = described["feature_names"], described["has_queries"]
@@ -340,13 +462,32 @@ def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]
         )
     if not well_typed:
         raise DataError(f"{file}: expected a description of a model, got a damaged file; save the model again")
-    if name not in rankers:
+    if not isinstance(name, str) or name not in rankers:
         raise DataError(f"{file}: {ParameterError.unknown('ranker', name, rankers)}")
-    ranker = _constructed(rankers[name], settings, file)
+    ranker = constructed(rankers[name], settings, file)
     ranker.has_queries_ = bool(has_queries)
-    ranker._set_features(_as_size(n_features, file), names)
-    ranker._restore(fitted, {name: _checked(folder, name, digest) for name, digest in files.items()})
+    ranker.has_missing_ = bool(described.get("has_missing", True))
+    try:
+        as_limit("n_jobs", None if getattr(ranker, "n_jobs", None) == -1 else getattr(ranker, "n_jobs", None))
+        ranker._set_features(_as_size(n_features, file), as_names(names, n_features))
+        ranker._restore(fitted, {name: _checked(folder, name, digest) for name, digest in files.items()})
+    except TierankError:
+        raise
+    except _OF_DAMAGE as error:
+        raise DataError(f"{file}: expected a model that fits its description, got a damaged one: {error}") from None
     return ranker
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, if it has each name once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name twice")
+    return found
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(constant)  # NaN and the infinities, which JSON does not have and we do not write
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -355,15 +496,17 @@ def _same(one: Any, other: Any) -> bool:
     return list(one) == list(other) if is_sequence else bool(one == other)
 
 
-def _encoded(value: Any, name: str) -> Any:
-    """A setting for JSON: rules and tables of values as objects that say what they are."""
+def encoded(value: Any, name: str) -> Any:
+    """A setting for JSON: rules, rankers and tables of values as objects that say what they are."""
     if isinstance(value, Rule):
-        fields = {field: _encoded(getattr(value, field), f"{name}.{field}") for field in value.__dataclass_fields__}
+        fields = {field: encoded(getattr(value, field), f"{name}.{field}") for field in value.__dataclass_fields__}
         return {"rule": fields}
+    if isinstance(value, Ranker):
+        return {"ranker": type(value).__name__, "settings": value._saved_settings()}
     if isinstance(value, Mapping):
-        return {"table": [[key, _encoded(item, name)] for key, item in value.items()]}
+        return {"table": [[key, encoded(item, name)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
-        return [_encoded(item, name) for item in value]
+        return [encoded(item, name) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and np.isfinite(value)):
@@ -375,18 +518,33 @@ def _encoded(value: Any, name: str) -> Any:
     )
 
 
-def _decoded(value: Any) -> Any:
+def name_of(value: Any) -> str:
+    """A setting that JSON has no form for, in the identity of a checkpoint: functions go by their names.
+
+    >>> name_of(name_of)
+    'tierank.rankers.base.name_of'
+    """
+    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
+
+
+def decoded(value: Any) -> Any:
+    """The setting that ``encoded`` gave."""
     if isinstance(value, dict) and set(value) == {"rule"}:
-        return Rule(**{field: _decoded(item) for field, item in value["rule"].items()})
+        return Rule(**{field: decoded(item) for field, item in value["rule"].items()})
     if isinstance(value, dict) and set(value) == {"table"}:
-        return {key: _decoded(item) for key, item in value["table"]}
-    return [_decoded(item) for item in value] if isinstance(value, list) else value
+        return {key: decoded(item) for key, item in value["table"]}
+    if isinstance(value, dict) and set(value) == {"ranker", "settings"}:
+        from tierank.rankers import known_rankers  # which imports this module
+
+        return constructed(known_rankers()[value["ranker"]], value["settings"], Path("model.json"))
+    return [decoded(item) for item in value] if isinstance(value, list) else value
 
 
-def _constructed(ranker: type[Ranker], settings: dict[str, Any], file: Path) -> Ranker:
+def constructed(ranker: type[Ranker], settings: dict[str, Any], file: Path) -> Ranker:
+    """The ranker with these saved settings, not fitted."""
     try:
-        return ranker(**{name: _decoded(value) for name, value in settings.items()})
-    except (TypeError, ValueError, AttributeError) as error:
+        return ranker(**{name: decoded(value) for name, value in settings.items()})
+    except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
         raise DataError(f"{file}: expected settings of {ranker.__name__}, got others: {error}") from None
 
 

@@ -5,39 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import clone
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
+from tierank.errors import ParameterError
+from tierank.export import Scorer, StandardisedMean, Sum
 from tierank.losses import Batch, stepwise_urank, urank
 from tierank.networks import TierRNN
-from tierank.rankers.base import Ranker, Selection, _constructed, _encoded
+from tierank.rankers.base import Ranker, Selection, as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.neural import (
     Floats,
     URank,
     Weights,
     _Checkpoint,
     _Lists,
-    _mean_of_standardised,
     _means,
     _Network,
     _network,
     _Task,
-    _threads,
     _Training,
 )
 from tierank.settings import as_positive, as_whole
+from tierank.transforms import Transform
 
 # How far the seeds of learners stand apart: no two networks begin alike, those of n_seeds runs included.
 _APART = 1_000_000
-# The files of a base ranker stand among those of the model, under its name.
-_PREFIX = "base."
 
 
 class _Boosted(_Network):
@@ -140,6 +137,19 @@ class _Boosted(_Network):
         ensemble.load_state_dict(weights)
         return ensemble
 
+    def _portable_member(self, member: nn.Module, transform: Transform) -> Scorer:
+        coefficient = self._resolved()["coefficient"]
+        learners = {
+            number: super(_Boosted, self)._portable_member(one, transform) for number, one in member.named_children()
+        }
+        return Sum(tuple((1.0 if number == "1" else coefficient, one) for number, one in learners.items()))
+
+    def _untrained(self, settings: dict[str, Any], n_features: int) -> nn.Module:
+        """All learners that there may be."""
+        numbers = range(1 if settings.get("base") is None else 2, settings["n_learners"] + 1)
+        learners = {n: self._learner(n, settings, n_features, settings["seed"]) for n in numbers}
+        return _Ensemble(learners, settings["coefficient"])
+
     def _fitted(self) -> dict[str, Any]:
         return super()._fitted() | {"learners": self.learners_}
 
@@ -192,56 +202,53 @@ class UBoost(_Boosted):
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
         super()._check_settings(settings)
-        if settings["base"] is not None and not isinstance(settings["base"], Ranker):
-            raise ParameterError(
-                f"base: expected a ranker of tierank, such as UMart(), or None for URank, got {settings['base']!r}"
-            )
+        as_base(settings["base"])
 
     def _train(self, task: _Task) -> None:
         self.base_ = None
         if self.base is not None:
-            folder, self.base_ = task.folder, clone(self.base)
             data, valid = task.lists.data, None if task.valid is None else task.valid.data
-            self.base_.has_queries_ = self.has_queries_
-            self.base_._fit(data, valid, None if folder is None else folder / "base", task.progress)
-            self.base_._set_features(data.n_features, data.feature_names)
             # A checkpoint replaces its folder: the base and the learners have one each.
-            task = replace(task, folder=None if folder is None else folder / "learners")
+            of_base, of_learners = (
+                None if task.folder is None else task.folder / name for name in ("base", "learners")
+            )
+            self.base_ = fit_inner(self, self.base, data, valid, of_base, task.progress)
+            task = replace(task, folder=of_learners)
         super()._train(task)
 
-    def _predict(self, data: RankingDataset) -> Floats:
+    def _member_scores(self, data: RankingDataset) -> list[Floats]:
+        scores = super()._member_scores(data)
         if self.base_ is None:
-            return super()._predict(data)
-        settings = self._resolved()
+            return scores
         base = self.base_._predict(data)
-        with _threads(settings["n_jobs"]):
-            lists = _Lists(data, self.transform_, self.has_queries_, settings)
-            scores = [base + lists.scores(self._member(weights, settings)) for weights in self.members_]
-        return scores[0] if len(scores) == 1 else _mean_of_standardised(scores, data)
+        return [base + one for one in scores]
 
-    def _saved_settings(self) -> dict[str, Any]:
-        plain = {name: value for name, value in self.get_params(deep=False).items() if name != "base"}
-        encoded = {name: _encoded(value, name) for name, value in plain.items()}
-        if self.base is None:
-            return encoded | {"base": None}
-        return encoded | {"base": {"ranker": type(self.base).__name__, "settings": self.base._saved_settings()}}
+    def _member_contributions(
+        self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
+    ) -> list[Floats]:
+        found = super()._member_contributions(data, above, below)
+        if self.base_ is None:
+            return found
+        base = self.base_._contributions(data, above, below)
+        return [base + one for one in found]
+
+    def _portable(self) -> Scorer:
+        own = super()._portable()
+        return own if self.base_ is None else _on_base(self.base_._portable(), own)
+
+    def _outline(self, train: RankingDataset) -> Scorer:
+        own = super()._outline(train)
+        return own if self.base is None else _on_base(outline_inner(self, self.base, train), own)
 
     def _files(self) -> dict[str, bytes]:
-        own = super()._files()
-        files = {} if self.base_ is None else self.base_._files()
-        return own | {f"{_PREFIX}{name}": content for name, content in files.items()}
+        return super()._files() | inner_files("base", self.base_)
 
     def _fitted(self) -> dict[str, Any]:
         return super()._fitted() | {"base": None if self.base_ is None else self.base_._fitted()}
 
     def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
-        described: Any = self.base
-        if described is not None:
-            self.base, self.base_ = _base_of(described), _base_of(described)
-            self.base_.has_queries_ = self.has_queries_
-            self.base_._set_features(self.n_features_in_, getattr(self, "feature_names_in_", None))
-            own = {name.removeprefix(_PREFIX): text for name, text in files.items() if name.startswith(_PREFIX)}
-            self.base_._restore(fitted.get("base") or {}, own)
+        if self.base is not None:
+            self.base_ = restore_inner(self, self.base, "base", fitted.get("base"), files)
         super()._restore(fitted, files)
 
 
@@ -359,6 +366,14 @@ class _Ensemble(nn.ModuleDict):
         return scores
 
 
+def _on_base(base: Scorer, learners: Scorer) -> Scorer:
+    """The learners of each member with the base before them."""
+    if isinstance(learners, StandardisedMean):
+        return StandardisedMean(tuple(_on_base(base, member) for member in learners.parts))
+    parts = learners.parts if isinstance(learners, Sum) else ((1.0, learners),)
+    return Sum(((1.0, base), *parts))
+
+
 def find_residuals(scores: Floats, lists: _Lists) -> Tensor:
     """What a learner is fitted to, -dL / dF(d) of the uRank loss L, for the documents in their canonical order.
 
@@ -370,14 +385,3 @@ def find_residuals(scores: Floats, lists: _Lists) -> Tensor:
     batch = lists.whole
     frozen = torch.tensor(scores[lists.order], dtype=batch.dtype, device=batch.device, requires_grad=True)
     return -torch.autograd.grad(urank(frozen, batch).sum(), frozen)[0]
-
-
-def _base_of(described: Any) -> Ranker:
-    """The ranker that the saved settings describe, not fitted."""
-    from tierank.rankers import RANKERS, NetworkRanker  # which import this module
-
-    known = {ranker.__name__: ranker for ranker in (*RANKERS.values(), NetworkRanker)}
-    try:
-        return _constructed(known[described["ranker"]], described["settings"], Path("model.json"))
-    except (KeyError, TypeError, AttributeError):
-        raise DataError("expected a base ranker and its settings, got a damaged description") from None

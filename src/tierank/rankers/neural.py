@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,15 +23,17 @@ from torch import Tensor, nn
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.export import Layer, Network, Scorer, StandardisedMean
 from tierank.files import replacing
 from tierank.kernels import n_threads
 from tierank.losses import LOSSES, Batch
 from tierank.metrics import Gain, Judge, Rule
-from tierank.networks import NETWORKS
+from tierank.networks import MLP, NETWORKS, Layers, TierRNN
 from tierank.progress import Progress
-from tierank.rankers.base import Ranker, Selection, canonical_rows, make_judge
+from tierank.rankers.attribution import integrate_gradients
+from tierank.rankers.base import Ranker, Selection, canonical_rows, make_judge, mean_of_standardised, name_of
 from tierank.settings import as_choice, as_limit, as_number, as_positive, as_whole
-from tierank.transforms import TRANSFORMS
+from tierank.transforms import TRANSFORMS, Transform
 
 Floats = NDArray[np.float64]
 Weights = dict[str, Tensor]
@@ -98,6 +101,7 @@ class _Network(Ranker):
         patience: int = 20,
         rule: str | Rule = "tierank",
         n_seeds: int = 1,
+        for_target: str | None = None,
         preset: str | None = None,
         device: str = "cpu",
         n_jobs: int | None = None,
@@ -109,7 +113,7 @@ class _Network(Ranker):
         self.queries_per_step, self.learning_rate, self.weight_decay = queries_per_step, learning_rate, weight_decay
         self.clip_norm, self.max_epochs, self.select_by, self.patience = clip_norm, max_epochs, select_by, patience
         self.rule, self.n_seeds, self.preset, self.device = rule, n_seeds, preset, device
-        self.n_jobs, self.seed = n_jobs, seed
+        self.for_target, self.n_jobs, self.seed = for_target, n_jobs, seed
         self.set_params(**of_the_loss)
 
     # The contract
@@ -179,11 +183,55 @@ class _Network(Ranker):
         return super().predict(X, qid)
 
     def _predict(self, data: RankingDataset) -> Floats:
+        scores = self._member_scores(data)
+        return scores[0] if len(scores) == 1 else mean_of_standardised(scores, data)
+
+    def _member_scores(self, data: RankingDataset) -> list[Floats]:
+        """The scores of each member, in the order of the data set."""
         settings = self._resolved()
         with _threads(settings["n_jobs"]):
             lists = _Lists(data, self.transform_, self.has_queries_, settings)
-            scores = [lists.scores(self._member(weights, settings)) for weights in self.members_]
-        return scores[0] if len(scores) == 1 else _mean_of_standardised(scores, data)
+            return [lists.scores(self._member(weights, settings)) for weights in self.members_]
+
+    def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
+        """Integrated gradients; those of several members count by the spread of their scores, as the scores do."""
+        found = self._member_contributions(data, above, below)
+        if len(found) == 1:
+            return found[0]
+        spreads = [float(scores.std()) or 1.0 for scores in self._member_scores(data)]
+        scaled = [one / spread for one, spread in zip(found, spreads, strict=True)]
+        return np.asarray(np.mean(scaled, axis=0), np.float64)
+
+    def _member_contributions(
+        self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
+    ) -> list[Floats]:
+        settings = self._resolved()
+        with _threads(settings["n_jobs"]):
+            lists = _Lists(data, self.transform_, self.has_queries_, settings)
+            features, _ = lists.batch(torch.tensor([0]))
+            place = np.argsort(lists.order)
+            members = (self._member(weights, settings) for weights in self.members_)
+            return [integrate_gradients(member, features, place[above], place[below]) for member in members]
+
+    def _portable(self) -> Scorer:
+        settings = self._resolved()
+        members = (self._member(weights, settings) for weights in self.members_)
+        return _mean([self._portable_member(member, self.transform_) for member in members])
+
+    def _portable_member(self, member: nn.Module, transform: Transform) -> Scorer:
+        per_query = self.has_queries_ and transform.needs_queries
+        return Network(transform, per_query, _layers(member))
+
+    def _outline(self, train: RankingDataset) -> Scorer:
+        settings = self._resolved()
+        self._check_settings(settings)
+        transform = TRANSFORMS[settings["transform"]]().fit(train.select([0]))
+        member = self._untrained(settings, train.n_features)
+        return _mean([self._portable_member(member, transform)] * settings["n_seeds"])
+
+    def _untrained(self, settings: dict[str, Any], n_features: int) -> nn.Module:
+        """A member as it is before training."""
+        return _network(settings, n_features, settings["seed"])
 
     def _member(self, weights: Weights, settings: dict[str, Any]) -> nn.Module:
         network = _network(settings, self.n_features_in_, settings["seed"])
@@ -207,11 +255,15 @@ class _Network(Ranker):
         try:
             tensors = safetensors.torch.load(files["weights.safetensors"])
             self.history_, self.best_, self.n_epochs_ = fitted["history"], fitted["best"], fitted["n_epochs"]
-            self.members_ = [_inside(tensors, f"member{k}.") for k in range(int(fitted["n_members"]))]
+            n_members = min(int(fitted["n_members"]), len(tensors))
+            self.members_ = [_inside(tensors, f"member{k}.") for k in range(n_members)]
             state = {name: tensor.numpy() for name, tensor in _inside(tensors, "transform.").items()}
             settings = self._resolved()
+            self._check_settings(settings)
             self.transform_ = TRANSFORMS[settings["transform"]].from_state(state, self.n_features_in_)
             for weights in self.members_:
+                if weights:  # none where a base ranker is all there is
+                    _check_sizes(settings["hidden"], weights)
                 self._member(weights, settings)
         except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
             raise DataError(
@@ -241,6 +293,8 @@ class URank(_Network):
     ``rule``                of those metrics
     ``n_seeds``             networks with seeds ``seed``, ``seed + 1``, ...: their scores, standardised in each query,
                             are averaged
+    ``for_target``          an engine that the model is meant for, such as ``"solr"``: what it cannot hold is refused
+                            before training. See ``export``. None: none
     ``preset``              ``"paper-ohsumed"``, ``"paper-mq2007"``, ``"paper-mslr"``: the paper's settings
     ``device``              of torch
     ``n_jobs``              threads; None: one for each core
@@ -502,7 +556,7 @@ class _Checkpoint:
         self.folder = folder
         contents = [lists.content, None if valid is None else valid.content]
         described = {name: value for name, value in settings.items() if name != "n_jobs"}
-        self.identity = json.loads(json.dumps({"settings": described, "contents": contents}, default=repr))
+        self.identity = json.loads(json.dumps({"settings": described, "contents": contents}, default=name_of))
         self.done: dict[str, _State] = {}
 
     def write(self, training: _Training) -> None:
@@ -574,12 +628,48 @@ def _check(settings: dict[str, Any]) -> None:
     as_limit("n_jobs", None if settings["n_jobs"] == -1 else settings["n_jobs"])
 
 
+def _check_sizes(hidden: Sequence[int], tensors: Weights) -> None:
+    """Whether the file has the weights that the settings speak of: before memory is asked for to hold them."""
+    if max(map(math.prod, pairwise(hidden)), default=0) > sum(tensor.numel() for tensor in tensors.values()):
+        raise DataError(f"hidden: expected the sizes of the layers that were saved, got {list(hidden)}")
+
+
 def _network(settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
     """The network that the settings describe, with the weights of this seed."""
     kind = NETWORKS[settings["network"]]
     takes = inspect.signature(kind).parameters
     chosen = {name: settings[name] for name in takes if name in settings and name != "seed"}
     return kind(n_features, **chosen, seed=seed).to(settings["device"])
+
+
+def _mean(members: list[Scorer]) -> Scorer:
+    return members[0] if len(members) == 1 else StandardisedMean(tuple(members))
+
+
+def _layers(network: nn.Module) -> tuple[Layer, ...]:
+    """The layers of a network that scores each document by itself."""
+    if isinstance(network, MLP):
+        return *_hidden(network.body), _layer(network.output, network.output_activation or "identity")
+    if isinstance(network, TierRNN):  # its first step alone, where the state is 0
+        own = network.document_weights
+        parts: list[Tensor] = [network.state_weights] if own is None else [network.state_weights, own]
+        step = _layer(network.from_document, "tanh", keeps_input=own is not None)
+        weights = _array(torch.cat(parts))[None]
+        return *_hidden(network.body), step, Layer(weights, np.zeros(1, np.float32), "identity")
+    name = type(network).__name__.lower()
+    raise ParameterError(f"network: expected 'mlp' to export, which scores each document by itself, got {name!r}")
+
+
+def _hidden(body: Layers) -> list[Layer]:
+    return [_layer(layer, body.activation) for layer in body.layers]
+
+
+def _layer(linear: Any, activation: str, keeps_input: bool = False) -> Layer:
+    return Layer(_array(linear.weight), _array(linear.bias), activation, keeps_input)
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    return np.array(tensor.detach().cpu().numpy(), np.float32)
 
 
 def _clip(gradients: list[Tensor], limit: float) -> None:
@@ -600,16 +690,6 @@ def _inside(tensors: Mapping[str, Tensor], prefix: str) -> Weights:
 
 def _means(per_query: Mapping[str, Floats]) -> dict[str, float]:
     return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
-
-
-def _mean_of_standardised(scores: list[Floats], data: RankingDataset) -> Floats:
-    """The mean of several scores, each less its mean and over its standard deviation within each query."""
-    total = np.zeros(data.n_documents)
-    for one in scores:
-        centred = one - np.repeat(np.add.reduceat(one, data.offsets[:-1]) / data.lengths, data.lengths)
-        spread = np.sqrt(np.add.reduceat(centred**2, data.offsets[:-1]) / data.lengths)
-        total += centred / np.repeat(np.where(spread > 0, spread, 1.0), data.lengths)
-    return total / len(scores)
 
 
 @contextmanager

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import inspect
 import json
 import logging
+import os
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,15 +20,33 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.files import replacing
+from tierank.inputs import chunks
 from tierank.kernels import n_threads
 from tierank.metrics import Gain, Judge, Rule
-from tierank.objectives import UMartObjective
+from tierank.objectives import LossObjective, Objective, UMartObjective, as_loss
 from tierank.progress import Progress
-from tierank.rankers.base import Ranker, Selection, canonical_rows, make_judge
+from tierank.rankers.base import (
+    Ranker,
+    Selection,
+    as_base,
+    canonical_rows,
+    fit_inner,
+    inner_files,
+    make_judge,
+    name_of,
+    outline_inner,
+    restore_inner,
+)
+from tierank.rankers.tree_text import check_trees
 from tierank.settings import as_positive, as_whole
+from tierank.transforms import add_query_copies
 
 Floats = NDArray[np.float64]
+
+# In a process that is forked off LightGBM has one thread: see n_threads, which its loading of models does not ask.
+os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
 
 # LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
 # starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
@@ -65,6 +86,7 @@ class _Trees(Ranker):
     """Boosted trees. A subclass says which objective they follow."""
 
     _loaded_: lightgbm.Booster | None
+    base_: Ranker | None = None
 
     def __init__(
         self,
@@ -76,6 +98,9 @@ class _Trees(Ranker):
         select_by: str | Sequence[str] = ("ndcg@10",),
         patience: int = 50,
         rule: str | Rule = "tierank",
+        query_features: bool = False,
+        base: Ranker | None = None,
+        for_target: str | None = None,
         preset: str | None = None,
         n_jobs: int | None = None,
         seed: int = 0,
@@ -83,7 +108,8 @@ class _Trees(Ranker):
     ) -> None:
         self.n_trees, self.learning_rate, self.n_leaves = n_trees, learning_rate, n_leaves
         self.min_documents, self.select_by, self.patience, self.rule = min_documents, select_by, patience, rule
-        self.preset, self.n_jobs, self.seed = preset, n_jobs, seed
+        self.query_features = query_features
+        self.base, self.for_target, self.preset, self.n_jobs, self.seed = base, for_target, preset, n_jobs, seed
         self.set_params(**lightgbm)
 
     def importance(self, kind: str = "gain") -> Floats:
@@ -91,7 +117,7 @@ class _Trees(Ranker):
         self._check_fitted()
         if kind not in ("gain", "split"):
             raise ParameterError.unknown("importance", kind, ("gain", "split"))
-        return np.asarray(self._booster().feature_importance(kind), np.float64)
+        return self._of_own(np.asarray(self._booster().feature_importance(kind), np.float64))
 
     @property
     def feature_importances_(self) -> Floats:
@@ -100,8 +126,12 @@ class _Trees(Ranker):
         return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
 
     @abstractmethod
-    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
+    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> Objective | None:
         """Our objective, or None for LightGBM's own lambdarank."""
+
+    def _of_objective(self, settings: dict[str, Any]) -> set[str]:
+        """The names of settings that are not listed, and that the objective takes."""
+        return set()
 
     def _fit(
         self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
@@ -114,8 +144,18 @@ class _Trees(Ranker):
             metrics = settings["select_by"]
             names = [metrics] if isinstance(metrics, str) else list(metrics)
             judge = make_judge(valid, names, settings["rule"], settings["n_jobs"])
+        self.base_ = None
+        base = as_base(self.base)
+        if base is not None:
+            # A checkpoint replaces its folder: the base and the trees have one each.
+            of_base, checkpoint = (None if checkpoint is None else checkpoint / name for name in ("base", "trees"))
+            self.base_ = fit_inner(self, base, train, valid, of_base, progress)
+        starts = None
+        if self.base_ is not None:
+            starts = self.base_._predict(train), None if valid is None else self.base_._predict(valid)
+        train, valid = self._seen(train), None if valid is None else self._seen(valid)
         try:
-            run = _Run.prepare(train, valid, judge, objective, params, settings, checkpoint)
+            run = _Run.prepare(train, valid, judge, objective, params, settings, checkpoint, starts)
             run.boost(progress)
         except lightgbm.basic.LightGBMError as error:
             what = str(error).splitlines()[0].split(" at /")[0]
@@ -132,7 +172,7 @@ class _Trees(Ranker):
         for name, least in (("n_trees", 1), ("n_leaves", 2), ("min_documents", 0), ("patience", 1), ("seed", 0)):
             as_whole(name, settings[name], least)
         as_positive("learning_rate", settings["learning_rate"])
-        own = set(type(self)().get_params()) | {"preset"}
+        own = set(type(self)().get_params()) | {"preset"} | self._of_objective(settings)
         known = lightgbm.basic._ConfigAliases._get_all_param_aliases()
         main_name = {alias: name for name, aliases in known.items() for alias in (name, *aliases)}
         params = {}
@@ -165,32 +205,84 @@ class _Trees(Ranker):
             "verbosity": -1,
         }
 
+    def _seen(self, data: RankingDataset) -> RankingDataset:
+        """The data as the trees see them."""
+        if not self.query_features:
+            return data
+        if not self.has_queries_:
+            raise DataError(
+                "query_features: expected query ids, got none; without them nobody knows what a document stands among"
+            )
+        return add_query_copies(data, self.n_jobs)
+
+    def _of_own(self, values: Floats) -> Floats:
+        """Values of what the trees see, summed over a feature and its copies: the last axis is of own features."""
+        copies = values.shape[-1] // self.n_features_in_
+        return np.asarray(values.reshape(*values.shape[:-1], copies, self.n_features_in_).sum(axis=-2), np.float64)
+
     def _booster(self) -> lightgbm.Booster:
         if self._loaded_ is None:
-            self._loaded_ = lightgbm.Booster(model_str=self.model_text_)
+            try:
+                self._loaded_ = lightgbm.Booster(model_str=self.model_text_)
+            except (lightgbm.basic.LightGBMError, ValueError) as error:
+                raise DataError(f"trees.txt: expected trees that LightGBM can read, got others: {error}") from None
         return self._loaded_
 
     def _predict(self, data: RankingDataset) -> Floats:
         threads = n_threads(self.n_jobs)
-        return np.asarray(self._booster().predict(data.features, raw_score=True, num_threads=threads), np.float64)
+        features = self._seen(data).features
+        own = np.asarray(self._booster().predict(features, raw_score=True, num_threads=threads), np.float64)
+        return own if self.base_ is None else self.base_._predict(data) + own
+
+    def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
+        """Differences of TreeSHAP values."""
+        features, threads = self._seen(data).features, n_threads(self.n_jobs)
+        found = self._booster().predict(features, pred_contrib=True, num_threads=threads)
+        # The last column is one constant for all documents.
+        values = self._of_own(np.asarray(found, np.float64)[:, :-1])
+        own = np.asarray(values[above] - values[below], np.float64)
+        return own if self.base_ is None else own + self.base_._contributions(data, above, below)
+
+    def _portable(self) -> Scorer:
+        trees = Trees.from_lightgbm(self._booster().dump_model())
+        own = QueryCopies(trees) if self.query_features else trees
+        return own if self.base_ is None else Sum(((1.0, self.base_._portable()), (1.0, own)))
+
+    def _outline(self, train: RankingDataset) -> Scorer:
+        """One split by a feature with missing values, if there is one, as the trees to come may have it."""
+        params = self._lightgbm_params(self._resolved())
+        _check_plain_trees(params)
+        missing = NONE
+        if params.get("use_missing", True):
+            has_missing = any(bool(np.isnan(rows).any()) for rows in chunks(train.features))
+            missing = ZERO if params.get("zero_as_missing") else NAN if has_missing else NONE
+        trees = Trees.stump(0, 0.5, (0.0, 1.0), missing, default_left=False)
+        own = QueryCopies(trees) if self.query_features else trees
+        base = as_base(self.base)
+        return own if base is None else Sum(((1.0, outline_inner(self, base, train)), (1.0, own)))
 
     def _used_features(self) -> NDArray[np.bool_]:
-        return self.importance("split") > 0
+        own = self.importance("split") > 0
+        return own if self.base_ is None else own | self.base_._used_features()
 
     def _files(self) -> dict[str, bytes]:
-        return {"trees.txt": self.model_text_.encode()}
+        return {"trees.txt": self.model_text_.encode()} | inner_files("base", self.base_)
 
     def _fitted(self) -> dict[str, Any]:
-        return {"n_rounds": self.n_rounds_, "history": self.history_}
+        base = None if self.base_ is None else self.base_._fitted()
+        return {"n_rounds": self.n_rounds_, "history": self.history_, "base": base}
 
     def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
         try:
             self.n_rounds_, self.history_ = int(fitted["n_rounds"]), list(fitted["history"])
             self.best_ = self.history_[self.n_rounds_ - 1]
             self.model_text_ = files["trees.txt"].decode()
-        except (KeyError, TypeError, ValueError, IndexError):
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise DataError("expected the trees of a model and their history, got a damaged description") from None
+        check_trees(self.model_text_, self.n_features_in_ * (3 if self.query_features else 1))
         self._loaded_ = None
+        if self.base is not None:
+            self.base_ = restore_inner(self, self.base, "base", fitted.get("base"), files)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
@@ -216,6 +308,12 @@ class UMart(_Trees):
                           second, and so on
     ``patience``          rounds without a better one after which training stops
     ``rule``              of those metrics
+    ``query_features``    trees see each feature three times: as it is, within the range of its query, and as its rank
+                          in the query. Predict then needs the whole candidate list of a query, with its qid
+    ``base``              a ranker that learns first, by its own settings: ``UMart(base=URank())`` grows trees on what a
+                          network leaves over, and adds their scores to its scores. None: none
+    ``for_target``        an engine that the model is meant for, such as ``"solr"``: what it cannot hold is refused
+                          before training. See ``export``. None: none
     ``preset``            ``"paper"``: the paper's settings; ``"paper-mq2007"``: the same with its window of 10
     ``n_jobs``            threads; None: one for each core. The model is the same, bit for bit
     ``seed``              of all random numbers
@@ -252,7 +350,7 @@ class UMart(_Trees):
         self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
         self.truncation, self.idcg_at, self.gain = truncation, idcg_at, gain
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
+    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> Objective | None:
         names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "n_jobs")
         return UMartObjective(**{name: settings[name] for name in names})
 
@@ -267,7 +365,7 @@ class LambdaMART(_Trees):
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> UMartObjective | None:
+    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> Objective | None:
         ratings = train.ratings
         whole = bool((ratings == np.rint(ratings)).all()) and ratings.max() < _NATIVE_LEVELS
         if whole and train.lengths.max() <= _NATIVE_DOCUMENTS:
@@ -287,6 +385,38 @@ class LambdaMART(_Trees):
             idcg_at=level,
             n_jobs=settings["n_jobs"],
         )
+
+
+class TreeRanker(_Trees):
+    """Trees that follow a loss of your own: the same functions that ``NetworkRanker`` takes.
+
+    >>> import torch, tierank
+    >>> def squares(scores, batch):  # squared distance to the gains, 10 lines or 1
+    ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> ranker = TreeRanker(loss=squares, n_trees=5).fit(data)
+    >>> ranker.predict(data).shape == (data.n_documents,)
+    True
+
+    ``loss`` may also be a name of ``LOSSES``: ``TreeRanker(loss="approxndcg", temperature=0.5)``. ``gain`` is what
+    ``batch.gains`` holds; the other settings are those of ``UMart`` but for its objective's. How gradient and hessian
+    come from the function: ``tierank.OBJECTIVES["loss"]``. Whether its derivatives are right: ``check_gradient``. A
+    model with a loss of your own is saved without it: it predicts after loading, but cannot be fitted again.
+    """
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
+
+    def __init__(self, loss: str | Callable[..., Any] | None = None, *, gain: Gain = "exp2", **settings: Any) -> None:
+        super().__init__(**settings)
+        self.loss, self.gain = loss, gain
+
+    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> Objective | None:
+        names = self._of_objective(settings) & set(settings) | {"loss", "gain", "n_jobs", "seed"}
+        return LossObjective(**{name: settings[name] for name in names})
+
+    def _of_objective(self, settings: dict[str, Any]) -> set[str]:
+        parameters = inspect.signature(as_loss(settings["loss"])).parameters
+        return {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
 @dataclass
@@ -314,11 +444,12 @@ class _Run:
         params: dict[str, Any],
         settings: dict[str, Any],
         checkpoint: _Checkpoint | None,
+        start: _State,
     ) -> None:
         self.train, self.valid, self.judge, self.gradients = train, valid, judge, gradients
         self.params, self.settings, self.checkpoint = params, settings, checkpoint
         found = None if checkpoint is None else checkpoint.read()
-        self.state = found or _State()
+        self.state = found or start
 
     @classmethod
     def prepare(
@@ -326,10 +457,11 @@ class _Run:
         train: RankingDataset,
         valid: RankingDataset | None,
         judge: Judge | None,
-        objective: UMartObjective | None,
+        objective: Objective | None,
         params: dict[str, Any],
         settings: dict[str, Any],
         checkpoint: Path | None,
+        starts: tuple[Floats, Floats | None] | None,
     ) -> _Run:
         order, offsets, content = canonical_rows(train, settings["n_jobs"])
         ratings, weight = train.ratings[order], _row_weights(train)
@@ -352,10 +484,12 @@ class _Run:
         kept = None
         if checkpoint is not None:
             contents = [content, None if valid is None else canonical_rows(valid, settings["n_jobs"])[2]]
-            kept = _Checkpoint(
-                checkpoint, {"settings": settings, "contents": contents, "lightgbm": lightgbm.__version__}
-            )
-        return cls(own, held_out, judge, gradients, params, settings, kept)
+            identity = {"settings": settings, "contents": contents, "lightgbm": lightgbm.__version__}
+            kept = _Checkpoint(checkpoint, identity, train.n_features)
+        start = _State()
+        if starts is not None:
+            start.scores, start.valid_scores = starts[0][order], starts[1]
+        return cls(own, held_out, judge, gradients, params, settings, kept, start)
 
     def boost(self, progress: bool) -> None:
         """Run to the end, stretch by stretch."""
@@ -418,9 +552,9 @@ class _Run:
 class _Checkpoint:
     """A folder that holds where a run stands, and for which data and settings."""
 
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
-        self.folder = folder
-        self.identity = json.loads(json.dumps(identity, default=repr))
+    def __init__(self, folder: Path, identity: dict[str, Any], n_features: int) -> None:
+        self.folder, self.n_features = folder, n_features
+        self.identity = json.loads(json.dumps(identity, default=name_of))
 
     def write(self, state: _State) -> None:
         """Replace what the folder holds, whole or not at all."""
@@ -453,6 +587,8 @@ class _Checkpoint:
                     " delete it to start anew"
                 )
             best = described["best"]
+            for text in described["texts"]:
+                check_trees(text, self.n_features)
             return _State(
                 described["texts"],
                 described["history"],
@@ -462,7 +598,7 @@ class _Checkpoint:
                 *(self._scores(name) for name in ("scores", "valid_scores")),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, DataError):
+            if isinstance(error, DataError) and "of this data" in str(error):
                 raise
             raise DataError(
                 f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
@@ -486,6 +622,12 @@ class _Rows(lightgbm.Sequence):
 
     def __getitem__(self, rows: Any) -> Floats:
         return np.asarray(self.features[self.order[rows]], np.float64)
+
+
+def _check_plain_trees(params: dict[str, Any]) -> None:
+    """An error where trees would have leaves that no target knows."""
+    if params.get("linear_tree"):
+        raise ParameterError("for_target: expected linear_tree to be left out, got True; no target has such leaves")
 
 
 def _row_weights(data: RankingDataset) -> Floats | None:

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from tierank.description import Description
 from tierank.evaluation import Comparison, Evaluation, format_number
+from tierank.experiments import LEAKS, PAPERS, Run
 from tierank.files import replacing
 
 # Wide enough for any table: a table is never cut to a window, and files have no width.
@@ -116,6 +117,66 @@ def tabulate_contrasts(comparison: Comparison, title: str | None = None) -> Tabl
         f" {comparison.n_resamples:,} resamples, seed {comparison.seed}"
     )
     return Table(title or f"Differences to {comparison.baseline}", columns, rows, [how, *_notes(comparison)])
+
+
+def tabulate_run(run: Run, title: str | None = None) -> Table:
+    """A row per system in the layout of the paper, spread over seeds included, and the paper's own rows below it."""
+    found = run.comparison
+    rows = [
+        [system, *(_run_cell(run, system, metric) for metric in run.metrics), format_seconds(run.cpu_seconds(system))]
+        for system in run.systems
+    ]
+    bold = {(run.systems.index(system), j) for j, metric in enumerate(run.metrics, 1) for system in found.best(metric)}
+    seeds = sorted({len(run.seeds_of(system)) for system in run.systems})
+    words = "one seed" if seeds == [1] else f"{' or '.join(map(str, seeds))} seeds; ±: standard deviation over seeds"
+    notes = [
+        f"means over the test queries{f' of {run.n_folds} folds' if run.n_folds > 1 else ''}; {words}",
+        found.describe_marks(),
+        *_notes(found),
+    ]
+    notes += [LEAKS] if run.about["protocol"] == "lightgbm" else []
+    paper_rows, paper_notes = _paper_rows(run)
+    columns = ["system", *run.metrics, "CPU s a run"]
+    title = title or f"{run.about['data']['name']}: {f'{run.n_folds} folds' if run.n_folds > 1 else 'test queries'}"
+    return Table(title, columns, [*rows, *paper_rows], [*notes, *paper_notes], bold)
+
+
+def _run_cell(run: Run, system: str, metric: str) -> str:
+    spread = run.spread(system, metric)
+    words = f"{run.comparison.mean(system, metric):.3f}" + ("" if math.isnan(spread) else f" ± {spread:.3f}")
+    return words + run.comparison.mark(system, metric)
+
+
+def _paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
+    """The rows of the paper that go with a run; a dagger marks cells that cannot be compared, and a note says why."""
+    if run.about["paper"] is None:
+        return [], []
+    paper = PAPERS[run.about["paper"]]
+    size = run.about["data"]["description"] or {}
+    n_queries, n_documents = size.get("n_queries", 0), size.get("n_documents", 0)
+    reasons: dict[str, None] = {}
+    if not paper.is_of(n_queries, n_documents):
+        other = (
+            f"the paper's data have {paper.n_queries:,} queries and {paper.n_documents:,} documents,"
+            f" these {n_queries:,} and {n_documents:,}"
+        )
+        reasons[other] = None
+    rows = []
+    for name, figures in paper.rows.items():
+        cells = []
+        for metric in run.metrics:
+            why = paper.doubt(name, metric)
+            if why is not None:
+                reasons[why] = None
+            doubtful = why is not None or not paper.is_of(n_queries, n_documents)
+            cells.append(f"{figures[metric]:.3f}{'†' if doubtful else ''}" if metric in figures else "-")
+        rows.append([f"{name} (paper)", *cells, "-"])
+    return rows, [f"† cannot be compared: {'; '.join(reasons)}"] if reasons else []
+
+
+def format_seconds(seconds: float) -> str:
+    """Seconds with one decimal; a dash where nothing was measured."""
+    return "-" if math.isnan(seconds) else f"{seconds:.1f}"
 
 
 def tabulate_description(found: Description, title: str) -> Table:

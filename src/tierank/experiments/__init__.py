@@ -1,0 +1,22 @@
+"""Whole experiments: folds, seeds, settings, and the folder that keeps them."""
+
+from tierank.experiments.crossval import LEAKS, PROTOCOLS, cross_validate, keep_comparison
+from tierank.experiments.demo import run_demo
+from tierank.experiments.paper import PAPERS, Paper
+from tierank.experiments.runs import Run, Tidy
+from tierank.experiments.tuning import SPACES, Tuning, tune
+
+__all__ = [
+    "LEAKS",
+    "PAPERS",
+    "PROTOCOLS",
+    "SPACES",
+    "Paper",
+    "Run",
+    "Tidy",
+    "Tuning",
+    "cross_validate",
+    "keep_comparison",
+    "run_demo",
+    "tune",
+]

@@ -1,0 +1,397 @@
+"""The folder of an experiment: what was asked for, the test data, and a piece for each system, fold and seed.
+
+    run.json                          data, folds, seeds, rule, metrics, systems and their settings, versions
+    folds/fold1.tierank               ratings, query and document ids of the test data; no features
+    pieces/<system>/fold1-seed0/      piece.json, scores.npy, and the model that gave them
+    parts/                            the data, where they were cut here or came from memory
+
+Everything that is printed, drawn or tested comes from these files, so that a later run can add rows to the table.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank import __version__
+from tierank.dataset import RankingDataset, Texts
+from tierank.errors import DataError, ParameterError
+from tierank.evaluation import Comparison, Evaluation, compare_evaluations
+from tierank.experiments.folds import Folds, found_folds
+from tierank.files import replacing
+from tierank.metrics import Judge, Rule, as_rule
+from tierank.rankers.base import Ranker, decoded, encoded
+from tierank.readers import read, write
+
+RUN_FORMAT = 1
+# The paper's layout.
+METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
+_SHOWN_VERSIONS = ("lightgbm", "numba", "numpy", "scikit-learn", "scipy", "torch")
+
+Floats = NDArray[np.float64]
+
+
+class Tidy(NamedTuple):
+    """One number a row; ``pandas.DataFrame(tidy._asdict())`` makes a table of it."""
+
+    system: list[str]
+    fold: list[int]
+    seed: list[int]
+    metric: list[str]
+    value: list[float]
+
+
+class Run:
+    """An experiment that is kept in a folder: ``cross_validate`` makes one, ``Run.open`` reads one.
+
+    ``folder``, ``kind`` (``"cv"``, ``"compare"`` or ``"demo"``), ``systems``, ``baseline``, ``metrics``, ``rule``,
+    ``seeds`` and ``n_folds`` say what it holds, ``about`` all of ``run.json``. Folds count from 0.
+    """
+
+    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
+        self.folder, self.about = folder, about
+
+    @classmethod
+    def open(cls, folder: str | os.PathLike[str]) -> Self:
+        """The run of a folder."""
+        path = Path(folder)
+        file = path / "run.json"
+        if not file.is_file():
+            raise DataError(f"{path}: expected the folder of a run, with run.json in it, got none")
+        try:
+            about = json.loads(file.read_text())
+            well_formed = all(name in about for name in ("format", "systems", "seeds", "rule", "metrics", "folds"))
+        except (ValueError, TypeError):
+            well_formed = False
+        if not well_formed:
+            raise DataError(f"{file}: expected the description of a run, got a damaged file")
+        if about["format"] != RUN_FORMAT:
+            raise DataError(
+                f"{file}: expected format {RUN_FORMAT}, got {about['format']!r}; use the tierank that wrote it"
+            )
+        return cls(path, about)
+
+    @classmethod
+    def create(
+        cls,
+        folder: Path,
+        folds: Folds,
+        systems: Mapping[str, dict[str, Any]],
+        *,
+        kind: str,
+        seeds: Sequence[int],
+        metrics: Sequence[str],
+        rule: str | Rule,
+        baseline: str | None,
+        protocol: str = "standard",
+        description: dict[str, Any] | None = None,
+        paper: str | None = None,
+        name: str | None = None,
+    ) -> Self:
+        """Start a run, or go on with the one in the folder: its systems and seeds stay beside the new ones."""
+        folder.mkdir(parents=True, exist_ok=True)
+        digests = [_write_test(folder, fold, folds.read(fold)[2]) for fold in range(folds.n_folds)]
+        about: dict[str, Any] = {
+            "format": RUN_FORMAT,
+            "kind": kind,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "data": {"name": name or folds.name, "source": folds.describe(), "description": description},
+            "folds": digests,
+            "protocol": protocol,
+            "paper": paper,
+            "rule": encoded(rule, "rule"),
+            "metrics": list(metrics),
+            "seeds": list(seeds),
+            "baseline": baseline,
+            "systems": dict(systems),
+            "versions": _versions(),
+        }
+        if (folder / "run.json").exists():
+            about = _merged(cls.open(folder), about)
+        run = cls(folder, about)
+        run.write()
+        return run
+
+    def judged_by(
+        self, metrics: Sequence[str] | None = None, rule: str | Rule | None = None, baseline: str | None = None
+    ) -> Run:
+        """The same scores judged by other metrics, by another rule, or against another baseline; None: as they were."""
+        if baseline is not None and baseline not in self.systems:
+            raise ParameterError.unknown("baseline", baseline, self.systems)
+        changes = {
+            "metrics": None if metrics is None else list(metrics),
+            "rule": None if rule is None else encoded(as_rule(rule), "rule"),
+            "baseline": baseline,
+        }
+        return Run(self.folder, self.about | {name: value for name, value in changes.items() if value is not None})
+
+    def write(self) -> None:
+        """Write ``run.json``, whole or not at all."""
+        with replacing(self.folder / "run.json") as fresh:
+            fresh.write_text(json.dumps(self.about, indent=1, allow_nan=False))
+
+    # What it holds
+
+    @property
+    def kind(self) -> str:
+        """What made it."""
+        return str(self.about["kind"])
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """The systems that have results for every fold, in the order in which they were asked for."""
+        return tuple(system for system in self.about["systems"] if self._is_whole(system))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds."""
+        return tuple(self.about["seeds"])
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """What is measured."""
+        return tuple(self.about["metrics"])
+
+    @cached_property
+    def rule(self) -> Rule:
+        """By which rule."""
+        return as_rule(decoded(self.about["rule"]))
+
+    @property
+    def n_folds(self) -> int:
+        """How many folds there are."""
+        return len(self.about["folds"])
+
+    @property
+    def baseline(self) -> str:
+        """What the others are compared to: what was chosen, or the first system."""
+        chosen = self.about["baseline"]
+        return str(chosen) if chosen in self.systems else self.systems[0]
+
+    @cached_property
+    def tests(self) -> list[RankingDataset]:
+        """The test data of each fold, without features."""
+        return [read(self._test_file(fold)) for fold in range(self.n_folds)]
+
+    def read_test(self, fold: int) -> RankingDataset | None:
+        """The test data of a fold with features, or None where they are no longer there."""
+        found = self.read_fold(fold)
+        return None if found is None else found[2]
+
+    def read_fold(self, fold: int) -> tuple[RankingDataset, RankingDataset, RankingDataset] | None:
+        """The data of a fold, or None where they are no longer there, or are no longer the same."""
+        folds = found_folds(self.about["data"]["source"], self.folder / "parts")
+        try:
+            found = None if folds is None else folds.read(fold)
+        except (DataError, ParameterError):
+            return None
+        return found if found is not None and _digest(found[2]) == self.about["folds"][fold] else None
+
+    def seeds_of(self, system: str) -> tuple[int, ...]:
+        """The seeds that a system has results for, in every fold."""
+        return tuple(
+            seed for seed in self.seeds if all(self.is_done(system, fold, seed) for fold in range(self.n_folds))
+        )
+
+    def is_done(self, system: str, fold: int, seed: int) -> bool:
+        """Whether a piece is there; a piece is written whole or not at all."""
+        return (self.place(system, fold, seed) / "piece.json").is_file()
+
+    def place(self, system: str, fold: int, seed: int) -> Path:
+        """The folder of a piece."""
+        return self.folder / "pieces" / quote(system, safe=" +,=()") / f"fold{fold + 1}-seed{seed}"
+
+    def scores(self, system: str, fold: int, seed: int) -> Floats:
+        """The scores of a system for the test documents of a fold."""
+        file = self.place(system, fold, seed) / "scores.npy"
+        scores = np.asarray(np.load(file, allow_pickle=False), np.float64)
+        if scores.shape != (self.tests[fold].n_documents,):
+            raise DataError(f"{file}: expected {self.tests[fold].n_documents} scores, got {scores.shape}")
+        return scores
+
+    def piece(self, system: str, fold: int, seed: int) -> dict[str, Any]:
+        """What is known of a piece: ``history``, ``best``, ``cpu_seconds``, ``settings``."""
+        found: dict[str, Any] = json.loads((self.place(system, fold, seed) / "piece.json").read_text())
+        return found
+
+    def model(self, system: str, fold: int, seed: int) -> Path | None:
+        """The model of a piece, or None where only scores were given."""
+        folder = self.place(system, fold, seed) / "model"
+        return folder if folder.is_dir() else None
+
+    def write_piece(
+        self, system: str, fold: int, seed: int, scores: Floats, about: dict[str, Any], ranker: Ranker | None = None
+    ) -> None:
+        """Add a piece, whole or not at all."""
+        place = self.place(system, fold, seed)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as fresh:
+            fresh.mkdir()
+            np.save(fresh / "scores.npy", scores, allow_pickle=False)
+            if ranker is not None:
+                ranker.save(fresh / "model")
+            (fresh / "piece.json").write_text(json.dumps(about))
+
+    # What it shows
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        """The systems over all test queries of all folds, the seeds of a system averaged for each query."""
+        if not self.systems:
+            raise DataError(f"{self.folder}: expected results of at least one system for every fold, got none yet")
+        return compare_evaluations({system: self.evaluation(system) for system in self.systems}, self.baseline)
+
+    def evaluation(self, system: str) -> Evaluation:
+        """One system over all test queries of all folds, its seeds averaged for each query."""
+        by_seed = self._per_query(system)
+        per_query = {metric: np.mean([found[metric] for found in by_seed], axis=0) for metric in self.metrics}
+        n_empty = self._judge.n_empty
+        left_out = n_empty if self.rule.empty is None else 0
+        return Evaluation(per_query, self._pooled.query_ids, self.rule, n_empty, left_out)
+
+    def spread(self, system: str, metric: str) -> float:
+        """The standard deviation of the mean over seeds; NaN for one seed."""
+        means = [float(np.nanmean(found[metric])) for found in self._per_query(system)]
+        return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
+
+    def cpu_seconds(self, system: str) -> float:
+        """The mean processor time of a piece; NaN where only scores were given."""
+        found = [
+            self.piece(system, fold, seed).get("cpu_seconds", float("nan"))
+            for seed in self.seeds_of(system)
+            for fold in range(self.n_folds)
+        ]
+        return float(np.mean(found))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What was asked for and what came out, for JSON."""
+        spreads = {
+            system: {metric: _finite(self.spread(system, metric)) for metric in self.metrics} for system in self.systems
+        }
+        seconds = {system: _finite(self.cpu_seconds(system)) for system in self.systems}
+        return self.about | {"spread": spreads, "cpu_seconds": seconds, "comparison": self.comparison.to_dict()}
+
+    def tidy(self) -> Tidy:
+        """The mean of each metric for each system, fold and seed, one a row."""
+        rows = []
+        ends = np.cumsum([0, *(test.n_queries for test in self.tests)])
+        for system in self.systems:
+            for seed, found in zip(self.seeds_of(system), self._per_query(system), strict=True):
+                for fold in range(self.n_folds):
+                    for metric, values in found.items():
+                        inside = values[ends[fold] : ends[fold + 1]]
+                        mean = float(np.nanmean(inside)) if np.isfinite(inside).any() else float("nan")
+                        rows.append((system, fold + 1, seed, metric, mean))
+        return Tidy(*map(list, zip(*rows, strict=True)))
+
+    @cached_property
+    def _pooled(self) -> RankingDataset:
+        """The test queries of all folds as one data set; a query that is tested twice counts twice."""
+        tests = self.tests
+        texts = [test.document_texts for test in tests if test.document_texts is not None]
+        return RankingDataset.from_parts(
+            np.concatenate([test.features for test in tests]),
+            np.concatenate([test.ratings for test in tests]),
+            np.concatenate([[0], np.concatenate([test.lengths for test in tests]).cumsum()]),
+            np.concatenate([test.query_ids for test in tests]),
+            document_texts=Texts.concat(texts) if len(texts) == len(tests) else None,
+        )
+
+    @cached_property
+    def _judge(self) -> Judge:
+        return Judge(self._pooled, self.metrics, self.rule)
+
+    def _per_query(self, system: str) -> list[dict[str, Floats]]:
+        """For each seed the values of all test queries."""
+        if system not in self._found:
+            if system not in self.about["systems"]:
+                raise ParameterError.unknown("system", system, self.about["systems"])
+            self._found[system] = [
+                self._judge(np.concatenate([self.scores(system, fold, seed) for fold in range(self.n_folds)]))
+                for seed in self.seeds_of(system)
+            ]
+        return self._found[system]
+
+    @cached_property
+    def _found(self) -> dict[str, list[dict[str, Floats]]]:
+        return {}
+
+    def _is_whole(self, system: str) -> bool:
+        return bool(self.seeds_of(system))
+
+    def _test_file(self, fold: int) -> Path:
+        return self.folder / "folds" / f"fold{fold + 1}.tierank"
+
+
+def _write_test(folder: Path, fold: int, test: RankingDataset) -> str:
+    """Keep what judging needs of the test data, in the order of the data set; returns their digest."""
+    kept = RankingDataset.from_parts(
+        np.zeros((test.n_documents, 1), np.float32),
+        test.ratings,
+        test.offsets,
+        test.query_ids,
+        document_texts=test.document_texts,
+    )
+    file = folder / "folds" / f"fold{fold + 1}.tierank"
+    file.parent.mkdir(exist_ok=True)
+    if not file.exists():
+        write(kept, file)
+    return _digest(test)
+
+
+def _digest(data: RankingDataset) -> str:
+    found = hashlib.sha256()
+    for array in (data.ratings, data.offsets, np.array([str(i) for i in data.query_ids.tolist()])):
+        found.update(np.ascontiguousarray(array).tobytes())
+    found.update(np.ascontiguousarray(data.features[:: max(1, data.n_documents // 4096)]).tobytes())
+    return found.hexdigest()
+
+
+def _merged(old: Run, new: dict[str, Any]) -> dict[str, Any]:
+    """What a run holds when more is asked of it; an error where the two do not belong together."""
+    for name, what in (("folds", "data"), ("protocol", "protocol"), ("kind", "kind of run")):
+        if old.about[name] != new[name]:
+            raise DataError(
+                f"{old.folder}: expected a run of the same {what}, got one of another; choose another folder"
+            )
+    for system, settings in new["systems"].items():
+        before = old.about["systems"].get(system, settings)
+        if before != settings:
+            raise DataError(
+                f"{old.folder}: {system!r} is there with other settings; give the new one a name of its own,"
+                " such as new=urank,hidden=[200,100]"
+            )
+    seeds = sorted({*old.about["seeds"], *new["seeds"]})
+    return new | {
+        "created": old.about["created"],
+        "seeds": seeds,
+        "systems": old.about["systems"] | new["systems"],
+        "baseline": new["baseline"] or old.about["baseline"],
+        "paper": new["paper"] or old.about["paper"],
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _versions() -> dict[str, str]:
+    found = {"tierank": __version__, "python": platform.python_version()}
+    for name in _SHOWN_VERSIONS:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:  # imported from a place that pip does not know
+            continue
+    return found

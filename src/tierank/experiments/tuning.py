@@ -1,0 +1,216 @@
+"""tune: settings chosen on validation data, by Optuna over a stated space for each ranker."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.base import clone
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.progress import Progress
+from tierank.rankers import RANKERS, Ranker
+from tierank.rankers.base import make_judge
+from tierank.settings import as_whole
+
+if TYPE_CHECKING:
+    import optuna
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number between two others; ``log``: all sizes alike; whole where both ends are."""
+
+    low: float
+    high: float
+    log: bool = False
+
+    def suggest(self, trial: optuna.Trial, name: str) -> Any:
+        """A value for this trial."""
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return trial.suggest_int(name, self.low, self.high, log=self.log)
+        return trial.suggest_float(name, self.low, self.high, log=self.log)
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}{' (log)' if self.log else ''}"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of a few values."""
+
+    values: tuple[Any, ...]
+
+    def suggest(self, trial: optuna.Trial, name: str) -> Any:
+        """A value for this trial. Optuna keeps plain values only: it draws the place in the list."""
+        return self.values[trial.suggest_categorical(name, list(range(len(self.values))))]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.values))
+
+
+Space = Mapping[str, Between | OneOf]
+
+_TREES: dict[str, Between | OneOf] = {
+    "learning_rate": Between(0.02, 0.2, log=True),
+    "n_leaves": Between(4, 64, log=True),
+    "min_documents": Between(5, 200, log=True),
+    "feature_fraction": Between(0.4, 1.0),
+    "lambda_l2": Between(0.001, 30.0, log=True),
+}
+_NETWORKS: dict[str, Between | OneOf] = {
+    "learning_rate": Between(1e-4, 1e-2, log=True),
+    "hidden": OneOf(((50,), (100, 50), (200, 100), (100, 100, 50))),
+    "dropout": Between(0.0, 0.5),
+    "weight_decay": Between(1e-6, 1e-1, log=True),
+    "queries_per_step": OneOf((4, 8, 16, 32)),
+    "transform": OneOf(("query_minmax", "query_log1p", "quantile")),
+}
+_BOOSTED = {name: values for name, values in _NETWORKS.items() if name != "weight_decay"} | {
+    "coefficient": Between(0.03, 1.0, log=True)
+}
+
+SPACES: dict[str, Space] = {
+    "umart": _TREES | {"window": OneOf((1, 2, 5, 10, None))},
+    "lambdamart": _TREES | {"lambdarank_truncation_level": OneOf((10, 20, 30, 100))},
+    "urank": _NETWORKS,
+    "uboost": _BOOSTED,
+    "urboost": _BOOSTED | {"pooling": OneOf(("max", "mean")), "score_from": OneOf(("both", "state"))},
+    "listnet": _NETWORKS,
+    "listmle": _NETWORKS,
+    "plistmle": _NETWORKS,
+    "ranknet": _NETWORKS | {"sigma": Between(0.5, 4.0, log=True)},
+    "approxndcg": _NETWORKS | {"temperature": Between(0.05, 2.0, log=True)},
+    "lambdaloss": _NETWORKS | {"sigma": Between(0.5, 4.0, log=True), "mu": Between(1.0, 20.0, log=True)},
+    "mdprank": _NETWORKS,
+}
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What ``tune`` found: the best ``settings``, their ``value`` on validation data, the fitted ``ranker``, and all
+    ``trials`` with their settings and values.
+    """
+
+    ranker: Ranker
+    settings: dict[str, Any]
+    value: float
+    metric: str
+    trials: list[dict[str, Any]]
+
+
+def tune(
+    ranker: str | Ranker,
+    train: RankingDataset,
+    valid: RankingDataset,
+    *,
+    trials: int = 20,
+    space: Space | None = None,
+    seed: int = 0,
+    study: str | Path | None = None,
+    progress: bool = False,
+) -> Tuning:
+    """Try settings of a ranker, and keep the fitted one that is best on validation data.
+
+    The first trial has the settings of the ranker as they are: the outcome is never worse than they are on validation
+    data. The others are drawn by Optuna from ``space`` (None: ``SPACES`` of the ranker), and judged by the first metric
+    of ``select_by``. ``study`` is a file that keeps the trials: a later call goes on with it, up to ``trials`` in all.
+
+    >>> import tierank
+    >>> train, valid = tierank.make_ranking(40, n_features=5, mean_length=10, max_length=20).split(0.6, 0.4)
+    >>> found = tune(tierank.UMart(n_trees=5, n_jobs=1), train, valid, trials=3)
+    >>> len(found.trials), sorted(found.settings)[:2]
+    (3, ['feature_fraction', 'lambda_l2'])
+    """
+    start: Ranker = RANKERS[ranker]() if isinstance(ranker, str) and ranker in RANKERS else ranker  # type: ignore[assignment]
+    if not isinstance(start, Ranker):
+        raise ParameterError.unknown("ranker", ranker, RANKERS)
+    as_whole("trials", trials)
+    search = _Search(start, train, valid, _space_of(start) if space is None else space)
+    found = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
+    done = len(_completed(found))
+    with Progress("tuning", trials, show=progress, done=done) as shown:
+        for _ in range(trials - done):
+            trial = found.ask()
+            value = search.attempt(trial, is_first=not _completed(found))
+            found.tell(trial, value)
+            shown.step(f"{search.metric} {value:.4f}")
+    return search.outcome(found)
+
+
+class _Search:
+    """Fits candidates, and keeps the best of them."""
+
+    def __init__(self, start: Ranker, train: RankingDataset, valid: RankingDataset, space: Space) -> None:
+        self.start, self.train, self.valid, self.space = start, train, valid, space
+        settings = start._resolved()
+        metrics = settings["select_by"]
+        self.metric: str = metrics if isinstance(metrics, str) else metrics[0]
+        self.judge = make_judge(valid, [self.metric], settings["rule"], 1)
+        self.best: tuple[int, float, Ranker] | None = None
+
+    def attempt(self, trial: optuna.Trial, is_first: bool) -> float:
+        """The value of the settings that this trial has; the first one has those of the ranker."""
+        chosen = {} if is_first else {name: values.suggest(trial, name) for name, values in self.space.items()}
+        candidate = self._fit(chosen)
+        value = float(np.nanmean(self.judge(candidate._predict(self.valid))[self.metric]))
+        trial.set_user_attr("settings", chosen)
+        if self.best is None or value > self.best[1]:
+            self.best = (trial.number, value, candidate)
+        return value
+
+    def outcome(self, study: optuna.Study) -> Tuning:
+        """The best trial of the study, those of earlier calls included."""
+        best = study.best_trial
+        chosen = best.user_attrs["settings"]
+        # A trial of an earlier call has left its settings alone.
+        ranker = self.best[2] if self.best is not None and self.best[0] == best.number else self._fit(chosen)
+        settings = {n: v for n, v in ranker.get_params(deep=False).items() if n in self.space}
+        rows = [{**trial.user_attrs["settings"], self.metric: trial.value} for trial in _completed(study)]
+        return Tuning(ranker, settings, study.best_value, self.metric, rows)
+
+    def _fit(self, settings: Mapping[str, Any]) -> Ranker:
+        candidate: Ranker = clone(self.start)
+        return candidate.set_params(**settings).fit(self.train, valid=self.valid)
+
+
+def _space_of(ranker: Ranker) -> Space:
+    names = {kind: name for name, kind in RANKERS.items()}
+    name = names.get(type(ranker))
+    if name not in SPACES:
+        raise ParameterError(f"space: expected one for {type(ranker).__name__}, which has none of its own, got None")
+    return SPACES[name]
+
+
+def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
+    """The trials that came to an end; one that was interrupted is none."""
+    return [trial for trial in study.trials if trial.value is not None]
+
+
+def _open_study(file: str | Path | None, name: str, seed: int) -> optuna.Study:
+    try:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+    except ImportError:
+        raise ParameterError("tuning needs Optuna: pip install 'tierank[tune]'") from None
+    logging.getLogger("optuna").setLevel(logging.WARNING)
+    storage = None
+    if file is not None:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        storage = JournalStorage(JournalFileBackend(str(file)))
+    try:
+        study = optuna.create_study(direction="maximize", storage=storage, study_name=name, load_if_exists=True)
+    except (ValueError, KeyError, json.JSONDecodeError) as error:
+        raise DataError(
+            f"{file}: expected a file of trials, got a damaged one: {error}; delete it to start anew"
+        ) from None
+    # Draws depend on how many trials there are already, so that a study that goes on does not repeat itself.
+    study.sampler = optuna.samplers.TPESampler(seed=seed + 1000 * len(study.trials))
+    return study

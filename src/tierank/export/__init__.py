@@ -1,0 +1,88 @@
+"""Export with proof: a fitted model in the form of another engine, and the check that it scores the same there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.export.c import C
+from tierank.export.elasticsearch import ELASTICSEARCH, OPENSEARCH
+from tierank.export.onnx import ONNX
+from tierank.export.portable import (
+    NAN,
+    NONE,
+    ZERO,
+    Layer,
+    Model,
+    Network,
+    QueryCopies,
+    Scorer,
+    StandardisedMean,
+    Sum,
+    Trees,
+)
+from tierank.export.proof import Exportable, Proof, verify_export
+from tierank.export.solr import SOLR
+from tierank.export.target import Target
+from tierank.export.vespa import VESPA
+from tierank.files import replacing
+
+__all__ = [
+    "NAN",
+    "NONE",
+    "TARGETS",
+    "ZERO",
+    "Layer",
+    "Model",
+    "Network",
+    "Proof",
+    "QueryCopies",
+    "Scorer",
+    "StandardisedMean",
+    "Sum",
+    "Target",
+    "Trees",
+    "as_target",
+    "verify",
+    "write_model",
+]
+
+TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, ELASTICSEARCH, OPENSEARCH, SOLR, VESPA, C)}
+
+
+def as_target(name: str) -> Target:
+    """The target of this name."""
+    if name not in TARGETS:
+        raise ParameterError.unknown("target", name, TARGETS)
+    return TARGETS[name]
+
+
+def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
+    """Write a model in the form of a target, whole or not at all."""
+    target, place = as_target(to), Path(path)
+    target.check(model)
+    if place.is_dir() and any(place.iterdir()) and not (place / "README.md").exists():
+        raise DataError(f"{place}: expected a new name or a folder of an earlier export, got something else there")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(place) as fresh:
+        target.write(model, fresh)
+
+
+def verify(ranker: Exportable, path: str | os.PathLike[str], to: str, data: RankingDataset) -> Proof:
+    """Whether an export scores as the ranker does, on data and on rows made to find a difference.
+
+    Generated are rows with a value on each threshold of the trees and one float32 step beside it, extremes, and missing
+    values where the model saw any. Scores come from onnxruntime, from a C compiler, or from the rule of the engine.
+
+    >>> import tempfile, tierank
+    >>> data = tierank.make_ranking(40, n_features=5, mean_length=20, max_length=40)
+    >>> ranker = tierank.UMart(n_trees=10).fit(data)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ranker.export(f"{folder}/solr", to="solr")
+    ...     proof = verify(ranker, f"{folder}/solr", "solr", data)
+    >>> proof.holds, proof.n_swapped
+    (True, 0)
+    """
+    return verify_export(ranker, path, as_target(to), data)

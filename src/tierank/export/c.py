@@ -1,0 +1,298 @@
+"""C: one C99 source that scores without any library.
+
+Trees are tables. A document goes down a tree without a branch (``next + !(x <= threshold)``; a leaf leads to itself),
+eight documents at a time, so that the machine works on one while it waits for another. What counts as missing is
+settled once for each document, before the first tree: each column is a feature with its missing values replaced by the
+number that goes the right way. Thresholds are rounded down to float32, which changes nothing for float32 features;
+leaves are added up in double precision in the order of the trees, so that the scores have the bits of tierank's.
+Networks round
+after each layer to single precision, as there, and add up in double precision. What scorers look at, scaled features
+and copies within the query, is made once for each list.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import ParameterError
+from tierank.export.c_source import COMBINED, ENTRY, HEAD, MAIN, NETWORK, RUNTIME, TRANSFORM, TREES
+from tierank.export.portable import NONE, ZERO, Floats, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees
+from tierank.export.target import Executor, Target
+from tierank.transforms import Quantile, Rescaling, Transform
+
+# How the source is compiled; no option of it may change what numbers are.
+FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
+# Outputs of a layer that are summed up at a time.
+_BLOCK = 4
+
+
+def _check(model: Model) -> None:
+    """Every model of the neutral form has a source."""
+
+
+def _write(model: Model, path: Path) -> None:
+    path.write_text(source(model))
+
+
+def source(model: Model) -> str:
+    """The C source of a model."""
+    writer = _Writer(model.n_features)
+    scorer = writer.scorer(model.scorer)
+    entry = writer.entry(scorer)
+    used = "".join(text for word, text in RUNTIME.items() if any(word in part for part in (*writer.parts, entry)))
+    names = "\n".join(f" *   {place} {name}" for place, name in enumerate(model.names))
+    head = HEAD.format(n_features=model.n_features, names=names, block=_BLOCK)
+    return "\n".join([head, used, *writer.parts, entry, MAIN])
+
+
+class _Writer:
+    """Tables and functions, as they are written. A method returns the name of a function
+    ``int f(const float *features, const float *made, size_t n, double *scores)``, which returns 0, or 1 where memory
+    ran out. ``made`` are blocks of rows that are made of the features, once for each list.
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self.n_features = n_features
+        self.parts: list[str] = []
+        self.numbers = count()
+        # What each block is, and the function that makes it with the number of its columns.
+        self.made: dict[Any, tuple[str, int]] = {}
+
+    def entry(self, scorer: str) -> str:
+        """The function that users call."""
+        calls, width = "", 0
+        for name, columns in self.made.values():
+            calls += f"  failed = failed || {name}(features, n, made + {width} * n);\n"
+            width += columns
+        return ENTRY.format(scorer=scorer, calls=calls, width=width)
+
+    def rows(self, key: Any, name: str, columns: int) -> str:
+        """Where the rows are that a function makes; it is called once for each key."""
+        if key not in self.made:
+            self.made[key] = name, columns
+        before = list(self.made.values())[: list(self.made).index(key)]
+        return f"made + {sum(width for _, width in before)} * n"
+
+    def scorer(self, scorer: Scorer) -> str:
+        """The function of a scorer."""
+        if isinstance(scorer, Trees):
+            return self.trees(scorer, "features", self.n_features)
+        if isinstance(scorer, QueryCopies):
+            width = QueryCopies.COPIES * self.n_features
+            return self.trees(scorer.trees, self.rows(QueryCopies, "copy_in_query", width), width)
+        if isinstance(scorer, Network):
+            return self.network(scorer)
+        if isinstance(scorer, Sum):
+            return self.combination([(weight, self.scorer(part)) for weight, part in scorer.parts], "add_scaled")
+        names = [self.scorer(part) for part in scorer.parts]
+        return self.combination([(1.0 / len(names), name) for name in names], "add_standardised")
+
+    def combination(self, parts: list[tuple[float, str]], how: str) -> str:
+        """The sum of parts, each scaled or standardised first."""
+        calls = "".join(
+            f"  failed = failed || {name}(features, made, n, part);\n  {how}(part, n, {_number(weight)}, scores);\n"
+            for weight, name in parts
+        )
+        return self.function("combined", COMBINED.format(calls=calls))
+
+    def function(self, kind: str, body: str) -> str:
+        """One function that scores."""
+        name = f"{kind}_{next(self.numbers)}"
+        arguments = "const float *features, const float *made, size_t n, double *scores"
+        unused = "  (void)features, (void)made;\n"
+        self.parts.append(f"static int {name}({arguments}) {{\n{unused}{body}}}\n")
+        return name
+
+    def table(self, kind: str, name: str, values: Any, *, columns: int | None = None) -> str:
+        """One constant array."""
+        flat = np.asarray(values).ravel()
+        form = _number if kind in ("float", "double") else str
+        suffix = "f" if kind == "float" else ""
+        words = [f"{form(value)}{suffix if 'x' in form(value) else ''}" for value in flat.tolist()]
+        lines = ",\n".join(", ".join(words[k : k + 8]) for k in range(0, len(words), 8))
+        full = f"{name}_{next(self.numbers)}"
+        size = len(flat) if columns is None else f"{len(flat) // columns}][{columns}"
+        self.parts.append(f"static const {kind} {full}[{size}] = {{\n{lines}}};\n")
+        return full
+
+    def trees(self, trees: Trees, rows: str, width: int) -> str:
+        """The function of boosted trees that look at these rows."""
+        columns = _Columns(trees)
+        layout = _Layout(trees, columns.of_split)
+        lines = ",\n".join(
+            f"{{{_number(t)}{'' if t == np.inf else 'f'}, {c}, {k}}}"
+            for t, c, k in zip(layout.threshold.tolist(), layout.column, layout.next, strict=True)
+        )
+        nodes = f"nodes_{next(self.numbers)}"
+        self.parts.append(f"static const struct node {nodes}[{len(layout.next)}] = {{\n{lines}}};\n")
+        return self.function(
+            "trees",
+            TREES.format(
+                nodes=nodes,
+                values=self.table("double", "values", layout.values),
+                roots=self.table("int", "roots", layout.roots),
+                depths=self.table("int", "depths", layout.depths),
+                fills=self.table("float", "fills", columns.fill),
+                features=self.table("int", "columns", columns.feature),
+                zeros=self.table("int", "zeros", columns.is_zero.astype(int)),
+                rows=rows,
+                width=width,
+                n_trees=len(layout.roots),
+                n_columns=len(columns.feature),
+            ),
+        )
+
+    def network(self, network: Network) -> str:
+        """The function of a network."""
+        width = max([self.n_features, *(layer.n_out + _BLOCK for layer in network.layers)])
+        layers = "".join(self.layer(layer) for layer in network.layers)
+        return self.function("network", NETWORK.format(rows=self.transformed(network), width=width, layers=layers))
+
+    def layer(self, layer: Layer) -> str:
+        """The call for one layer; a block of outputs has its weights together, input after input."""
+        n_out, n_in = layer.weights.shape
+        n_blocks = -(-n_out // _BLOCK)
+        missing = n_blocks * _BLOCK - n_out
+        blocks = np.pad(layer.weights, ((0, missing), (0, 0))).reshape(n_blocks, _BLOCK, n_in).transpose(0, 2, 1)
+        weights, bias = (
+            self.table("double", "weights", blocks),
+            self.table("double", "bias", np.pad(layer.bias, (0, missing))),
+        )
+        name = f"activate_{layer.activation}"
+        keep = f"    memcpy(y + {n_out}, x, {n_in} * sizeof *x);\n" if layer.keeps_input else ""
+        apply = f"    apply_layer({weights}, {bias}, {n_in}, {n_blocks}, x, y);\n    {name}(y, {n_out});\n"
+        return f"{apply}{keep}    kept = x, x = y, y = kept;\n"
+
+    def transformed(self, network: Network) -> str:
+        """Where the transformed features are."""
+        key = network.scaling
+        if key not in self.made:
+            statements = self.transform(network.transform, network.per_query)
+            name = f"transform_{next(self.numbers)}"
+            self.parts.append(TRANSFORM.format(name=name, statements=statements))
+            return self.rows(key, name, self.n_features)
+        return self.rows(key, *self.made[key])
+
+    def transform(self, transform: Transform, per_query: bool) -> str:
+        """The statements that fill ``rows`` with the transformed features."""
+        if isinstance(transform, Quantile):
+            names = [
+                self.table(kind, name, array, columns=transform.knots_.shape[1])
+                for kind, name, array in (
+                    ("float", "knots", transform.knots_),
+                    ("float", "levels", transform.levels_),
+                    ("double", "slopes", transform.slopes_),
+                )
+            ]
+            return f"  interpolate(features, n, {', '.join(names)}, rows);\n"
+        if not isinstance(transform, Rescaling):
+            return "  impute(features, n, rows);\n"
+        take = f"  {'take_logs' if transform.TAKES_LOGS else 'copy_features'}(features, n, rows);\n"
+        limits = ", ".join(_number(limit) for limit in transform.LIMITS)
+        if per_query:
+            room = "  double center[N_FEATURES], scale[N_FEATURES];\n"
+            find = f"  find_spans(rows, n, {int(transform.STANDARDISES)}, center, scale);\n"
+            return f"{room}{take}{find}  rescale(rows, n, center, scale, {limits});\n"
+        center, scale = (
+            self.table("double", k, v) for k, v in (("center", transform.center_), ("scale", transform.scale_))
+        )
+        return f"{take}  rescale(rows, n, {center}, {scale}, {limits});\n"
+
+
+class _Columns:
+    """What the splits compare: features with missing values replaced by what goes the way of the split."""
+
+    def __init__(self, trees: Trees) -> None:
+        default = np.where(trees.default_left, np.float32(-np.inf), np.float32(np.inf))
+        fill = np.where(trees.missing == NONE, np.float32(0), default)
+        keys = np.stack([trees.feature, trees.missing == ZERO, np.sign(fill)], axis=1).astype(np.int64)
+        unique, inverse = np.unique(keys, axis=0, return_inverse=True) if len(keys) else (keys, keys[:, 0])
+        self.of_split = inverse.ravel()
+        self.feature, self.is_zero = unique[:, 0], unique[:, 1] > 0
+        self.fill = np.array([-np.inf, 0.0, np.inf])[unique[:, 2] + 1]
+
+
+class _Layout:
+    """All trees in one array of nodes: the children of a split side by side, the left one first."""
+
+    def __init__(self, trees: Trees, columns: NDArray[np.int64]) -> None:
+        self.roots: list[int] = []
+        self.depths: list[int] = []
+        places: list[int] = []
+        self.next: list[int] = []
+        for root in trees.roots.tolist():
+            self.roots.append(len(places))
+            self.depths.append(self._add(trees, root, places))
+        nodes = np.array(places)
+        split, is_split = np.maximum(nodes, 0), nodes >= 0
+        thresholds = np.append(trees.floor_thresholds(), np.float32(0))
+        self.threshold = np.where(is_split, thresholds[np.minimum(split, len(trees.feature))], np.float32(np.inf))
+        self.column = np.where(is_split, np.append(columns, 0)[split], 0).tolist()
+        self.values = np.where(is_split, 0.0, trees.values[np.where(is_split, 0, ~nodes)])
+
+    def _add(self, trees: Trees, root: int, places: list[int]) -> int:
+        """Level by level; returns the number of levels below the root."""
+        level, depth = [(root, len(places))], -1
+        places.append(root)
+        self.next.append(0)
+        while level:
+            depth += 1
+            below = []
+            for node, place in level:
+                self.next[place] = place if node < 0 else len(places)
+                if node >= 0:
+                    for child in (int(trees.left[node]), int(trees.right[node])):
+                        below.append((child, len(places)))
+                        places.append(child)
+                        self.next.append(0)
+            level = below
+        return depth
+
+
+def _number(value: float) -> str:
+    """A number that C reads to the same bits."""
+    if value in (np.inf, -np.inf):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return float(value).hex()
+
+
+def compile_library(path: Path, library: Path) -> None:
+    """Compile a source to a shared library."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise ParameterError("c: expected a C compiler (cc, gcc or clang, or its name in CC) to verify with, got none")
+    command = [*compiler.split(), *FLAGS, "-shared", "-fPIC", "-x", "c", str(path), "-o", str(library), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (our own source)
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
+        raise ParameterError(f"c: expected {compiler} to compile {path}, got: {first}")
+
+
+def _open(path: Path) -> Executor:
+    with tempfile.TemporaryDirectory() as folder:
+        compile_library(path, Path(folder, "model.so"))
+        score = ctypes.CDLL(str(Path(folder, "model.so"))).tierank_score
+    score.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p]
+
+    def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
+        rows = np.ascontiguousarray(features, np.float32)
+        scores = np.empty(len(rows))
+        for start, end in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
+            if score(rows[start:end].ctypes.data, end - start, scores[start:].ctypes.data):
+                raise MemoryError
+        return scores
+
+    return run
+
+
+C = Target("c", _check, _write, _open)

@@ -1,0 +1,310 @@
+"""The parts of the C source that do not depend on the model; ``c`` puts the model in."""
+
+HEAD = """/* A ranking model, written by tierank.
+ *
+ *   int tierank_score(const float *features, size_t n_documents, double *scores);
+ *
+ * features: the candidate list of one query, document after document, {n_features} numbers each; NAN where a value is
+ * missing. scores: one per document, higher is better. Returns 0, or 1 where memory ran out. It keeps no state: threads
+ * may call it at the same time.
+ *
+ * Compile with any C99 compiler: cc -std=c99 -O3 -ffp-contract=off -c FILE (no -ffast-math: it forgets what NAN is).
+ * With -DTIERANK_MAIN and -lm it is a program: one document per line on standard input, the numbers separated by
+ * blanks, nan for a missing one, an empty line after each query; one score per line on standard output.
+ *
+ * Features, by their place:
+{names}
+ */
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define N_FEATURES {n_features}
+#define LANES 8
+#define BLOCK {block}
+
+int tierank_score(const float *features, size_t n_documents, double *scores);
+"""
+
+TREES = """  const float *rows = {rows};
+  float x[{n_columns} ? {n_columns} : 1][LANES];
+  for (size_t first = 0; first < n; first += LANES) {{
+    size_t many = n - first < LANES ? n - first : LANES;
+    for (size_t lane = 0; lane < LANES; lane++) {{
+      const float *row = rows + (first + (lane < many ? lane : 0)) * {width};
+      for (int k = 0; k < {n_columns}; k++) {{
+        float value = row[{features}[k]];
+        x[k][lane] = value != value || ({zeros}[k] && fabsf(value) <= 1e-35f) ? {fills}[k] : value;
+      }}
+    }}
+    double sums[LANES] = {{0}};
+    for (int tree = 0; tree < {n_trees}; tree++) {{
+      int32_t at[LANES];
+      for (int lane = 0; lane < LANES; lane++) at[lane] = {roots}[tree];
+      for (int level = {depths}[tree]; level > 0; level--)
+        for (int lane = 0; lane < LANES; lane++) {{
+          const struct node *node = {nodes} + at[lane];
+          at[lane] = node->next + !(x[node->column][lane] <= node->threshold);
+        }}
+      for (int lane = 0; lane < LANES; lane++) sums[lane] += {values}[at[lane]];
+    }}
+    for (size_t lane = 0; lane < many; lane++) scores[first + lane] = sums[lane];
+  }}
+  return 0;
+"""
+
+COMBINED = """  double *part = malloc((n ? n : 1) * sizeof(double));
+  int failed = part == NULL;
+  for (size_t i = 0; i < n; i++) scores[i] = 0;
+{calls}  free(part);
+  return failed;
+"""
+
+NETWORK = """  const float *rows = {rows};
+  double one[{width}][LANES], other[{width}][LANES], (*x)[LANES] = one, (*y)[LANES] = other, (*kept)[LANES];
+  for (size_t first = 0; first < n; first += LANES) {{
+    size_t many = n - first < LANES ? n - first : LANES;
+    for (size_t lane = 0; lane < LANES; lane++)
+      for (size_t k = 0; k < N_FEATURES; k++) x[k][lane] = rows[(first + (lane < many ? lane : 0)) * N_FEATURES + k];
+{layers}    memcpy(scores + first, x[0], many * sizeof(double));
+  }}
+  return 0;
+"""
+
+TRANSFORM = """static int {name}(const float *features, size_t n, float *rows) {{
+{statements}  return 0;
+}}
+"""
+
+_ACTIVATE = """\
+static void activate_{name}(double (*y)[LANES], int n) {{
+  for (int k = 0; k < n; k++)
+    for (int lane = 0; lane < LANES; lane++) {{
+      float x = (float)y[k][lane];
+      y[k][lane] = {value};
+    }}
+}}
+"""
+_ACTIVATIONS = {
+    "identity": "x",
+    "elu": "x < 0 ? expm1f(x) : x",
+    "gelu": "x * 0.5f * (1 + erff(x * 0.70710678f))",
+    "leaky_relu": "x < 0 ? 0.01f * x : x",
+    "relu": "x < 0 ? 0 : x",
+    "sigmoid": "1 / (1 + expf(-x))",
+    "silu": "x / (1 + expf(-x))",
+    "tanh": "tanhf(x)",
+}
+
+# Pieces of the runtime, by a word that calls for them.
+RUNTIME = {
+    **{f"activate_{name}(": _ACTIVATE.format(name=name, value=value) for name, value in _ACTIVATIONS.items()},
+    "struct node": """\
+struct node { float threshold; int32_t column, next; };
+""",
+    "add_scaled": """\
+static void add_scaled(const double *part, size_t n, double weight, double *scores) {
+  for (size_t i = 0; part && i < n; i++) scores[i] += weight * part[i];
+}
+""",
+    "add_standardised": """\
+static void add_standardised(const double *part, size_t n, double weight, double *scores) {
+  double mean = 0, square = 0;
+  for (size_t i = 0; part && i < n; i++) mean += part[i];
+  mean /= (double)(n ? n : 1);
+  for (size_t i = 0; part && i < n; i++) square += (part[i] - mean) * (part[i] - mean);
+  double spread = sqrt(square / (double)(n ? n : 1));
+  for (size_t i = 0; part && i < n; i++) scores[i] += weight * ((part[i] - mean) / (spread > 0 ? spread : 1));
+}
+""",
+    "apply_layer": """\
+/* A product of floats is exact in double precision: whether it is added in one step or in two, the sum is the same. */
+#ifdef FP_FAST_FMA
+#define ADD_PRODUCT(sum, a, b) fma(a, b, sum)
+#else
+#define ADD_PRODUCT(sum, a, b) ((sum) + (a) * (b))
+#endif
+/* y = W x + b for LANES documents; the outputs come in blocks of BLOCK, and so do the weights of each input. */
+static void apply_layer(const double *weights, const double *bias, int n_in, int n_blocks, double (*x)[LANES],
+                        double (*y)[LANES]) {
+  for (int block = 0; block < n_blocks; block++, weights += n_in * BLOCK) {
+    double sums[BLOCK][LANES];
+    for (int k = 0; k < BLOCK; k++)
+      for (int lane = 0; lane < LANES; lane++) sums[k][lane] = bias[block * BLOCK + k];
+    for (int i = 0; i < n_in; i++)
+      for (int k = 0; k < BLOCK; k++)
+        for (int lane = 0; lane < LANES; lane++)
+          sums[k][lane] = ADD_PRODUCT(sums[k][lane], weights[i * BLOCK + k], x[i][lane]);
+    memcpy(y + block * BLOCK, sums, sizeof sums);
+  }
+}
+""",
+    "impute(": """\
+static void impute(const float *features, size_t n, float *rows) {
+  for (size_t i = 0; i < n * N_FEATURES; i++) rows[i] = features[i] != features[i] ? 0 : features[i];
+}
+""",
+    "copy_features": """\
+static void copy_features(const float *features, size_t n, float *rows) {
+  memcpy(rows, features, n * N_FEATURES * sizeof(float));
+}
+""",
+    "take_logs": """\
+static void take_logs(const float *features, size_t n, float *rows) {
+  for (size_t i = 0; i < n * N_FEATURES; i++) rows[i] = (float)copysign(log1p(fabs((double)features[i])), features[i]);
+}
+""",
+    "rescale(": """\
+static void rescale(float *rows, size_t n, const double *center, const double *scale, double least,
+                    double most) {
+  for (size_t i = 0; i < n; i++)
+    for (int k = 0; k < N_FEATURES; k++) {
+      float *x = rows + i * N_FEATURES + k;
+      double value = (*x - center[k]) * scale[k];
+      value = value > least ? value : least;
+      value = value < most ? value : most;
+      *x = *x == *x ? (float)value : 0;
+    }
+}
+""",
+    "copy_in_query": """\
+/* Sorts by the upper half of the keys; other has the same room. */
+static void sort_keys(uint64_t *keys, uint64_t *other, size_t n) {
+  for (int shift = 32; shift < 64; shift += 8) {
+    size_t places[257] = {0};
+    for (size_t i = 0; i < n; i++) places[(keys[i] >> shift & 255) + 1]++;
+    for (int k = 0; k < 256; k++) places[k + 1] += places[k];
+    for (size_t i = 0; i < n; i++) other[places[keys[i] >> shift & 255]++] = keys[i];
+    uint64_t *kept = keys;
+    keys = other, other = kept;
+  }
+}
+/* The known values of a feature as whole numbers in the same order, each with its row; returns how many. */
+static size_t collect_keys(const float *column, size_t n, uint64_t *keys) {
+  size_t many = 0;
+  for (size_t i = 0; i < n; i++) {
+    float value = column[i * N_FEATURES] + 0.0f; /* -0 and 0 are equal */
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if (value == value) keys[many++] = (uint64_t)(bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u)) << 32 | i;
+  }
+  return many;
+}
+/* The features, their places in the range of the query and their ranks in it: rows of 3 N_FEATURES. */
+static int copy_in_query(const float *features, size_t n, float *rows) {
+  uint64_t *keys = malloc((2 * n + 1) * sizeof(uint64_t));
+  if (keys == NULL) return 1;
+  for (size_t i = 0; i < n; i++) {
+    float *row = rows + i * 3 * N_FEATURES;
+    memcpy(row, features + i * N_FEATURES, N_FEATURES * sizeof(float));
+    for (int k = N_FEATURES; k < 3 * N_FEATURES; k++) row[k] = NAN;
+  }
+  for (size_t k = 0; k < N_FEATURES; k++) {
+    const float *column = features + k;
+    size_t many = collect_keys(column, n, keys);
+    if (many == 0) continue;
+    sort_keys(keys, keys + n, many);
+    double low = column[(uint32_t)keys[0] * (size_t)N_FEATURES];
+    double high = column[(uint32_t)keys[many - 1] * (size_t)N_FEATURES];
+    double scale = high > low ? 1 / (high - low) : 0, rank_scale = many > 1 ? 0.5 / (double)(many - 1) : 0;
+    for (size_t at = 0, after; at < many; at = after) {
+      for (after = at + 1; after < many && keys[after] >> 32 == keys[at] >> 32;) after++;
+      for (size_t place = at; place < after; place++) {
+        size_t i = (uint32_t)keys[place];
+        rows[(3 * i + 1) * N_FEATURES + k] = (float)((column[i * N_FEATURES] - low) * scale);
+        rows[(3 * i + 2) * N_FEATURES + k] = (float)((double)(at + after - 1) * rank_scale);
+      }
+    }
+  }
+  free(keys);
+  return 0;
+}
+""",
+    "find_spans": """\
+/* Lowest value and 1 / span of each feature, or mean and 1 / deviation; a factor of 0 where all are equal. */
+static void find_spans(const float *rows, size_t n, int standard, double *center, double *scale) {
+  for (int k = 0; k < N_FEATURES; k++) {
+    double low = INFINITY, high = -INFINITY, many = 0, mean = 0, square = 0;
+    for (size_t i = 0; i < n; i++) {
+      double x = rows[i * N_FEATURES + k];
+      if (x < low) low = x;
+      if (x > high) high = x;
+    }
+    center[k] = high >= low ? low : 0;
+    scale[k] = high > low ? 1 / (high - low) : 0;
+    if (!standard || !(high > low)) continue;
+    for (size_t i = 0; i < n; i++) {
+      double x = rows[i * N_FEATURES + k], z = (x - center[k]) * scale[k];
+      if (x == x) many += 1, mean += z, square += z * z;
+    }
+    mean /= many;
+    double variance = square / many - mean * mean, least = 0.5 / many;
+    center[k] += mean / scale[k];
+    scale[k] /= sqrt(variance > least ? variance : least);
+  }
+}
+""",
+    "interpolate(": """\
+static void interpolate(const float *features, size_t n, const float (*knots)[256],
+                        const float (*levels)[256], const double (*slopes)[256], float *rows) {
+  for (size_t i = 0; i < n * N_FEATURES; i++) {
+    int k = (int)(i % N_FEATURES), place = 0;
+    for (int step = 128; step; step >>= 1)
+      if (knots[k][place + step] <= features[i]) place += step;
+    double beyond = (double)features[i] - knots[k][place];
+    rows[i] = features[i] == features[i] ? (float)(levels[k][place] + (beyond > 0 ? beyond : 0) * slopes[k][place]) : 0;
+  }
+}
+""",
+}
+
+ENTRY = """int tierank_score(const float *features, size_t n, double *scores) {{
+  float *made = malloc((n * {width} + 1) * sizeof(float));
+  int failed = made == NULL;
+{calls}  failed = failed || {scorer}(features, made, n, scores);
+  free(made);
+  return failed;
+}}
+"""
+
+MAIN = """#ifdef TIERANK_MAIN
+#include <ctype.h>
+#include <stdio.h>
+
+static int finish(const float *features, size_t n) {
+  double *scores = malloc((n ? n : 1) * sizeof(double));
+  int failed = scores == NULL || tierank_score(features, n, scores);
+  for (size_t i = 0; !failed && i < n; i++) printf("%.17g\\n", scores[i]);
+  free(scores);
+  return failed;
+}
+
+int main(void) {
+  float *features = NULL;
+  size_t n = 0, room = 0, k = 0;
+  for (int c = getchar(), blank = 1;; c = getchar()) {
+    if (c == '\\n' || c == EOF) {
+      int over = (int)(k % N_FEATURES);
+      if (over) return fprintf(stderr, "expected %d numbers in a line, got %d\\n", N_FEATURES, over), 2;
+      if ((blank || c == EOF) && n && finish(features, n)) return 1;
+      if (blank) n = k = 0;
+      if (c == EOF) break;
+      blank = 1;
+    } else if (!isspace(c)) {
+      ungetc(c, stdin);
+      if (k == room * N_FEATURES) {
+        room = room ? 2 * room : 64;
+        features = realloc(features, room * N_FEATURES * sizeof(float));
+        if (features == NULL) return 1;
+      }
+      if (scanf("%f", features + k) != 1) return fprintf(stderr, "expected a number\\n"), 2;
+      k++, n = (k + N_FEATURES - 1) / N_FEATURES, blank = 0;
+    }
+  }
+  free(features);
+  return 0;
+}
+#endif
+"""

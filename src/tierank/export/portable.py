@@ -1,0 +1,332 @@
+"""The neutral form of a fitted model: what rankers hand over and targets write.
+
+    Model
+    └── scorer   Trees                 boosted trees, as flat arrays
+                 QueryCopies           boosted trees that see where a value stands in its query
+                 Network               a transform and dense layers
+                 Sum                   weighted parts
+                 StandardisedMean      parts, each standardised within the query first
+
+A ranker makes it by ``_portable``; nothing here knows of rankers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import ParameterError
+from tierank.transforms import Transform
+
+Floats = NDArray[np.float64]
+
+# What a split takes for missing: nothing (NaN counts as 0), 0 and NaN, or NaN.
+NONE, ZERO, NAN = 0, 1, 2
+_MISSING = {"None": NONE, "Zero": ZERO, "NaN": NAN}
+# LightGBM's: numbers this near to 0 are 0.
+NEAR_ZERO = np.float32(1e-35)
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """A sum of regression trees; x goes left where x <= threshold, in double precision.
+
+    Children and roots are numbers of nodes, or ~leaf for a leaf. A missing value goes left where ``default_left``;
+    ``missing`` says what counts as missing in a split.
+
+    >>> stump = Trees.stump(feature=1, threshold=0.5, values=(-1.0, 2.0))
+    >>> stump.predict(np.array([[9, 0.5], [9, 0.75], [9, np.nan]], np.float32)).tolist()
+    [-1.0, 2.0, -1.0]
+    """
+
+    roots: NDArray[np.int64]
+    feature: NDArray[np.int64]
+    threshold: Floats
+    left: NDArray[np.int64]
+    right: NDArray[np.int64]
+    missing: NDArray[np.uint8]
+    default_left: NDArray[np.bool_]
+    values: Floats
+
+    @classmethod
+    def stump(
+        cls, feature: int, threshold: float, values: tuple[float, float], missing: int = NONE, default_left: bool = True
+    ) -> Trees:
+        """One split."""
+        builder = TreeBuilder()
+        builder.add((feature, threshold, *values, missing, default_left), lambda node: node)
+        return builder.build()
+
+    @classmethod
+    def constant(cls, value: float) -> Trees:
+        """The same score for every document: one leaf."""
+        builder = TreeBuilder()
+        builder.add(value, lambda node: node)
+        return builder.build()
+
+    @classmethod
+    def from_lightgbm(cls, dump: Mapping[str, Any]) -> Trees:
+        """The trees of ``lightgbm.Booster.dump_model()``."""
+        builder = TreeBuilder()
+        for tree in dump["tree_info"]:
+            builder.add(tree["tree_structure"], _lightgbm_node)
+        return builder.build()
+
+    @property
+    def nan_left(self) -> NDArray[np.bool_]:
+        """Which way a NaN goes in each split."""
+        return np.where(self.missing == NONE, self.threshold >= 0, self.default_left)
+
+    @property
+    def zero_left(self) -> NDArray[np.bool_]:
+        """Which way a 0 goes in each split."""
+        return np.where(self.missing == ZERO, self.default_left, self.threshold >= 0)
+
+    def floor_thresholds(self) -> NDArray[np.float32]:
+        """The largest float32 numbers that are not above the thresholds: x <= t is the same for every float32 x."""
+        return floor_float32(self.threshold)
+
+    def seen_missing(self, n_features: int) -> NDArray[np.bool_]:
+        """Which features had missing values in training, as far as the splits tell."""
+        seen = np.zeros(n_features, bool)
+        seen[self.feature[self.missing != NONE]] = True
+        return seen
+
+    def predict(self, features: NDArray[np.float32]) -> Floats:
+        """The sum of the trees, in double precision, tree after tree."""
+        return np.asarray(sum(self.leaf_values(features, self._goes_left)), np.float64)
+
+    def tree_of_leaf(self) -> NDArray[np.int64]:
+        """The number of the tree that each leaf is in."""
+        tree = np.zeros(len(self.values), np.int64)
+        for number, root in enumerate(self.roots.tolist()):
+            waiting = [root]
+            while waiting:
+                node = waiting.pop()
+                if node < 0:
+                    tree[~node] = number
+                else:
+                    waiting += [int(self.left[node]), int(self.right[node])]
+        return tree
+
+    def nested(self, leaf: Callable[[int], Any], split: Callable[[int, Any, Any], Any]) -> list[Any]:
+        """Each tree as nested nodes: ``leaf(number)``, ``split(number, left, right)``."""
+        made: list[Any] = [None] * len(self.feature)
+
+        def at(node: int) -> Any:
+            return made[node] if node >= 0 else leaf(~node)
+
+        for node in reversed(range(len(made))):  # children have higher numbers than their parents
+            made[node] = split(node, at(int(self.left[node])), at(int(self.right[node])))
+        return [at(root) for root in self.roots.tolist()]
+
+    def leaf_values(self, features: NDArray[Any], goes_left: Any) -> Iterator[Floats]:
+        """What each tree says of each document; ``goes_left(splits, values)`` is the rule of a split."""
+        everyone = np.arange(len(features))
+        for root in self.roots.tolist():
+            place = np.full(len(features), root)
+            rows = everyone if root >= 0 else everyone[:0]
+            while len(rows):
+                splits = place[rows]
+                left = goes_left(splits, features[rows, self.feature[splits]])
+                place[rows] = np.where(left, self.left[splits], self.right[splits])
+                rows = rows[place[rows] >= 0]
+            yield self.values[~place]
+
+    def _goes_left(self, splits: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.bool_]:
+        is_nan, kind = np.isnan(values), self.missing[splits]
+        is_missing = (is_nan & (kind != NONE)) | ((np.abs(values) <= NEAR_ZERO) & (kind == ZERO))
+        known = np.where(is_nan, 0.0, values.astype(np.float64)) <= self.threshold[splits]
+        return np.where(is_missing, self.default_left[splits], known)
+
+
+class TreeBuilder:
+    """Nested nodes -> ``Trees``. ``read`` gives a leaf's value, or a split with its two children."""
+
+    def __init__(self) -> None:
+        self.roots: list[int] = []
+        self.splits: list[list[Any]] = []
+        self.values: list[float] = []
+
+    def add(self, root: Any, read: Any) -> None:
+        """Take in one tree. Without recursion: trees may be deep."""
+        waiting: list[Any] = []
+        self.roots.append(self._place(root, read, waiting))
+        while waiting:
+            split, column, child = waiting.pop()
+            self.splits[split][column] = self._place(child, read, waiting)
+
+    def _place(self, node: Any, read: Any, waiting: list[Any]) -> int:
+        found = read(node)
+        if isinstance(found, float):
+            self.values.append(found)
+            return ~(len(self.values) - 1)
+        feature, threshold, left, right, missing, default_left = found
+        number = len(self.splits)
+        self.splits.append([feature, threshold, 0, 0, missing, default_left])
+        waiting += [(number, 3, right), (number, 2, left)]
+        return number
+
+    def build(self) -> Trees:
+        """The trees so far."""
+        feature, threshold, left, right, missing, default_left = (
+            zip(*self.splits, strict=True) if self.splits else [()] * 6
+        )
+        return Trees(
+            np.array(self.roots, np.int64),
+            np.array(feature, np.int64),
+            np.array(threshold, np.float64),
+            np.array(left, np.int64),
+            np.array(right, np.int64),
+            np.array(missing, np.uint8),
+            np.array(default_left, np.bool_),
+            np.array(self.values, np.float64),
+        )
+
+
+def _lightgbm_node(node: Mapping[str, Any]) -> Any:
+    if "leaf_value" in node:
+        if "leaf_coeff" in node:
+            raise ParameterError("linear_tree: expected trees with constant leaves to export; train without it")
+        return float(node["leaf_value"])
+    if node["decision_type"] != "<=":
+        raise ParameterError(
+            "categorical_feature: expected splits by threshold to export, got a split by category; give categories as"
+            " numbers, or as one feature of 0 and 1 each"
+        )
+    children = node["left_child"], node["right_child"]
+    return (
+        node["split_feature"],
+        float(node["threshold"]),
+        *children,
+        _MISSING[node["missing_type"]],
+        node["default_left"],
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class QueryCopies:
+    """Trees that see each feature three times: as it is, within the range of its query, and as its rank there.
+
+    The columns are those of ``transforms.add_query_copies``: all features, all places in the range, all ranks. A
+    missing value is missing in all three.
+    """
+
+    COPIES: ClassVar[int] = 3
+
+    trees: Trees
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """y = activation(W x + b); followed by x itself where the layer ``keeps_input``."""
+
+    weights: NDArray[np.float32]  # outputs x inputs
+    bias: NDArray[np.float32]
+    activation: str  # "identity", or a name of networks.ACTIVATIONS
+    keeps_input: bool = False
+
+    @property
+    def n_out(self) -> int:
+        """How many numbers come out."""
+        return len(self.bias) + (self.weights.shape[1] if self.keeps_input else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """Transformed features through layers, the last of which gives the score."""
+
+    transform: Transform
+    per_query: bool  # whether the transform scales each query by its own documents
+    layers: tuple[Layer, ...]
+
+    @property
+    def scaling(self) -> tuple[Any, ...]:
+        """What is the same for two networks that are given the same numbers."""
+        learned = {} if self.per_query else self.transform.state()
+        return type(self.transform), self.per_query, *(array.tobytes() for array in learned.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Sum:
+    """The sum of weight * score over the parts."""
+
+    parts: tuple[tuple[float, Scorer], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class StandardisedMean:
+    """The mean of (score - mean of the query) / (deviation of the query) over the parts."""
+
+    parts: tuple[Scorer, ...]
+
+
+Scorer = Trees | QueryCopies | Network | Sum | StandardisedMean
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A scorer, and what it is given."""
+
+    scorer: Scorer
+    n_features: int
+    feature_names: tuple[str, ...] | None
+    has_missing: bool  # whether training saw missing values
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """A name for each feature: as in training where all are plain identifiers, else feature_1, feature_2, ..."""
+        if self.feature_names is not None and all(
+            re.fullmatch(r"[A-Za-z_]\w*", n, re.ASCII) for n in self.feature_names
+        ):
+            return self.feature_names
+        return tuple(f"feature_{number}" for number in range(1, self.n_features + 1))
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether the score of a document depends on the other documents of its query."""
+        return any(
+            isinstance(part, (StandardisedMean, QueryCopies)) or (isinstance(part, Network) and part.per_query)
+            for part in walk(self.scorer)
+        )
+
+    def seen_missing(self) -> NDArray[np.bool_]:
+        """Which features may be missing."""
+        seen = np.zeros(self.n_features, bool)
+        for part in walk(self.scorer):
+            if isinstance(part, Trees):
+                seen |= part.seen_missing(self.n_features)
+            elif isinstance(part, QueryCopies):
+                shape = QueryCopies.COPIES, self.n_features
+                seen |= part.trees.seen_missing(math.prod(shape)).reshape(shape).any(axis=0)
+            elif isinstance(part, Network):
+                seen |= self.has_missing
+        return seen
+
+
+def walk(scorer: Scorer) -> Iterator[Scorer]:
+    """A scorer and all its parts."""
+    yield scorer
+    if isinstance(scorer, Sum):
+        for _, part in scorer.parts:
+            yield from walk(part)
+    elif isinstance(scorer, StandardisedMean):
+        for part in scorer.parts:
+            yield from walk(part)
+
+
+def floor_float32(values: Floats) -> NDArray[np.float32]:
+    """The largest float32 numbers that are not above the values.
+
+    >>> floor_float32(np.array([0.5, 0.1])).tolist()
+    [0.5, 0.09999999403953552]
+    """
+    largest = np.finfo(np.float32).max
+    rounded = np.clip(values, -largest, largest).astype(np.float32)
+    return np.where(rounded.astype(np.float64) > values, np.nextafter(rounded, np.float32(-np.inf)), rounded)

@@ -1,0 +1,156 @@
+"""Proof that an export scores as the ranker does: on data, and on rows made to find the difference if there is one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError
+from tierank.export.portable import Floats, Model, Network, Trees, walk
+from tierank.export.target import Target
+from tierank.transforms import Unchanged
+
+# The largest difference that counts as none.
+TOLERANCE = 1e-5
+# Scores as near as this are a tie of single precision, in which most engines add up: eight times its rounding.
+TIE = 2.0**-20
+# How many rows are generated at most, and how many stand in a query.
+_ROWS, _LENGTH = 30_000, 50
+
+
+class Exportable(Protocol):
+    """A fitted ranker."""
+
+    def predict(self, X: Any) -> Floats:
+        """One score per document."""
+
+    def _model(self) -> Model: ...
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was found. Differences are relative to the largest score of the query, or to the deviation of all scores
+    where that is larger.
+
+    ``n_close`` neighbours changed places that are a tie of single precision, ``n_swapped`` others: the proof holds with
+    none of those and with no difference above 1e-5.
+    """
+
+    target: str
+    n_documents: int
+    n_generated: int
+    n_queries: int  # generated lists included
+    n_same: int  # queries with every document in its place
+    n_close: int
+    n_swapped: int
+    largest: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the export scores as the ranker does."""
+        return self.largest <= TOLERANCE and not self.n_swapped
+
+    def __str__(self) -> str:
+        rows = f"{self.n_documents:,} documents and {self.n_generated:,} generated rows"
+        order = f"the same order in {self.n_same:,} of {self.n_queries:,} queries"
+        if self.n_close:
+            order += f" ({self.n_close:,} neighbours changed places that differ by less than 1e-6)"
+        if self.n_swapped:
+            order += f" ({self.n_swapped:,} neighbours changed places that differ by more)"
+        word = "scores as the model does" if self.holds else "does NOT score as the model does"
+        return f"{self.target}: {word}: {rows}, largest relative difference {self.largest:.1e}, {order}"
+
+
+def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Target, data: RankingDataset) -> Proof:
+    """Score data and generated rows by the ranker and by the rule of the target, from what was written."""
+    model, place = ranker._model(), Path(path)
+    if not place.exists():
+        raise DataError(f"{place}: expected an export for {target.name}, got nothing there; export the model first")
+    run = target.open(place)
+    generated = generate_rows(model, data, bounded=target.keeps_limits)
+    ours = [np.asarray(ranker.predict(part), np.float64) for part in (data, generated)]
+    ours[0] = data.arrange(ours[0])
+    constant = target.constant(model)
+    theirs = [run(part.features, part.offsets) - constant for part in (data, generated)]
+    floor = float(ours[0].std())
+    found = [_compare(a, b, part.offsets, floor) for a, b, part in zip(ours, theirs, (data, generated), strict=True)]
+    same, close, swapped, largest = zip(*found, strict=True)
+    return Proof(
+        target.name,
+        data.n_documents,
+        generated.n_documents,
+        data.n_queries + generated.n_queries,
+        sum(same),
+        sum(close),
+        sum(swapped),
+        max(largest),
+    )
+
+
+def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: float) -> tuple[int, int, int, float]:
+    """Queries in the same order, near and far neighbours that changed places, the largest difference."""
+    query = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    largest_score = np.maximum.reduceat(np.abs(ours), offsets[:-1])[query]
+    scale = np.maximum(np.maximum(largest_score, floor), np.finfo(np.float64).tiny)
+    difference = np.abs(ours - theirs) / scale
+    order = np.lexsort((-theirs, -ours, query))  # where ours are equal, any order is right
+    above, below = order[:-1], order[1:]
+    changed = (query[above] == query[below]) & ~(theirs[above] >= theirs[below])
+    near = (ours[above] - ours[below]) <= TIE * scale[above]
+    n_same = len(offsets) - 1 - len(np.unique(query[above][changed]))
+    largest = float(np.where(np.isnan(difference), np.inf, difference).max())
+    return n_same, int((changed & near).sum()), int((changed & ~near).sum()), largest
+
+
+def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: int = 0) -> RankingDataset:
+    """Rows of the data with one value changed: thresholds and their float32 neighbours, extremes, missing values.
+
+    ``bounded``: whether huge numbers are kept within limits by every transform, so that they may be asked for.
+    """
+    rng = np.random.default_rng(seed)
+    places = [_at_thresholds(part) for part in walk(model.scorer) if isinstance(part, Trees)]
+    bounded &= not any(isinstance(p, Network) and isinstance(p.transform, Unchanged) for p in walk(model.scorer))
+    places += [_at_extremes(data, bounded), _at_missing(model)]
+    features, values = (np.concatenate(column) for column in zip(*places, strict=True))
+    chosen = rng.permutation(len(features))[:_ROWS]
+    rows = data.features[rng.integers(data.n_documents, size=len(chosen))]
+    seen = model.seen_missing()
+    if not seen.all():  # what the model never saw missing is not asked for
+        rows = np.where(np.isnan(rows) & ~seen, np.float32(0), rows)
+    rows[np.arange(len(chosen)), features[chosen]] = values[chosen]
+    offsets = np.append(np.arange(0, len(rows), _LENGTH), len(rows))
+    return RankingDataset.from_parts(rows, None, offsets, np.arange(len(offsets) - 1))
+
+
+def _at_thresholds(trees: Trees) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    at = trees.floor_thresholds()
+    with np.errstate(over="ignore"):  # beside the largest number there is nothing to ask for
+        up, down = (np.nextafter(at, np.float32(side)) for side in (np.inf, -np.inf))
+    values = np.concatenate([at, up, down])
+    finite = np.isfinite(values)
+    return np.tile(trees.feature, 3)[finite], values[finite]
+
+
+def _at_extremes(data: RankingDataset, bounded: bool) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    largest, tiny = np.finfo(np.float32).max, np.finfo(np.float32).smallest_subnormal
+    small = np.array([0.0, -0.0, tiny, -tiny, 1e-35, -1e-35], np.float32)
+    columns = np.arange(data.n_features)
+    if bounded:
+        outer = np.tile(np.array([largest, -largest], np.float32), (data.n_features, 1))
+    else:
+        known = np.where(np.isnan(data.features), np.float32(0), data.features)
+        low, high = known.min(axis=0), known.max(axis=0)
+        outer = np.stack([low - (high - low), high + (high - low)], axis=1)
+    values = np.concatenate([np.tile(small, (data.n_features, 1)), outer], axis=1)
+    return np.repeat(columns, values.shape[1]), values.ravel()
+
+
+def _at_missing(model: Model) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    features = np.repeat(np.flatnonzero(model.seen_missing()), 20)
+    return features, np.full(len(features), np.nan, np.float32)

@@ -1,0 +1,327 @@
+"""Solr's learning-to-rank module: ``MultipleAdditiveTreesModel`` and ``NeuralNetworkModel``.
+
+Solr adds 1e-6 to every threshold in float32 when it loads trees, so thresholds are written lower. Where no float32
+gives the threshold back, the feature is scaled by a power of two first (a normaliser of Solr), which changes no
+comparison. A feature without a value is 0. Networks run in float32; those of uBoost stand side by side in one network.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import block_diag
+
+from tierank.export.portable import Floats, Layer, Model, Network, Sum, TreeBuilder, Trees
+from tierank.export.target import Executor, Target, check_missing_is_zero, check_pointwise, refuse
+from tierank.transforms import Log1p, Quantile, Standard, Transform
+
+_NAME = "tierank"
+_SLACK = np.float32(1e-6)
+# From here on the slack is less than half of the distance to either neighbour in float32.
+_UNMOVED = 64.0
+_ACTIVATIONS = {
+    "identity": "identity",
+    "leaky_relu": "leakyrelu",
+    "relu": "relu",
+    "sigmoid": "sigmoid",
+    "tanh": "tanh",
+}
+_TRANSFORMS = "'standard' or 'none'"
+_PACKAGE = "org.apache.solr.ltr"
+
+
+def _check(model: Model) -> None:
+    check_pointwise("solr", model, _TRANSFORMS)
+    if isinstance(model.scorer, Trees):
+        check_missing_is_zero("solr", model.scorer)
+        _Scaled(model.scorer)
+    else:
+        _check_transform(_one_network(model).transform, model.has_missing)
+
+
+def _check_transform(transform: Transform, has_missing: bool) -> None:
+    if isinstance(transform, (Log1p, Quantile)):
+        raise refuse(
+            "solr",
+            f"it has no normaliser like the transform {type(transform).__name__}",
+            f"train with transform={_TRANSFORMS}",
+        )
+    if has_missing and isinstance(transform, Standard):
+        raise refuse(
+            "solr",
+            "it takes a missing value for 0, and the transform 'standard' takes it for the mean",
+            "replace missing values by 0 before training, or train with transform='none'",
+        )
+
+
+def _write(model: Model, folder: Path) -> None:
+    folder.mkdir()
+    written = _trees_body(model, model.scorer) if isinstance(model.scorer, Trees) else _network_body(model)
+    features = [
+        {"store": _NAME, "name": name, "class": f"{_PACKAGE}.feature.FieldValueFeature", "params": {"field": name}}
+        for name in model.names
+    ]
+    (folder / "features.json").write_text(json.dumps(features, indent=1) + "\n")
+    (folder / "model.json").write_text(json.dumps({"store": _NAME, "name": _NAME} | written, indent=1) + "\n")
+    (folder / "README.md").write_text(_README.format(name=_NAME))
+
+
+# Trees
+
+
+class _Scaled:
+    """Thresholds that are what they should be after Solr has added its slack, and the power of two of each feature."""
+
+    def __init__(self, trees: Trees) -> None:
+        wanted = trees.floor_thresholds()
+        self.written, reached = _less_slack(wanted)
+        self.powers: dict[int, int] = {}
+        for feature in np.unique(trees.feature[~reached]).tolist():
+            own = trees.feature == feature
+            power = _power(wanted[own])
+            self.powers[feature] = power
+            self.written[own], reached[own] = _less_slack(np.ldexp(wanted[own], power))
+        if not reached.all():
+            feature = int(trees.feature[~reached][0])
+            raise refuse(
+                "solr",
+                f"it adds 1e-6 to thresholds, and feature {feature} has thresholds so small and so large at once that"
+                " no scale undoes it",
+                "take the logarithm of that feature before training",
+            )
+
+
+def _less_slack(wanted: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Numbers that give the wanted ones when the slack is added in float32, and where there are any."""
+    found, reached = wanted - _SLACK, np.zeros(len(wanted), bool)
+    for toward in (np.float32(np.inf), np.float32(-np.inf)):
+        candidate = wanted - _SLACK
+        for _ in range(4):
+            hit = ~reached & (candidate + _SLACK == wanted)
+            found[hit], reached = candidate[hit], reached | hit
+            candidate = np.nextafter(candidate, toward)
+    return found, reached
+
+
+def _power(thresholds: NDArray[np.float32]) -> int:
+    """The power of two that makes the smallest threshold large enough for the slack, and keeps the largest finite."""
+    sizes = np.abs(thresholds[thresholds != 0].astype(np.float64))
+    return int(min(np.ceil(np.log2(_UNMOVED / sizes.min())), 126 - np.ceil(np.log2(sizes.max()))))
+
+
+def _trees_body(model: Model, trees: Trees) -> dict[str, Any]:
+    scaled = _Scaled(trees)
+    names, features = model.names, trees.feature.tolist()
+    thresholds, values = (
+        [str(number) for number in numbers] for numbers in (scaled.written, trees.values.astype(np.float32))
+    )
+
+    def split(node: int, left: Any, right: Any) -> dict[str, Any]:
+        return {"feature": names[features[node]], "threshold": thresholds[node], "left": left, "right": right}
+
+    roots = trees.nested(lambda leaf: {"value": values[leaf]}, split)
+    norms = {k: _norm(0.0, 2.0**-power) for k, power in scaled.powers.items()}
+    return {
+        "class": f"{_PACKAGE}.model.MultipleAdditiveTreesModel",
+        "features": [{"name": name} | norms.get(k, {}) for k, name in enumerate(names)],
+        "params": {"trees": [{"weight": "1", "root": root} for root in roots]},
+    }
+
+
+def _norm(average: float, deviation: float) -> dict[str, Any]:
+    numbers = {"avg": str(np.float32(average)), "std": str(np.float32(deviation))}
+    return {"norm": {"class": f"{_PACKAGE}.norm.StandardNormalizer", "params": numbers}}
+
+
+# Networks
+
+
+def _one_network(model: Model) -> Network:
+    """The network that gives the scores; an error where there is no such network."""
+    scorer = model.scorer
+    parts = scorer.parts if isinstance(scorer, Sum) else ((1.0, scorer),)
+    networks = [part for _, part in parts if isinstance(part, Network)]
+    if len(networks) < len(parts):
+        raise refuse("solr", "it adds up no models of two kinds", "train without base")
+    for network in networks:
+        _check_layers(network)
+    if len({tuple(layer.activation for layer in network.layers) for network in networks}) > 1:
+        raise refuse(
+            "solr",
+            "a layer has one activation there, and the learners of this model have different ones",
+            "train with output_activation=None, and urboost with n_learners=1",
+        )
+    if len(networks) > 1 and networks[0].layers[-1].activation != "identity":
+        raise refuse("solr", "learners have an activation on their scores", "train with output_activation=None")
+    layers = networks[0].layers if len(parts) == 1 else _side_by_side(networks, [weight for weight, _ in parts])
+    return Network(networks[0].transform, False, layers)
+
+
+def _check_layers(network: Network) -> None:
+    for layer in network.layers:
+        if layer.keeps_input:
+            raise refuse(
+                "solr",
+                "its layers see the layer before alone, and urboost's score sees two",
+                "train with score_from='state'",
+            )
+        if layer.activation not in _ACTIVATIONS:
+            raise refuse(
+                "solr",
+                f"it has no activation {layer.activation!r}",
+                "train with activation='relu', 'leaky_relu', 'sigmoid' or 'tanh'",
+            )
+
+
+def _side_by_side(networks: list[Network], weights: list[float]) -> tuple[Layer, ...]:
+    """One network: the first layers below each other, those between in blocks, the last ones added up."""
+    layers = []
+    for depth, level in enumerate(zip(*(network.layers for network in networks), strict=True)):
+        matrices = [layer.weights for layer in level]
+        bias = np.concatenate([layer.bias for layer in level])
+        is_last = depth == len(networks[0].layers) - 1
+        if is_last:
+            scaled = [weight * matrix for weight, matrix in zip(weights, matrices, strict=True)]
+            matrix, bias = np.concatenate(scaled, axis=1), np.array([np.dot(weights, bias)])
+            if depth == 0:
+                matrix = np.sum(scaled, axis=0)
+        else:
+            matrix = np.concatenate(matrices) if depth == 0 else block_diag(*matrices)
+        layers.append(Layer(matrix.astype(np.float32), bias.astype(np.float32), level[0].activation))
+    return tuple(layers)
+
+
+def _network_body(model: Model) -> dict[str, Any]:
+    network = _one_network(model)
+    layers = network.layers
+    norms: list[dict[str, Any]] = [{} for _ in model.names]
+    if isinstance(network.transform, Standard):
+        layers, norms = _with_norms(layers, network.transform)
+    return {
+        "class": f"{_PACKAGE}.model.NeuralNetworkModel",
+        "features": [{"name": name} | norm for name, norm in zip(model.names, norms, strict=True)],
+        "params": {
+            "layers": [
+                {
+                    "matrix": layer.weights.astype(np.float64).tolist(),
+                    "bias": layer.bias.astype(np.float64).tolist(),
+                    "activation": _ACTIVATIONS[layer.activation],
+                }
+                for layer in layers
+            ]
+        },
+    }
+
+
+def _with_norms(layers: tuple[Layer, ...], transform: Standard) -> tuple[tuple[Layer, ...], list[dict[str, Any]]]:
+    """The normaliser of each feature in float32; the first layer takes what its rounding left over.
+
+    (x - c) s = (x - c') / d' * (s d') + (c' - c) s, with c' and d' the rounded mean and deviation.
+    """
+    center, scale = transform.center_, transform.scale_
+    varies = scale > 0
+    average = center.astype(np.float32)
+    deviation = np.where(varies, 1 / np.where(varies, scale, 1.0), 1.0).astype(np.float32)
+    first = layers[0]
+    weights = first.weights * (scale * deviation)
+    bias = first.bias + first.weights @ ((average.astype(np.float64) - center) * scale)
+    changed = Layer(weights.astype(np.float32), bias.astype(np.float32), first.activation)
+    norms = [_norm(a, d) if own else {} for a, d, own in zip(average, deviation, varies, strict=True)]
+    return (changed, *layers[1:]), norms
+
+
+# Solr's rules, on the files that were written
+
+
+def _open(folder: Path) -> Executor:
+    body = json.loads((folder / "model.json").read_text())
+    norms = [feature.get("norm", {"params": {"avg": "0", "std": "1"}})["params"] for feature in body["features"]]
+    average, deviation = (np.array([float(norm[key]) for norm in norms], np.float32) for key in ("avg", "std"))
+    score = _tree_scores(body) if "trees" in body["params"] else _network_scores(body)
+
+    def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
+        known = np.where(np.isnan(features), np.float32(0), features)
+        with np.errstate(over="ignore"):  # infinite after scaling: beyond every threshold, as it should be
+            return np.asarray(score((known - average) / deviation), np.float64)
+
+    return run
+
+
+def _tree_scores(body: dict[str, Any]) -> Any:
+    number = {feature["name"]: k for k, feature in enumerate(body["features"])}
+
+    def read(node: dict[str, Any]) -> Any:
+        if "value" in node:
+            return float(node["value"])
+        return number[node["feature"]], float(node["threshold"]), node["left"], node["right"], 0, True
+
+    builder = TreeBuilder()
+    for tree in body["params"]["trees"]:
+        builder.add(tree["root"], read)
+    trees = builder.build()
+    thresholds = trees.threshold.astype(np.float32) + _SLACK
+
+    def score(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        total = np.zeros(len(values), np.float32)
+        for leaves in trees.leaf_values(values, lambda splits, x: x <= thresholds[splits]):
+            total += leaves.astype(np.float32)
+        return total
+
+    return score
+
+
+def _network_scores(body: dict[str, Any]) -> Any:
+    layers = [
+        (np.array(layer["matrix"], np.float32), np.array(layer["bias"], np.float32), layer["activation"])
+        for layer in body["params"]["layers"]
+    ]
+
+    def score(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        for matrix, bias, activation in layers:
+            outputs = np.repeat(bias[None], len(values), axis=0)
+            for column in range(matrix.shape[1]):  # one product after the other, each rounded, as Solr does
+                outputs += values[:, column, None] * matrix[None, :, column]
+            values = _activate(activation, outputs)
+        return values[:, 0]
+
+    return score
+
+
+def _activate(activation: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    if activation == "relu":
+        return np.where(values < 0, np.float32(0), values)
+    if activation == "leakyrelu":
+        return np.where(values < 0, np.float32(0.01) * values, values)
+    wide = values.astype(np.float64)
+    if activation == "tanh":
+        return np.tanh(wide).astype(np.float32)
+    if activation == "sigmoid":
+        with np.errstate(over="ignore"):
+            return (1 / (1 + np.exp(-wide))).astype(np.float32)
+    return values
+
+
+_README = """# A ranking model for Solr
+
+Needs the learning-to-rank module (`-Dsolr.modules=ltr`) and its query parser in `solrconfig.xml`. Send the files in
+this order:
+
+```
+JSON='Content-Type: application/json'
+curl -X PUT "$HOST/solr/COLLECTION/schema/feature-store" -H "$JSON" --data-binary @features.json
+curl -X PUT "$HOST/solr/COLLECTION/schema/model-store" -H "$JSON" --data-binary @model.json
+curl "$HOST/solr/COLLECTION/query?q=...&rq=%7B!ltr%20model={name}%20reRankDocs=1000%7D&fl=id,score"
+```
+
+* `features.json`: each feature is here a numeric field of the document with the name of the feature. Replace it by a
+  feature of your own where it is one. Names must stay, and the values must be those that the model was trained with; a
+  feature without a value counts as 0.
+* `model.json`: the model. SolrCloud keeps it in ZooKeeper, which takes files of up to 1 MB unless told otherwise
+  (`jute.maxbuffer`); larger ones go into a file beside it, by `DefaultWrapperModel`.
+"""
+
+SOLR = Target("solr", _check, _write, _open, keeps_limits=False)

@@ -1,0 +1,98 @@
+"""What a target gives: whether it can hold a model, how the model is written, and how what was written scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import ParameterError
+from tierank.export.portable import Floats, Model, Network, QueryCopies, StandardisedMean, Trees, walk
+
+# Features of grouped documents and the offsets of the queries in, one score per document out.
+Executor = Callable[[NDArray[np.float32], NDArray[np.int64]], Floats]
+
+
+def _no_constant(model: Model) -> float:
+    return 0.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A form that models are exported to."""
+
+    name: str
+    # An error that says why and what to change, where the target cannot hold the model exactly.
+    check: Callable[[Model], None]
+    # Writes the model to a new path: a file, or a folder.
+    write: Callable[[Model, Path], None]
+    # What scores as the target does, from the files alone.
+    open: Callable[[Path], Executor]
+    # What the scores of the target have more than tierank's, on every document.
+    constant: Callable[[Model], float] = _no_constant
+    # Whether the target keeps values within the limits of a transform.
+    keeps_limits: bool = True
+
+
+def refuse(target: str, why: str, instead: str) -> ParameterError:
+    """The error for a model that a target cannot hold."""
+    return ParameterError(f"{target}: {why}; {instead}")
+
+
+def check_pointwise(target: str, model: Model, transforms: str) -> None:
+    """An error where the score of a document depends on the others of its query; ``transforms`` are those to use."""
+    for part in walk(model.scorer):
+        if isinstance(part, StandardisedMean):
+            raise refuse(
+                target,
+                "it scores one document at a time, and the members of this model are standardised over the list of the"
+                " query",
+                "train with n_seeds=1, or one ranker in place of a blend",
+            )
+        if isinstance(part, QueryCopies):
+            raise refuse(
+                target,
+                "it scores one document at a time, and these trees see where a value stands in the list of the query",
+                "train with query_features=False",
+            )
+        if isinstance(part, Network) and part.per_query:
+            raise refuse(
+                target,
+                "it scores one document at a time, and this transform scales by the list of the query",
+                f"train with transform={transforms}",
+            )
+
+
+def check_missing_is_zero(target: str, trees: Trees) -> None:
+    """An error where a missing value goes another way than 0 would, or 0 another way than its number says."""
+    by_number = trees.threshold >= 0
+    if (trees.nan_left != by_number).any() or (trees.zero_left != by_number).any():
+        raise refuse(
+            target,
+            "it takes a missing value for 0, and the trees tell them apart",
+            "train with use_missing=False, which takes a missing value for 0 too",
+        )
+
+
+def only_trees(target: str, model: Model) -> Trees:
+    """The trees of a model that is nothing else."""
+    if isinstance(model.scorer, Trees):
+        return model.scorer
+    if any(isinstance(part, Network) for part in walk(model.scorer)):
+        raise refuse(target, "it holds trees alone, and this model has networks", "train umart or lambdamart for it")
+    check_pointwise(target, model, "")
+    raise refuse(target, "it holds one sum of trees, and this model adds up several", "train without base")
+
+
+def by_query(score: Callable[[NDArray[np.float32]], Any]) -> Executor:
+    """An executor that hands over one query at a time."""
+
+    def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
+        lists = np.split(features, offsets[1:-1])
+        return np.concatenate([np.asarray(score(one), np.float64) for one in lists])
+
+    return run

@@ -1,0 +1,140 @@
+"""Vespa: trees in LightGBM's JSON, networks as ONNX, and the part of a schema that uses them.
+
+Vespa's importer writes ``x < threshold`` or, where a missing value goes left, ``!(x >= threshold)``, in double
+precision; so each threshold becomes the next double above it, and each split says where a missing value (NaN, as of an
+attribute without a value) goes. Trees need an ``objective``, which LightGBM leaves out for objectives of one's own.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.export.onnx import ONNX
+from tierank.export.portable import Floats, Model, TreeBuilder, Trees
+from tierank.export.target import Executor, Target, check_pointwise, refuse
+
+_NAME = "tierank"
+
+
+def _check(model: Model) -> None:
+    check_pointwise("vespa", model, "'standard', 'log1p', 'quantile' or 'none'")
+    trees = model.scorer
+    if isinstance(trees, Trees) and (trees.zero_left != (trees.threshold >= 0)).any():
+        raise refuse(
+            "vespa",
+            "it compares 0 as a number, and these trees take it for missing",
+            "train with zero_as_missing=False",
+        )
+
+
+def _write(model: Model, folder: Path) -> None:
+    is_trees = isinstance(model.scorer, Trees)
+    (folder / "models").mkdir(parents=True)
+    if isinstance(model.scorer, Trees):
+        text = json.dumps(_dump(model.scorer, model.names), indent=1)
+        (folder / "models" / f"{_NAME}.json").write_text(text + "\n")
+    else:
+        ONNX.write(model, folder / "models" / f"{_NAME}.onnx")
+    (folder / f"{_NAME}.profile").write_text(_profile(model.names, is_trees))
+    (folder / "README.md").write_text(_README.format(name=_NAME, file=f"{_NAME}.{'json' if is_trees else 'onnx'}"))
+
+
+def _dump(trees: Trees, names: tuple[str, ...]) -> dict[str, Any]:
+    """The keys of ``dump_model`` that the importer looks at."""
+    thresholds = np.nextafter(trees.threshold, np.inf).tolist()
+    features, nan_left = trees.feature.tolist(), trees.nan_left.tolist()
+    values = trees.values.tolist()
+
+    def split(node: int, left: Any, right: Any) -> dict[str, Any]:
+        return {
+            "split_feature": features[node],
+            "threshold": thresholds[node],
+            "decision_type": "<=",
+            "default_left": nan_left[node],
+            "left_child": left,
+            "right_child": right,
+        }
+
+    roots = trees.nested(lambda leaf: {"leaf_value": values[leaf]}, split)
+    return {
+        "name": "tree",
+        "version": "v4",
+        "num_class": 1,
+        "objective": "lambdarank",
+        "feature_names": list(names),
+        "feature_infos": {},
+        "pandas_categorical": [],
+        "tree_info": [{"tree_index": k, "tree_structure": root} for k, root in enumerate(roots)],
+    }
+
+
+def _profile(names: tuple[str, ...], is_trees: bool) -> str:
+    lines = [f"rank-profile {_NAME} {{"]
+    lines += [f"    function {name}() {{ expression: attribute({name}) }}" for name in names]
+    if is_trees:
+        score = f'lightgbm("{_NAME}.json")'
+    else:
+        row = ", ".join(names)
+        lines += [
+            "    function tierank_features() {",
+            f"        expression: tensor<float>(d0[1],d1[{len(names)}]):[[{row}]]",
+            "    }",
+            f"    onnx-model {_NAME} {{",
+            f"        file: models/{_NAME}.onnx",
+            "        input features: tierank_features",
+            "        output scores: scores",
+            "    }",
+        ]
+        score = f"onnx({_NAME}).scores{{d0:0}}"
+    lines += ["    first-phase { expression: nativeRank }", f"    second-phase {{ expression: {score} }}", "}"]
+    return "\n".join(lines) + "\n"
+
+
+def _open(folder: Path) -> Executor:
+    """The importer's rule, on the file that was written; networks run in onnxruntime, as in Vespa."""
+    file = folder / "models" / f"{_NAME}.json"
+    if not file.exists():
+        return ONNX.open(file.with_suffix(".onnx"))
+
+    def read(node: dict[str, Any]) -> Any:
+        if "leaf_value" in node:
+            return float(node["leaf_value"])
+        return (
+            node["split_feature"],
+            node["threshold"],
+            node["left_child"],
+            node["right_child"],
+            0,
+            node["default_left"],
+        )
+
+    builder = TreeBuilder()
+    for tree in json.loads(file.read_text())["tree_info"]:
+        builder.add(tree["tree_structure"], read)
+    trees = builder.build()
+
+    def goes_left(splits: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.bool_]:
+        thresholds = trees.threshold[splits]
+        return np.where(trees.default_left[splits], ~(values >= thresholds), values < thresholds)
+
+    def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
+        return np.asarray(sum(trees.leaf_values(features.astype(np.float64), goes_left)), np.float64)
+
+    return run
+
+
+_README = """# A ranking model for Vespa
+
+* Copy `models/{file}` into the folder `models` of the application package.
+* Copy `{name}.profile` into the folder `schemas/SCHEMA` (or its text into the schema). Its functions read each feature
+  from an attribute of the same name: replace an expression by your own (`bm25(title)`, `freshness(date)`) where the
+  feature is one. The values must be those that the model was trained with.
+* Rank with `ranking={name}` in the query.
+"""
+
+VESPA = Target("vespa", _check, _write, _open)

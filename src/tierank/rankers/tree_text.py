@@ -1,0 +1,170 @@
+"""The text of LightGBM's trees, checked before LightGBM reads it: a text that is not sound ends the process there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import DataError
+
+_HEAD_KEYS = {
+    "version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx", "objective", "feature_names",
+    "monotone_constraints", "feature_infos", "tree_sizes",
+}  # fmt: skip
+# Arrays of a tree with a number for each split, and for each leaf; those called maybe can also be empty.
+_OF_SPLITS = ("split_feature", "threshold", "decision_type", "left_child", "right_child")
+_OF_SPLITS_MAYBE = ("split_gain", "internal_value", "internal_weight", "internal_count")
+_OF_LEAVES = ("leaf_value",)
+_OF_LEAVES_MAYBE = ("leaf_weight", "leaf_count")
+_NUMBERS = re.compile(r"[-+0-9.einfa ]*")
+_INFO = re.compile(r"none|\[[-+0-9.einfa]+:[-+0-9.einfa]+\]|-?\d+(?::-?\d+)*")
+_TAIL = re.compile(
+    r"end of trees\n\nfeature_importances:\n(?:[^\n]+=\d+\n)*"
+    r"\nparameters:\n(?:\[\w+: [\w .,:;+\-/|()]*\]\n)*\nend of parameters\n(?:\npandas_categorical:(?:null|\[\])\n)?"
+)
+_CATEGORICAL = 1  # the bit of decision_type
+
+
+def check_trees(text: str, n_features: int) -> None:
+    """Whether this is a text of whole trees over so many features; an error that names the place otherwise.
+
+    Looked at are the sizes in bytes, the number of values in every array, that every number is one, that features and
+    children are there, and that the nodes of each tree are one tree: every split but the first has one parent, with a
+    lower number, and so has every leaf.
+    """
+    head, _, rest = text.partition("\n\n")
+    fields = _fields(head.removeprefix("tree\n"), "head")
+    _check_head(fields, n_features)
+    sizes = _whole(fields, "tree_sizes", "head")
+    body = rest.encode()
+    start = 0
+    for number, size in enumerate(sizes.tolist()):
+        part = body[start : start + size].decode(errors="replace") if size > 0 else ""
+        if not part.startswith(f"Tree={number}\n") or not part.endswith("\n\n"):
+            raise _damaged(f"tree {number}", "its text where tree_sizes says it is")
+        _check_tree(_fields(part.strip("\n").partition("\n")[2], f"tree {number}"), number, n_features)
+        start += size
+    if not len(sizes) or not _TAIL.fullmatch(body[start:].decode(errors="replace")):
+        raise _damaged("the end", "trees, the importances and the parameters of LightGBM")
+
+
+def _damaged(place: str, expected: str) -> DataError:
+    return DataError(f"trees.txt: {place}: expected {expected}, got a damaged text; save the model again")
+
+
+def _fields(lines: str, place: str) -> dict[str, str]:
+    """``name=value`` lines, each name once."""
+    fields: dict[str, str] = {}
+    for line in lines.split("\n"):
+        name, equals, value = line.partition("=")
+        if not equals or name in fields:
+            raise _damaged(place, "lines of name=value, each name once")
+        fields[name] = value
+    return fields
+
+
+def _check_head(fields: Mapping[str, str], n_features: int) -> None:
+    if not set(fields) <= _HEAD_KEYS:
+        raise _damaged("head", "the names that LightGBM writes")
+    for name, value in (("num_class", "1"), ("num_tree_per_iteration", "1"), ("label_index", "0")):
+        if fields.get(name) != value:
+            raise _damaged("head", f"{name}={value}")
+    if fields.get("version") not in ("v3", "v4") or fields.get("max_feature_idx") != str(n_features - 1):
+        raise _damaged("head", f"version=v4 and max_feature_idx={n_features - 1}")
+    if fields.get("objective", "lambdarank") not in ("lambdarank", "regression", "custom"):
+        raise _damaged("head", "objective=lambdarank, or none")
+    for name in ("feature_names", "feature_infos", "monotone_constraints"):
+        if len(fields.get(name, "" if name != "monotone_constraints" else " x" * n_features).split()) != n_features:
+            raise _damaged("head", f"{n_features} {name}")
+    if not all(_INFO.fullmatch(info) for info in fields["feature_infos"].split()):
+        raise _damaged("head", "feature_infos with the ranges of the features")
+    if "monotone_constraints" in fields and not set(fields["monotone_constraints"].split()) <= {"-1", "0", "1"}:
+        raise _damaged("head", "monotone_constraints of -1, 0 and 1")
+
+
+def _check_tree(fields: dict[str, str], number: int, n_features: int) -> None:
+    place = f"tree {number}"
+    counts = [_whole(fields, name, place) for name in ("num_leaves", "num_cat")]
+    if any(len(count) != 1 for count in counts) or counts[0][0] < 1 or counts[1][0] < 0:
+        raise _damaged(place, "numbers of leaves and categorical splits")
+    if len(_numbers(fields, "shrinkage", place)) != 1 or fields.get("is_linear") not in ("0", "1"):
+        raise _damaged(place, "a shrinkage, and is_linear of 0 or 1")
+    n_leaves, n_categorical = (int(count[0]) for count in counts)
+    _check_lengths(fields, _OF_SPLITS, _OF_SPLITS_MAYBE, n_leaves - 1, place)
+    _check_lengths(fields, _OF_LEAVES, _OF_LEAVES_MAYBE, n_leaves, place)
+    features, kinds = _whole(fields, "split_feature", place), _whole(fields, "decision_type", place)
+    if ((features < 0) | (features >= n_features)).any() or ((kinds < 0) | (kinds > 15)).any():
+        raise _damaged(place, f"splits by one of {n_features} features")
+    left, right = _whole(fields, "left_child", place), _whole(fields, "right_child", place)
+    _check_nodes(left, right, n_leaves, place)
+    is_categorical = (kinds & _CATEGORICAL) > 0
+    _check_categories(fields, _numbers(fields, "threshold", place)[is_categorical], n_categorical, place)
+    _check_linear(fields, n_leaves, n_features, place)
+
+
+def _check_lengths(
+    fields: Mapping[str, str], wanted: tuple[str, ...], maybe: tuple[str, ...], n: int, place: str
+) -> None:
+    for name in (*wanted, *maybe):
+        values = _numbers(fields, name, place)
+        if len(values) != n and not (name in maybe and not len(values)):
+            raise _damaged(place, f"{n} values of {name}")
+
+
+def _check_nodes(left: NDArray[np.int64], right: NDArray[np.int64], n_leaves: int, place: str) -> None:
+    """Each split but the first, and each leaf, is the child of one split, which has a lower number."""
+    children = np.concatenate([left, right])
+    parents = np.tile(np.arange(len(left)), 2)
+    inner = children >= 0
+    below = np.sort(children[inner]).tolist() == list(range(1, n_leaves - 1))
+    leaves = np.sort(~children[~inner]).tolist() == (list(range(n_leaves)) if n_leaves > 1 else [])
+    if not below or not leaves or (children[inner] <= parents[inner]).any():
+        raise _damaged(place, "splits and leaves that are one tree")
+
+
+def _check_categories(fields: Mapping[str, str], chosen: NDArray[np.float64], n: int, place: str) -> None:
+    if ((chosen < 0) | (chosen >= n) | (chosen != np.rint(chosen))).any():
+        raise _damaged(place, "categorical splits by one of the sets of categories")
+    if n == 0:
+        return
+    edges, sets = _whole(fields, "cat_boundaries", place), _whole(fields, "cat_threshold", place)
+    if len(edges) != n + 1 or edges[0] != 0 or (np.diff(edges) < 0).any() or edges[-1] != len(sets):
+        raise _damaged(place, "sets of categories one after the other")
+    if ((sets < 0) | (sets >= 1 << 32)).any():
+        raise _damaged(place, "sets of categories as words of 32 bits")
+
+
+def _check_linear(fields: Mapping[str, str], n_leaves: int, n_features: int, place: str) -> None:
+    """Leaves with a line in them: so many constants, and so many features and factors as the leaves say."""
+    if fields["is_linear"] == "0":
+        return
+    counts = _whole(fields, "num_features", place)
+    features, factors = _whole(fields, "leaf_features", place), _numbers(fields, "leaf_coeff", place)
+    sound = len(counts) == len(_numbers(fields, "leaf_const", place)) == n_leaves and (counts >= 0).all()
+    if not sound or not len(features) == len(factors) == counts.sum():
+        raise _damaged(place, "the lines of its leaves")
+    if ((features < 0) | (features >= n_features)).any():
+        raise _damaged(place, f"lines over some of {n_features} features")
+
+
+def _numbers(fields: Mapping[str, str], name: str, place: str) -> NDArray[np.float64]:
+    text = fields.get(name)
+    try:
+        if text is None or not _NUMBERS.fullmatch(text):
+            raise ValueError
+        values = np.array(text.split(), np.float64)
+    except ValueError:
+        raise _damaged(place, f"numbers after {name}=") from None
+    if not np.isfinite(values).all():
+        raise _damaged(place, f"finite numbers after {name}=")
+    return values
+
+
+def _whole(fields: Mapping[str, str], name: str, place: str) -> NDArray[np.int64]:
+    values = _numbers(fields, name, place)
+    if (np.abs(values) > 1 << 40).any() or (values != np.rint(values)).any() or re.search("[.ena]", fields[name]):
+        raise _damaged(place, f"whole numbers after {name}=")
+    return values.astype(np.int64)

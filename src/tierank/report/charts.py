@@ -1,0 +1,261 @@
+"""Charts as small hand-written SVG: colours come from the page, every chart has words and a table beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.report.markup import Html, element, join, table
+
+Floats = NDArray[np.float64]
+
+# Colours that the style sheet has for series; more series begin again.
+N_COLOURS = 8
+# Points that a line is drawn with at most: more than a screen shows.
+_POINTS = 160
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A straight map from numbers to places on the page, with round ticks.
+
+    >>> Axis.over([0.11, 0.49], 0, 100).ticks
+    (0.1, 0.2, 0.3, 0.4, 0.5)
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    ticks: tuple[float, ...]
+
+    @classmethod
+    def over(cls, values: ArrayLike, start: float, end: float, *, zero: bool = False, n_ticks: int = 5) -> Axis:
+        """An axis that holds all finite values, and 0 if asked for."""
+        known = np.asarray(values, np.float64).ravel()
+        known = known[np.isfinite(known)]
+        low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+        if zero:
+            low, high = min(low, 0.0), max(high, 0.0)
+        if low == high:
+            low, high = low - 0.5 * (low != 0 or not zero), high + 0.5
+        step = _round_step((high - low) / max(1, n_ticks - 1))
+        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+        ticks = tuple(round(i * step, 12) for i in range(first, last + 1))
+        return cls(ticks[0], ticks[-1], start, end, ticks)
+
+    def at(self, value: float) -> float:
+        """The place of a value."""
+        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 2)
+
+    def label(self, tick: float) -> str:
+        """A tick in words, with as many decimals as the steps need."""
+        step = round(self.ticks[1] - self.ticks[0], 12)
+        decimals = next((n for n in range(10) if abs(step - round(step, n)) < 1e-3 * step), 10)
+        return f"{tick:,.{decimals}f}"
+
+
+def figure(title: str, words: str, drawn: Html, twin: Html, *, small: bool = False) -> Html:
+    """A chart under its title, with a sentence that says what it shows, and the numbers as a table to unfold."""
+    numbers = element("details", element("summary", "Numbers"), twin)
+    caption = element("figcaption", element("strong", title), element("span", words))
+    return element("figure", caption, element("div", drawn, class_="chart"), numbers, class_="small" if small else None)
+
+
+def legend(names: Sequence[str]) -> Html:
+    """The colours of the series."""
+    keys = (element("li", element("i", class_=f"c{i % N_COLOURS}"), name) for i, name in enumerate(names))
+    return element("ul", *keys, class_="legend")
+
+
+def bars(
+    title: str,
+    words: str,
+    groups: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    *,
+    intervals: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    form: str = ".4f",
+    unit: str = "",
+    x_label: str = "",
+    shown: Sequence[str] | None = None,
+    colours: Mapping[str, int] | None = None,
+    width: float = 680,
+) -> Html:
+    """Bars side by side for each group, one for each series, from 0; with thin lines for intervals.
+
+    ``shown`` are the labels below the bars where those of the groups are too many; ``colours`` says which colour each
+    series has on this page, and that a legend is there already.
+    """
+    height, left, right, top, bottom = 260.0, 52.0, 8.0, 12.0, 40.0 if x_label else 26.0
+    spans = intervals or {}
+    ends = [value for rows in spans.values() for pair in rows for value in pair]
+    y = Axis.over([*(v for values in series.values() for v in values), *ends], height - bottom, top, zero=True)
+    room = (width - left - right) / max(1, len(groups))
+    thick = min(34.0, room * 0.78 / max(1, len(series)))
+    parts = [_grid_y(y, left, width - right, unit)]
+    for i, (name, values) in enumerate(series.items()):
+        colour = (colours or {}).get(name, i) % N_COLOURS
+        for j, value in enumerate(values):
+            if not math.isfinite(value):
+                continue
+            x = left + room * (j + 0.5) + thick * (i - len(series) / 2)
+            said = element("title", f"{name}, {groups[j]}: {value:{form}}{unit}")
+            place, size = min(y.at(value), y.at(0)), abs(y.at(value) - y.at(0))
+            box = {"x": round(x + 0.5, 2), "y": place, "width": round(thick - 1, 2), "height": round(size, 2)}
+            parts.append(element("g", said, element("rect", **box, rx=1.5, class_=f"c{colour}")))
+            if name in spans and all(map(math.isfinite, spans[name][j])):
+                low, high = spans[name][j]
+                middle = round(x + thick / 2, 2)
+                parts.append(element("path", d=f"M{middle} {y.at(low)}V{y.at(high)}", class_="whisker"))
+    parts += [
+        _text(round(left + room * (j + 0.5), 1), height - bottom + 16, group, "middle")
+        for j, group in enumerate(shown or groups)
+    ]
+    parts += [_text((left + width - right) / 2, height - 4, x_label, "middle")] if x_label else []
+    columns = ["", *series]
+    rows = [[group, *(_number(values[j], form, unit) for values in series.values())] for j, group in enumerate(groups)]
+    keys = legend(list(series)) if len(series) > 1 and colours is None else Html("")
+    drawn = _svg(width, height, title, words, parts)
+    return figure(title, words, join([keys, drawn]), table(columns, rows))
+
+
+def lines(
+    title: str,
+    words: str,
+    series: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    x_label: str,
+    form: str = ".4f",
+    colours: Mapping[str, int] | None = None,
+    marks: Mapping[str, tuple[float, float]] | None = None,
+    points: bool = False,
+    small: bool = False,
+) -> Html:
+    """A line for each series of (x, y); ``marks`` are single points of them, such as the one that was kept."""
+    width, height = (330.0, 190.0) if small else (680.0, 260.0)
+    left, right, top, bottom = 46.0, 10.0, 10.0, 38.0
+    drawn = {name: (np.asarray(x, np.float64), np.asarray(y, np.float64)) for name, (x, y) in series.items()}
+    x = Axis.over(np.concatenate([xs for xs, _ in drawn.values()]), left, width - right, n_ticks=4 if small else 6)
+    y = Axis.over(np.concatenate([ys for _, ys in drawn.values()]), height - bottom, top, n_ticks=4 if small else 5)
+    parts = [_grid_y(y, left, width - right, "")]
+    parts += [_text(x.at(tick), height - bottom + 15, x.label(tick), "middle") for tick in x.ticks]
+    parts.append(_text((left + width - right) / 2, height - 5, x_label, "middle"))
+    for i, (name, (xs, ys)) in enumerate(drawn.items()):
+        colour = (colours or {}).get(name, i) % N_COLOURS
+        said = element("title", name)
+        parts.append(element("g", said, element("path", d=_path(x, y, xs, ys), class_=f"line l{colour}")))
+        spots = list(zip(xs, ys, strict=True)) if points else []
+        spots += [marks[name]] if marks and name in marks else []
+        parts += [
+            element("circle", cx=x.at(a), cy=y.at(b), r=3, class_=f"c{colour}") for a, b in spots if math.isfinite(b)
+        ]
+    rows = [
+        [name, f"{xs[row]:g}", f"{ys[row]:{form}}"] for name, (xs, ys) in drawn.items() for row in _few(len(xs), 12)
+    ]
+    keys = legend(list(series)) if len(series) > 1 and colours is None else Html("")
+    svg = _svg(width, height, title, words, parts)
+    return figure(title, words, join([keys, svg]), table(["", x_label, "value"], rows), small=small)
+
+
+def sorted_differences(title: str, words: str, values: Floats, *, colour: int, form: str = "+.4f") -> Html:
+    """Differences from the highest to the lowest: how many queries win, how many lose, and by how much."""
+    width, height, left, right, top, bottom = 330.0, 170.0, 46.0, 8.0, 10.0, 24.0
+    ordered = np.sort(values)[::-1]
+    y = Axis.over(ordered, height - bottom, top, zero=True, n_ticks=4)
+    x = Axis(0, len(ordered), left, width - right, (0, len(ordered)))
+    parts = [_grid_y(y, left, width - right, "")]
+    for sign, class_ in ((1, "win"), (-1, "loss")):
+        shown = np.where(sign * ordered > 0, ordered, 0.0)
+        outline = _path(x, y, np.arange(len(ordered), dtype=np.float64) + 0.5, shown)
+        parts.append(
+            element("path", d=f"M{x.at(0)} {y.at(0)}L{outline[1:]}L{x.at(len(ordered))} {y.at(0)}Z", class_=class_)
+        )
+    parts.append(element("path", d=f"M{left} {y.at(0)}H{width - right}", class_=f"line l{colour % N_COLOURS}"))
+    parts.append(_text((left + width - right) / 2, height - 6, f"{len(ordered):,} queries, best to worst", "middle"))
+    shares = (100, 90, 75, 50, 25, 10, 0)
+    rows = [[f"{share}%", f"{np.percentile(ordered, share):{form}}"] for share in shares]
+    twin = table(["of the queries are at or below", "difference"], rows)
+    return figure(title, words, _svg(width, height, title, words, parts), twin, small=True)
+
+
+def ranked_bars(
+    title: str,
+    words: str,
+    names: Sequence[str],
+    values: Sequence[float],
+    spreads: Sequence[float] | None = None,
+    *,
+    form: str = "+.4f",
+    value_label: str = "value",
+) -> Html:
+    """Bars from left to right, one below the other: to the right of 0 in one colour, to the left in another."""
+    width, left, right, top, line = 330.0, 120.0, 62.0, 6.0, 19.0
+    around = np.zeros(len(values)) if spreads is None else np.asarray(spreads)
+    given = np.asarray(values, np.float64)
+    low, high = min(0.0, float((given - around).min())), max(0.0, float((given + around).max()))
+    x = Axis(low, high if high > low else low + 1, left, width - right, ())
+    height = top + line * len(names) + 8
+    parts = [element("path", d=f"M{x.at(0)} {top}V{height - 8}", class_="axis")]
+    for i, (name, value, spread) in enumerate(zip(names, given, around, strict=True)):
+        y = top + line * i
+        said = element("title", f"{name}: {value:{form}}")
+        box = {"x": min(x.at(value), x.at(0)), "width": round(abs(x.at(value) - x.at(0)), 2)}
+        bar = element("rect", **box, y=y + 3, height=line - 7, rx=1.5, class_="win" if value >= 0 else "loss")
+        parts.append(element("g", said, bar))
+        if spread > 0:
+            d = f"M{x.at(value - spread)} {y + line / 2 - 0.5}H{x.at(value + spread)}"
+            parts.append(element("path", d=d, class_="whisker"))
+        parts.append(_text(left - 8, y + 13, _short(name, 18), "end", class_="name"))
+        parts.append(_text(width - 4, y + 13, f"{value:{form}}", "end"))
+    spread_cells = [[]] * len(names) if spreads is None else [[f"{spread:.4f}"] for spread in around]
+    rows = [[n, f"{v:{form}}", *cells] for n, v, cells in zip(names, given, spread_cells, strict=True)]
+    columns = ["feature", value_label] + ([] if spreads is None else ["spread"])
+    return figure(title, words, _svg(width, height, title, words, parts), table(columns, rows), small=True)
+
+
+def _svg(width: float, height: float, title: str, words: str, parts: Sequence[Html]) -> Html:
+    said = (element("title", title), element("desc", words))
+    return element(
+        "svg", *said, *parts, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=f"{title}. {words}"
+    )
+
+
+def _grid_y(y: Axis, left: float, right: float, unit: str) -> Html:
+    """Thin lines at the ticks, a stronger one at 0, and their labels."""
+    thin = "".join(f"M{left:g} {y.at(tick)}H{right:g}" for tick in y.ticks)
+    labels = [_text(left - 6, y.at(tick) + 4, f"{y.label(tick)}{unit}", "end") for tick in y.ticks]
+    strong = [element("path", d=f"M{left:g} {y.at(0)}H{right:g}", class_="axis")] if y.low <= 0 <= y.high else []
+    return join([element("path", d=thin, class_="grid"), *strong, *labels])
+
+
+def _text(x: float, y: float, text: str, anchor: str, class_: str | None = None) -> Html:
+    return element("text", text, x=f"{x:g}", y=f"{y:g}", text_anchor=anchor, class_=class_)
+
+
+def _path(x: Axis, y: Axis, xs: Floats, ys: Floats) -> str:
+    chosen = [i for i in _few(len(xs), _POINTS) if math.isfinite(ys[i])]
+    return "M" + "L".join(f"{x.at(xs[i]):g} {y.at(ys[i]):g}" for i in chosen) if chosen else ""
+
+
+def _few(n: int, most: int) -> list[int]:
+    """At most so many of n places, evenly spread, the first and the last among them."""
+    return np.unique(np.rint(np.linspace(0, n - 1, min(n, most))).astype(int)).tolist() if n else []
+
+
+def _round_step(step: float) -> float:
+    """The first of 1, 2, 2.5 or 5 times a power of ten that is not much below a step."""
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= 0.8 * step)
+
+
+def _number(value: float, form: str, unit: str) -> str:
+    return f"{value:{form}}{unit}" if math.isfinite(value) else "-"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,76 @@
+"""Explanations as a table and as a figure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tierank.errors import ParameterError
+from tierank.explain import Explanation
+from tierank.files import replacing
+from tierank.report.tables import Table
+
+_UP, _DOWN, _INK = "#0b6e69", "#c2643a", "#1d2425"
+# A rest that is no more than this share of all contributions is rounding, and has no row of its own.
+_ROUNDING = 1e-9
+
+
+def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
+    """A row per feature, those that add most first; all others, and what is left over, have rows of their own."""
+    rows = [
+        [
+            found.features[j],
+            f"{found.contributions[j]:+.4f}",
+            _value(found.values_above[j]),
+            _value(found.values_below[j]),
+        ]
+        for j in found.top(n)
+    ]
+    rows += [
+        [name, f"{value:+.4f}" if abs(value) >= 5e-5 else f"{value:+.1e}", "", ""] for name, value in _sums(found, n)
+    ]
+    rows.append(["score difference", f"{found.difference:+.4f}", "", ""])
+    columns = ["feature", "contribution", f"above: {found.above}", f"below: {found.below}"]
+    title = f"Query {found.query!s}: {found.above} above {found.below}"
+    stands = "stands above" if found.difference > 0 else "does not stand above" if found.difference < 0 else "ties with"
+    notes = [f"{found.above} {stands} {found.below}; the contributions sum to the difference of their scores"]
+    return Table(title, columns, rows, notes, {(len(rows) - 1, 0), (len(rows) - 1, 1)})
+
+
+def draw_explanation(found: Explanation, path: Path, n: int | None = None) -> None:
+    """Bars of the contributions, as a .png or .svg file."""
+    if path.suffix not in (".png", ".svg"):
+        raise ParameterError(f"{path}: expected a name that ends in .png or .svg")
+    from matplotlib.figure import Figure
+
+    named = [(found.features[j], float(found.contributions[j])) for j in found.top(n)]
+    names, values = zip(*[*named, *_sums(found, n), ("score difference", found.difference)], strict=True)
+    figure = Figure(figsize=(7, 1.2 + 0.28 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(names))[::-1]
+    colours = [_INK if i == len(names) - 1 else _UP if value >= 0 else _DOWN for i, value in enumerate(values)]
+    axes.barh(places, values, color=colours, height=0.7)
+    # A dollar sign in a name is a dollar sign, not mathematics.
+    axes.set_yticks(places, [name.replace("$", r"\$") for name in names])
+    axes.axvline(0, color=_INK, linewidth=0.8)
+    title = f"Query {found.query!s}: {found.above} above {found.below}"
+    axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=11)
+    axes.set_xlabel("contribution to the difference of the scores")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    with replacing(path) as fresh:
+        figure.savefig(fresh, format=path.suffix[1:], dpi=160, metadata={"Date": None} if path.suffix == ".svg" else {})
+
+
+def _sums(found: Explanation, n: int | None) -> list[tuple[str, float]]:
+    """What the features beyond the first n add, and what no feature does."""
+    top = found.top(n)
+    n_others = len(found.top()) - len(top)
+    others = float(found.contributions.sum() - found.contributions[top].sum())
+    rows = [(f"{n_others} other feature{'s' * (n_others > 1)}", others)] if n_others else []
+    is_more = abs(found.rest) > _ROUNDING * float(np.abs(found.contributions).sum())
+    return rows + ([("left over", found.rest)] if is_more else [])
+
+
+def _value(value: np.float32) -> str:
+    return "missing" if np.isnan(value) else f"{value:.6g}"

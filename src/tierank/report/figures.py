@@ -1,0 +1,69 @@
+"""Figures as files, PNG or SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tierank.errors import ParameterError
+from tierank.evaluation import Comparison
+from tierank.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Dark to light, apart for all kinds of colour vision, and none of them a default.
+_COLOURS = ("#1f4e5f", "#d1603d", "#7a9e7e", "#e0b252", "#6b4e71", "#9aa5b1", "#3d8b8b", "#b5838d")
+_INK, _GRID = "#2b2b2b", "#dddddd"
+
+
+def draw_improvement(comparison: Comparison, paths: Sequence[Path]) -> None:
+    """The paper's figure: what each system gains over the baseline in each metric, in per cent of the baseline.
+
+    Lines on the bars are the 95% intervals of the differences. Each path is written by its ending, .png or .svg.
+    """
+    figure = _improvement(comparison)
+    for path in paths:
+        if path.suffix not in (".png", ".svg"):
+            raise ParameterError(f"{path}: expected a name that ends in .png or .svg")
+        with replacing(path) as fresh:
+            figure.savefig(fresh, format=path.suffix[1:], dpi=160)
+
+
+def _improvement(comparison: Comparison) -> Figure:
+    from matplotlib.figure import Figure
+
+    systems = list(comparison.contrasts)
+    if not systems:
+        raise ParameterError("expected at least two systems to draw the improvement of, got one")
+    metrics = comparison.metrics
+    base = np.array([comparison.mean(comparison.baseline, metric) for metric in metrics])
+    figure = Figure(
+        figsize=(max(6.0, 0.9 * len(metrics) + 0.12 * len(metrics) * len(systems)), 3.8), layout="constrained"
+    )
+    axes = figure.subplots()
+    width = 0.8 / len(systems)
+    for i, system in enumerate(systems):
+        contrasts = [comparison.contrasts[system][metric] for metric in metrics]
+        heights, lows, highs = (
+            100 * np.array([getattr(c, name) for c in contrasts]) / base for name in ("difference", "low", "high")
+        )
+        place = np.arange(len(metrics)) + (i - (len(systems) - 1) / 2) * width
+        errors = np.nan_to_num(np.maximum([heights - lows, highs - heights], 0))
+        style = {"ecolor": _INK, "elinewidth": 0.8, "capsize": 0}
+        axes.bar(
+            place, heights, 0.9 * width, yerr=errors, error_kw=style, color=_COLOURS[i % len(_COLOURS)], label=system
+        )
+    axes.axhline(0, color=_INK, linewidth=0.8)
+    axes.set_xticks(np.arange(len(metrics)), [metric.upper() for metric in metrics])
+    axes.set_ylabel(f"% over {comparison.baseline}", color=_INK)
+    axes.grid(axis="y", color=_GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side in ("top", "right", "bottom"):
+        axes.spines[side].set_visible(False)
+    axes.tick_params(length=0, colors=_INK)
+    axes.legend(frameon=False, ncols=min(6, len(systems)), loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=9)
+    return figure

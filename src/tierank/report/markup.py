@@ -1,0 +1,101 @@
+"""HTML that cannot be broken into: text is escaped wherever it enters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from tierank.report.tables import Table
+
+# Elements that hold nothing and have no end.
+_VOID = {"meta", "link", "input", "br", "path", "line", "rect", "circle"}
+# Nothing may be loaded or sent: what is not in the page is refused by the browser.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+class Html(str):
+    """Text that is markup already; any other text is escaped when it becomes part of an element."""
+
+
+def element(name: str, /, *children: str, **attributes: object) -> Html:
+    """One element. ``class_`` is ``class``, ``aria_label`` is ``aria-label``; what is None is left out.
+
+    >>> element("p", "a < b", element("b", "!"), class_="note", title='"')
+    '<p class="note" title="&quot;">a &lt; b<b>!</b></p>'
+    """
+    given = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    shown = "".join(f' {key}="{escape(str(value))}"' for key, value in given.items())
+    if name in _VOID:
+        return Html(f"<{name}{shown}/>")
+    return Html(f"<{name}{shown}>{join(children)}</{name}>")
+
+
+def join(children: Iterable[str]) -> Html:
+    """Children one after the other, texts escaped."""
+    return Html("".join(child if isinstance(child, Html) else escape(child) for child in children))
+
+
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str | None = None, class_: str | None = None
+) -> Html:
+    """A plain table; the first cell of a row is its heading."""
+    head = element("tr", *(element("th", column, scope="col") for column in columns))
+    body = [
+        element("tr", element("th", row[0], scope="row"), *(element("td", cell) for cell in row[1:])) for row in rows
+    ]
+    titled = () if caption is None else (element("caption", caption),)
+    whole = element("table", *titled, element("thead", head), element("tbody", *body), class_=class_)
+    return element("div", whole, class_="scroll")
+
+
+def from_table(found: Table) -> Html:
+    """A table of the text reports, with its notes."""
+    return join([table(found.columns, found.rows), *(element("p", note, class_="note") for note in found.notes)])
+
+
+def section(name: str, title: str, *children: str) -> Html:
+    """A part of a page that the navigation can jump to."""
+    return element(
+        "section", element("h2", title, id=f"{name}-title"), *children, id=name, aria_labelledby=f"{name}-title"
+    )
+
+
+def as_json(name: str, content: Any) -> Html:
+    """Data inside a page. No text in it can end the block, for ``<`` and its like are written as codes."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return element("script", Html(text), type="application/json", id=name)
+
+
+def make_page(title: str, intro: Sequence[str], sections: Sequence[tuple[str, str, Sequence[str]]], *more: str) -> str:
+    """A whole page of its sections (name, title, content): style and scripts inside, nothing outside."""
+    head = element(
+        "head",
+        element("meta", charset="utf-8"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        Html(f'<meta http-equiv="Content-Security-Policy" content="{escape(_POLICY)}"/>'),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", title),
+        element("link", rel="icon", href="data:,"),
+        element("style", _file("page.css")),
+    )
+    links = [element("a", name_shown, href=f"#{name}") for name, name_shown, _ in sections]
+    switch = element("button", "Dark", type="button", id="theme", class_="quiet", aria_pressed="false", hidden="")
+    header = element(
+        "header",
+        element("div", element("h1", title), switch, class_="top"),
+        *intro,
+        element("nav", *links, aria_label="Sections"),
+    )
+    parts = [section(name, title_shown, *content) for name, title_shown, content in sections]
+    footer = element("footer", "Made by tierank. This file needs no network.")
+    body = element("body", header, element("main", *parts), footer, *more, element("script", _file("page.js")))
+    return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
+
+
+def _file(name: str) -> Html:
+    return Html((Path(__file__).parent / name).read_text(encoding="utf-8"))

@@ -1,0 +1,319 @@
+"""The page of a run: one HTML file that needs nothing else, with its numbers, charts and a viewer of its lists."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import DataError
+from tierank.experiments.runs import Run
+from tierank.files import replacing
+from tierank.metrics import parse_metric
+from tierank.report import charts
+from tierank.report.insight import Swap, draw_importances, find_swaps
+from tierank.report.markup import Html, as_json, element, from_table, join, make_page, table
+from tierank.report.metric_names import by_family, deepest, display
+from tierank.report.tables import tabulate_contrasts, tabulate_run
+from tierank.report.viewer import Lists, Titles, make_viewer
+
+Floats = NDArray[np.float64]
+Sections = list[tuple[str, str, Sequence[str]]]
+
+# Learning curves of a system that are drawn at most, and parts that queries are sorted into by their size.
+_CURVES, _PARTS = 10, 5
+
+
+def write_report(run: Run, path: str | os.PathLike[str], *, titles: Titles | None = None) -> None:
+    """Write the page of a run: an HTML file that works from disk and sends nothing anywhere."""
+    text = make_report(run, titles)
+    with replacing(path) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+
+
+def make_report(run: Run, titles: Titles | None = None) -> str:
+    """The page as text."""
+    if not run.systems:
+        raise DataError(f"{run.folder}: expected results of at least one system for every fold, got none yet")
+    page = _Page(run)
+    shown = page.lists.encode(page.viewer_metrics, titles)
+    swaps = [] if page.rival is None else find_swaps(page.lists, page.metric, page.best, page.rival)
+    sections: Sections = [
+        ("leaderboard", "Leaderboard", page.leaderboard()),
+        ("queries", "Queries", [make_viewer(run, shown)]),
+    ]
+    if page.others:
+        sections.append(("against", f"Against {run.baseline}", page.against()))
+    sections.append(("where", "Where it is good", page.where()))
+    for name, title, content in (
+        ("learning", "Learning", page.learning()),
+        ("features", "Features", page.features(swaps)),
+    ):
+        sections += [(name, title, content)] if content else []
+    sections.append(("repeat", "To repeat it", page.repeat()))
+    data = as_json("lists", shown | {"swaps": [swap.to_dict() for swap in swaps]})
+    script = element("script", Html((Path(__file__).parent / "viewer.js").read_text(encoding="utf-8")))
+    return make_page(page.title, page.intro(), sections, data, script)
+
+
+class _Page:
+    """What the sections of the page share."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.comparison, self.lists = run, run.comparison, Lists(run)
+        self.others = [system for system in run.systems if system != run.baseline]
+        self.colours = {system: i for i, system in enumerate(run.systems)}
+        self.metric = deepest(run.metrics, "ndcg")
+        self.best = self.comparison.best(self.metric)[0]
+        self.rival = run.baseline if self.best != run.baseline else next(iter(self.others), None)
+        self.title = f"{run.about['data']['name']}: {len(run.systems)} ranker{'s' * (len(run.systems) > 1)}"
+
+    @property
+    def viewer_metrics(self) -> list[str]:
+        """The metrics of a query that the viewer shows."""
+        return list(dict.fromkeys([self.metric, deepest(self.run.metrics, "err")]))
+
+    def intro(self) -> list[Html]:
+        """What was run, in one line."""
+        run, lists = self.run, self.lists
+        counts = [
+            f"{len(lists.lengths):,} test queries",
+            f"{len(lists.ratings):,} documents",
+            f"{run.n_folds} folds" if run.n_folds > 1 else "one test set",
+            f"{len(run.seeds)} seeds" if len(run.seeds) > 1 else f"seed {run.seeds[0]}",
+            str(run.about.get("created", ""))[:10],
+        ]
+        leaks = run.about.get("protocol") == "lightgbm"
+        words = "Protocol lightgbm leaks: the test data choose the number of trees."
+        warning = [element("p", words, class_="warning")] if leaks else []
+        return [element("p", " · ".join(part for part in counts if part), class_="facts"), *warning]
+
+    def leaderboard(self) -> list[Html]:
+        """The table in the layout of the paper: metrics by name and cutoff, marks, spread over seeds, best in bold."""
+        metrics = by_family(self.run.metrics)
+        families = [(name, list(group)) for name, group in groupby(metrics, key=lambda m: parse_metric(m)[0])]
+        names = [element("th", display(name), scope="colgroup", colspan=len(group)) for name, group in families]
+        cutoffs = [element("th", _cutoff(metric), scope="col") for metric in metrics]
+        head = [element("tr", element("td"), *names), element("tr", element("th", "ranker", scope="col"), *cutoffs)]
+        rows = [
+            element("tr", self._row_head(system), *(self._cell(system, metric) for metric in metrics))
+            for system in self.run.systems
+        ]
+        whole = element("table", element("thead", *head), element("tbody", *rows), class_="leaderboard")
+        notes = [self.comparison.describe_queries()]
+        notes += [self.comparison.describe_marks()] if self.others else []
+        notes.append("Best mean in bold." + " ±: standard deviation over seeds." * (len(self.run.seeds) > 1))
+        notes.append(f"Rule {self.comparison.rule.describe()}")
+        parts = [element("div", whole, class_="scroll"), *(element("p", note, class_="note") for note in notes)]
+        if self.run.about.get("paper"):
+            words = element("summary", "Beside the rows of the paper")
+            parts.append(element("details", words, from_table(tabulate_run(self.run))))
+        return parts
+
+    def _row_head(self, system: str) -> Html:
+        key = element("i", class_=f"c{self.colours[system] % charts.N_COLOURS}")
+        tag = [element("small", "baseline")] if system == self.run.baseline and self.others else []
+        return element("th", key, system, *tag, scope="row")
+
+    def _cell(self, system: str, metric: str) -> Html:
+        mean, mark = f"{self.comparison.mean(system, metric):.4f}", self.comparison.mark(system, metric)
+        spread = self.run.spread(system, metric)
+        is_best = system in self.comparison.best(metric)
+        number = element("b" if is_best else "span", mean)
+        small = [] if math.isnan(spread) else [element("small", f"±{spread:.4f}")]
+        return element("td", number, element("sup", mark), *small)
+
+    def against(self) -> list[Html]:
+        """Relative improvement over the baseline, wins and losses, and the numbers of the tests."""
+        parts = [self._improvements()]
+        multiples = []
+        for system in self.others:
+            ours, base = (self.comparison.evaluations[s].values(self.metric) for s in (system, self.run.baseline))
+            contrast = self.comparison.contrasts[system][self.metric]
+            words = (
+                f"{contrast.wins:,} queries better, {contrast.ties:,} equal, {contrast.losses:,} worse in"
+                f" {display(self.metric)}"
+            )
+            colour = self.colours[system]
+            multiples.append(charts.sorted_differences(system, words, ours - base, colour=colour))
+        parts += [element("h3", "Wins and losses, query by query"), element("div", *multiples, class_="multiples")]
+        tests = element(
+            "details",
+            element("summary", "Differences, intervals and tests"),
+            from_table(tabulate_contrasts(self.comparison)),
+        )
+        return [*parts, tests]
+
+    def _improvements(self) -> Html:
+        base = {metric: self.comparison.mean(self.run.baseline, metric) for metric in self.run.metrics}
+        metrics = [metric for metric in by_family(self.run.metrics) if base[metric] > 0]
+        contrasts = self.comparison.contrasts
+        series = {s: [100 * contrasts[s][m].difference / base[m] for m in metrics] for s in self.others}
+        intervals = {
+            s: [(100 * contrasts[s][m].low / base[m], 100 * contrasts[s][m].high / base[m]) for m in metrics]
+            for s in self.others
+        }
+        words = (
+            f"Mean of each metric over that of {self.run.baseline}, in percent. Thin lines: 95% intervals over queries."
+        )
+        chart = charts.bars(
+            "Relative improvement",
+            words,
+            [display(m) for m in metrics],
+            series,
+            intervals=intervals,
+            form="+.2f",
+            unit="%",
+            colours=self.colours,
+        )
+        return join([self._legend(self.others), chart])
+
+    def _legend(self, systems: Sequence[str]) -> Html:
+        keys = [element("li", element("i", class_=f"c{self.colours[s] % charts.N_COLOURS}"), s) for s in systems]
+        return element("ul", *keys, class_="legend")
+
+    def where(self) -> list[Html]:
+        """Quality by what kind of query it is, and where documents of each tier end up."""
+        relevant = np.add.reduceat((self.lists.ratings > 0).astype(np.int64), self.lists.offsets[:-1])
+        return [
+            self._legend(self.run.systems),
+            element(
+                "div",
+                self._by("By documents in the query", self.lists.lengths),
+                self._by("By relevant documents in the query", relevant),
+                self._by_tier(),
+                class_="pairs",
+            ),
+        ]
+
+    def _by(self, title: str, sizes: NDArray[np.int64]) -> Html:
+        part, labels = split_by_size(sizes, _PARTS)
+        series = {}
+        for system in self.run.systems:
+            values = self.comparison.evaluations[system].per_query[self.metric]
+            series[system] = [_mean(values[part == i]) for i in range(len(labels))]
+        counts = ", ".join(f"{label}: {(part == i).sum():,}" for i, label in enumerate(labels))
+        words = f"Mean {display(self.metric)} of queries of a size. Queries of each: {counts}."
+        return charts.bars(title, words, labels, series, colours=self.colours, width=500)
+
+    def _by_tier(self) -> Html:
+        """Mean place of the documents of a tier, from 0 (the top of the list) to 100% (its end)."""
+        lists = self.lists
+        n_tiers = min(int(lists.tiers.max()) + 1, 8)
+        long = np.repeat(lists.lengths, lists.lengths) > 1
+        series = {}
+        for system in self.run.systems:
+            share = 100 * (lists.ranks[system] - 1) / np.maximum(np.repeat(lists.lengths, lists.lengths) - 1, 1)
+            series[system] = [_mean(share[long & (lists.tiers == tier)]) for tier in range(n_tiers)]
+        labels = [f"tier {tier + 1}" for tier in range(n_tiers)]
+        words = (
+            "Where the documents of each tier stand on average: 0% is the top of the list, 100% its end."
+            " Tier 1 has the highest rating of its query."
+        )
+        return charts.bars("By tier", words, labels, series, form=".1f", unit="%", colours=self.colours, width=500)
+
+    def learning(self) -> list[Html]:
+        """A curve for each fold and seed."""
+        drawn = [chart for system in self.run.systems if (chart := self._curves(system)) is not None]
+        words = "Metric on validation data after each round or epoch; the dot is the one that was kept."
+        return [element("p", words, class_="note"), element("div", *drawn, class_="multiples")] if drawn else []
+
+    def _curves(self, system: str) -> Html | None:
+        series: dict[str, tuple[Floats, Floats]] = {}
+        kept: dict[str, tuple[float, float]] = {}
+        metric = None
+        places = [(fold, seed) for fold in range(self.run.n_folds) for seed in self.run.seeds_of(system)]
+        for fold, seed in places[:_CURVES]:
+            history = self.run.piece(system, fold, seed).get("history") or []
+            metric = metric or next((name for name in (history[0] if history else {}) if "@" in name), None)
+            values = np.array([row.get(metric, math.nan) for row in history], float)
+            if metric is None or len(values) < 2 or not np.isfinite(values).any():
+                continue
+            name = f"fold {fold + 1}, seed {seed}"
+            series[name] = (np.arange(1.0, len(values) + 1), values)
+            flagged = [i for i, row in enumerate(history) if row.get("kept")]
+            best = flagged[-1] if flagged else int(np.nanargmax(values))
+            kept[name] = (best + 1.0, float(values[best]))
+        if not series or metric is None:
+            return None
+        words = (
+            f"{display(metric)}, {len(series)} of {len(places)} runs" if len(places) > len(series) else display(metric)
+        )
+        colours = dict.fromkeys(series, self.colours[system])
+        return charts.lines(system, words, series, x_label="round", colours=colours, marks=kept, small=True)
+
+    def features(self, swaps: Sequence[Swap]) -> list[Html]:
+        """Importances by permutation, and the swaps that were explained."""
+        charts_found = list(draw_importances(self.run, self.metric))
+        parts = [element("div", *charts_found, class_="multiples")] if charts_found else []
+        if swaps:
+            words = (
+                f"Why {self.best} puts one document above another where {self.rival} does the opposite, in the queries"
+                " of the first fold where it loses and gains most."
+            )
+            drawn = element("div", *(swap.draw() for swap in swaps), class_="multiples")
+            parts += [element("h3", "Swaps explained"), element("p", words, class_="note"), drawn]
+        return parts
+
+    def repeat(self) -> list[Html]:
+        """Settings, seeds, data and versions."""
+        about = self.run.about
+        facts = [
+            ["data", str(about["data"]["name"])],
+            ["protocol", str(about.get("protocol", "standard"))],
+            ["rule", self.run.rule.name],
+            ["metrics", ", ".join(self.run.metrics)],
+            ["seeds", ", ".join(map(str, self.run.seeds))],
+            ["folds", str(self.run.n_folds)],
+            ["created", str(about.get("created", "-"))],
+            *([name, str(version)] for name, version in about.get("versions", {}).items()),
+        ]
+        described = about["data"].get("description") or {}
+        parts = [table(["", "value"], facts, class_="words")]
+        if described:
+            rows = [[name.replace("_", " "), _plain(value)] for name, value in described.items()]
+            parts.append(element("details", element("summary", "Data"), table(["", "value"], rows, class_="words")))
+        settings = {system: self._settings(system) for system in self.run.systems}
+        return parts + [element("details", element("summary", f"Settings of {s}"), t) for s, t in settings.items()]
+
+    def _settings(self, system: str) -> Html:
+        described = self.run.about["systems"][system]
+        settings = described.get("settings") or {name: value for name, value in described.items() if name != "ranker"}
+        seconds = self.run.cpu_seconds(system)
+        rows = [["ranker", str(described.get("ranker", "scores of another tool"))]]
+        rows += [] if math.isnan(seconds) else [["CPU seconds of a fit", f"{seconds:.1f}"]]
+        rows += [[name, _plain(value)] for name, value in settings.items()]
+        return table(["", "value"], rows, class_="words")
+
+
+def split_by_size(sizes: NDArray[np.int64], n_parts: int) -> tuple[NDArray[np.int64], list[str]]:
+    """Parts of about as many queries each, by size, none of them empty; and their labels.
+
+    >>> split_by_size(np.array([3, 1, 9, 4, 4, 20]), 3)
+    (array([0, 0, 2, 1, 1, 2]), ['1 to 3', '4', '9 to 20'])
+    """
+    cuts = np.unique(np.quantile(sizes, np.arange(1, n_parts) / n_parts, method="higher"))
+    part = np.unique(np.searchsorted(cuts, sizes, side="right"), return_inverse=True)[1].reshape(-1)
+    ends = [(int(sizes[part == i].min()), int(sizes[part == i].max())) for i in range(int(part.max()) + 1)]
+    return part, [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in ends]
+
+
+def _cutoff(metric: str) -> str:
+    k = parse_metric(metric)[1]
+    return "all" if k is None else f"@{k}"
+
+
+def _mean(values: Floats) -> float:
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)

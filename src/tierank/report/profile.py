@@ -1,0 +1,179 @@
+"""The page of a data set: what is in it, and what looks wrong."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.description import DRIFTS_FROM, LEAKS_FROM, Description, Feature, Profile
+from tierank.files import replacing
+from tierank.report import charts
+from tierank.report.markup import Html, element, from_table, make_page, table
+from tierank.report.tables import tabulate_description
+
+# Bars of a histogram, ratings that get a bar of their own, and features that a chart names.
+_BARS, _RATINGS, _NAMED = 20, 12, 20
+_LEAKS = "almost perfect rankings by themselves: made of the ratings, more often than not"
+
+
+def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = "Data") -> None:
+    """Write the page of a data set: an HTML file that works from disk and sends nothing anywhere."""
+    text = make_profile(found, title)
+    with replacing(path) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+
+
+def make_profile(found: Profile, title: str) -> str:
+    """The page as text."""
+    about = found.description
+    facts = f"{about.n_queries:,} queries · {about.n_documents:,} documents · {about.n_features:,} features"
+    sections: list[tuple[str, str, Sequence[str]]] = [
+        ("summary", "Summary", _summary(found)),
+        ("lists", "Ratings and lists", _lists(found)),
+        ("features", "Features", _features(found)),
+    ]
+    if found.test is not None:
+        sections.append(("drift", "Drift", _drift(found)))
+    return make_page(title, [element("p", facts, class_="facts")], sections)
+
+
+def find_troubles(found: Profile) -> list[tuple[str, str]]:
+    """What looks wrong, and what it means: one line each."""
+    about, features = found.description, found.features
+    lists = [
+        ("feature that gives", "features that give", " the ratings away", [f for f in features if f.leaks], _LEAKS),
+        ("constant feature", "constant features", "", [f for f in features if f.is_constant], "nothing to learn from"),
+        ("duplicated feature", "duplicated features", "", [f for f in features if f.twin], "the values of another one"),
+        ("feature that drifts", "features that drift", "", [f for f in features if f.drifts], "test data have others"),
+    ]
+    troubles = [
+        (f"{_count(len(some), one, many)}{more}", f"{_some(some)}: {why}")
+        for one, many, more, some, why in lists
+        if some
+    ]
+    if about.n_empty_queries:
+        empty = _count(about.n_empty_queries, "empty query", "empty queries")
+        troubles.append((empty, "no rating above 0: nothing to learn from, and most metrics are undefined"))
+    single = about.n_single_rating_queries - about.n_empty_queries
+    if single > 0:
+        words = f"{_count(single, 'query', 'queries')} with one rating above 0"
+        troubles.append((words, "every order is as good: nothing to learn from"))
+    if about.missing_share:
+        troubles.append((f"{about.missing_share:.2%} of values missing", "trees take them as they are, networks as 0"))
+    return troubles
+
+
+def _summary(found: Profile) -> list[Html]:
+    troubles = find_troubles(found)
+    rows = [[what, why] for what, why in troubles]
+    shown = table(["what to look at", "why"], rows, class_="words") if rows else element("p", "Nothing looks wrong.")
+    return [from_table(tabulate_description(found.description, "")), element("h3", "To look at"), shown]
+
+
+def _lists(found: Profile) -> list[Html]:
+    about, test = found.description, found.test
+    shown = list(about.documents_per_rating)[:_RATINGS]
+    parts = {"data": about} | ({} if test is None else {"test": test})
+    shares = {name: [_rating_share(part, rating) for rating in shown] for name, part in parts.items()}
+    beyond = f" The first {_RATINGS} of {about.n_rating_levels:,} ratings." if about.n_rating_levels > _RATINGS else ""
+    words = f"Share of the documents that have each rating.{beyond}"
+    ratings = charts.bars(
+        "Ratings", words, [f"{rating:g}" for rating in shown], shares, form=".2f", unit="%", x_label="rating", width=500
+    )
+    return [element("div", ratings, _histogram(found), class_="pairs")]
+
+
+def _rating_share(part: Description, rating: float) -> float:
+    return 100 * part.documents_per_rating.get(rating, 0) / part.n_documents
+
+
+def _histogram(found: Profile) -> Html:
+    both = [found.lengths] + ([] if found.test_lengths is None else [found.test_lengths])
+    edges = length_edges(np.concatenate(both), _BARS)
+    series = {}
+    for name, lengths in zip(("data", "test"), both, strict=False):
+        series[name] = (100 * np.histogram(lengths, edges)[0] / len(lengths)).tolist()
+    labels = [f"{low:g}" if high - low == 1 else f"{low:g} to {high - 1:g}" for low, high in pairwise(edges.tolist())]
+    few = [label if i % max(1, len(labels) // 5) == 0 else "" for i, label in enumerate(labels)]
+    about = found.description
+    words = (
+        f"Share of the queries by their number of documents: {about.min_documents:,} to {about.max_documents:,},"
+        f" median {about.median_documents:g}."
+    )
+    return charts.bars(
+        "List lengths",
+        words,
+        labels,
+        series,
+        form=".2f",
+        unit="%",
+        x_label="documents of a query",
+        shown=few,
+        width=500,
+    )
+
+
+def length_edges(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Edges of at most so many bars of whole numbers, all of one width.
+
+    >>> length_edges(np.array([1, 4, 9]), 5).tolist()
+    [1, 3, 5, 7, 9, 11]
+    """
+    low, high = int(lengths.min()), int(lengths.max())
+    width = max(1, math.ceil((high - low + 1) / most))
+    return np.arange(low, high + 1 + width, width)
+
+
+def _features(found: Profile) -> list[Html]:
+    known = [feature for feature in found.features if not math.isnan(feature.skill)]
+    best = sorted(known, key=lambda feature: -feature.skill)[:_NAMED]
+    words = (
+        "How well a feature ranks by itself, the better way round: 1 is perfect, 0 is random."
+        f" From {LEAKS_FROM:g} on it is likely to be made of the ratings."
+    )
+    charts_found = [charts.ranked_bars("Skill", words, *_columns(best, "skill"), form=".3f")] if best else []
+    rows = [
+        [
+            f.name,
+            f"{f.missing_share:.2%}",
+            "yes" if f.is_constant else "",
+            f.twin or "",
+            _number(f.skill),
+            _number(f.drift),
+        ]
+        for f in found.features
+    ]
+    columns = ["feature", "missing", "constant", "same as", "skill", "drift"]
+    whole = element("details", element("summary", f"All {len(rows):,} features"), table(columns, rows))
+    return [*charts_found, whole]
+
+
+def _drift(found: Profile) -> list[Html]:
+    most = sorted(found.features, key=lambda feature: -feature.drift)[:_NAMED]
+    words = (
+        "Largest difference between the shares of documents at or below any value (Kolmogorov-Smirnov): 0 is none."
+        f" From {DRIFTS_FROM:g} on the feature has moved."
+    )
+    return [charts.ranked_bars("Features that moved most", words, *_columns(most, "drift"), form=".3f")]
+
+
+def _columns(features: Sequence[Feature], name: str) -> tuple[list[str], list[float]]:
+    return [feature.name for feature in features], [getattr(feature, name) for feature in features]
+
+
+def _count(n: int, one: str, many: str) -> str:
+    return f"{n:,} {one if n == 1 else many}"
+
+
+def _some(features: Sequence[Feature]) -> str:
+    names = [feature.name for feature in features]
+    return f"{', '.join(names[:6])}{f' and {len(names) - 6:,} more' if len(names) > 6 else ''}"
+
+
+def _number(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f}"

@@ -1,0 +1,250 @@
+"""The lists of a run for the viewer of the page: whose document stands where, small enough to travel in one file."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import DataError
+from tierank.experiments.runs import Run
+from tierank.report.markup import Html, element
+
+Floats = NDArray[np.float64]
+
+# How many documents of each list may be kept, from the most on: as many as the budget allows.
+_DEPTHS = (1000, 300, 100, 50, 30, 20, 15, 10, 5)
+_BUDGET = 2_400_000
+# Steps between the lowest and the highest score of a list: finer than what is shown.
+_LEVELS = 65_535
+
+_ORDERS = {
+    "loss": "Biggest losses first",
+    "win": "Biggest wins first",
+    "low": "Lowest on the left first",
+    "data": "As in the data",
+}
+_SHOWS = {"all": "All queries", "lost": "Only losses", "won": "Only wins", "tied": "Only ties"}
+
+
+@dataclass(frozen=True)
+class Titles:
+    """What people call documents: a title for (query, document)."""
+
+    by_name: Mapping[tuple[str, str], str]
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Titles:
+        """A CSV file with the columns query, document and title; document is an id, or the row inside the query."""
+        file = Path(path)
+        with file.open(newline="", encoding="utf-8-sig") as lines:
+            rows = csv.DictReader(lines)
+            missing = {"query", "document", "title"} - set(rows.fieldnames or ())
+            if missing:
+                got = ", ".join(rows.fieldnames or ()) or "an empty file"
+                raise DataError(f"{file}: expected the columns query, document and title, got {got}")
+            return cls({(row["query"], row["document"]): row["title"] or "" for row in rows})
+
+
+class Lists:
+    """All test queries of a run, folds one after the other, with the ranks and scores that its systems give.
+
+    Where there are several seeds the lists are those of the first one; equal scores stand in the order of the rows.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.fold = np.repeat(np.arange(run.n_folds), [test.n_queries for test in run.tests])
+        self.lengths = np.concatenate([test.lengths for test in run.tests])
+        self.offsets = np.concatenate([[0], self.lengths.cumsum()])
+        self.ratings = np.concatenate([test.ratings for test in run.tests])
+        self.tiers = np.concatenate([test.tiers for test in run.tests])
+        self.query_ids = [str(i) for test in run.tests for i in test.query_ids.tolist()]
+        self.query = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        self.row = np.arange(len(self.ratings)) - np.repeat(self.offsets[:-1], self.lengths) + 1
+
+    @cached_property
+    def scores(self) -> dict[str, Floats]:
+        """The scores of each system, by its first seed."""
+        run = self.run
+        return {
+            system: np.concatenate([run.scores(system, fold, run.seeds_of(system)[0]) for fold in range(run.n_folds)])
+            for system in run.systems
+        }
+
+    @cached_property
+    def ranks(self) -> dict[str, NDArray[np.int64]]:
+        """The rank of each document in its list, from 1 on."""
+        found = {}
+        for system, scores in self.scores.items():
+            ranks = np.empty(len(scores), np.int64)
+            ranks[np.lexsort((-scores, self.query))] = self.row
+            found[system] = ranks
+        return found
+
+    @cached_property
+    def best_ranks(self) -> NDArray[np.int64]:
+        """The highest place that any system gives a document."""
+        return np.asarray(np.min(list(self.ranks.values()), axis=0), np.int64)
+
+    def values(self, system: str) -> dict[str, Floats]:
+        """The metrics of each query, of the lists that are shown."""
+        return self.run._per_query(system)[0]
+
+    @property
+    def has_document_ids(self) -> bool:
+        """Whether documents have ids."""
+        return all(test.document_texts is not None for test in self.run.tests)
+
+    def document_names(self, rows: NDArray[np.int64]) -> list[str]:
+        """The ids of some documents, or their numbers inside the query."""
+        if not self.has_document_ids:
+            return [str(row) for row in self.row[rows].tolist()]
+        starts = np.cumsum([0, *(test.n_documents for test in self.run.tests)])
+        names: list[str] = []
+        for test, start, end in zip(self.run.tests, starts[:-1], starts[1:], strict=True):
+            inside = rows[(rows >= start) & (rows < end)] - start
+            names += [] if test.document_texts is None else list(test.document_texts.take(inside))
+        return names
+
+    def encode(self, metrics: Sequence[str], titles: Titles | None = None, budget: int = _BUDGET) -> dict[str, Any]:
+        """The lists for the script of the page: typed arrays in base64, down to the depth that the budget allows."""
+        titled = {} if titles is None else titles.by_name
+        depth, rows, names = self._fit(titled, budget)
+        levels = np.unique(self.ratings)
+        small = self.lengths.max() < 1 << 16
+        numbers = np.dtype("<u2" if small else "<u4")
+        return {
+            "systems": list(self.run.systems),
+            "baseline": self.run.baseline,
+            "metrics": list(metrics),
+            "levels": levels.tolist(),
+            "depth": depth,
+            "longest": int(self.lengths.max()),
+            "wide": not small,
+            "queries": self.query_ids,
+            "fold": None if self.run.n_folds == 1 else _packed(self.fold, "<u1"),
+            "lengths": _packed(self.lengths, "<u4"),
+            "kept": _packed(np.bincount(self.query[rows], minlength=len(self.lengths)), "<u4"),
+            "rows": _packed(self.row[rows], numbers),
+            "ratings": _packed(levels.searchsorted(self.ratings[rows]), "<u1" if len(levels) <= 256 else "<u2"),
+            "names": names,
+            "lists": {s: self._encode_system(s, rows, metrics, numbers, depth) for s in self.run.systems},
+        }
+
+    def _fit(
+        self, titled: Mapping[tuple[str, str], str], budget: int
+    ) -> tuple[int, NDArray[np.int64], list[str] | None]:
+        """The depth, the documents that some list has so far up, and what they are called (None: by their rows)."""
+        for depth in _DEPTHS:
+            rows = np.flatnonzero(self.best_ranks <= depth)
+            names = self._names(rows, titled) if titled or self.has_document_ids else None
+            if self._size(rows, names, depth) <= budget:
+                break
+        return min(depth, int(self.lengths.max())), rows, names
+
+    def _size(self, rows: NDArray[np.int64], names: list[str] | None, depth: int) -> float:
+        """Bytes of all that grows with the depth, in base64."""
+        n_systems, n_scores = len(self.run.systems), int(np.minimum(self.lengths, depth).sum())
+        numbers = (3 + 2 * n_systems) * len(rows) + 2 * n_systems * n_scores
+        return numbers * 4 / 3 + sum(len(name) + 3 for name in names or ())
+
+    def _names(self, rows: NDArray[np.int64], titled: Mapping[tuple[str, str], str]) -> list[str]:
+        names = self.document_names(rows)
+        if not titled:
+            return names
+        queries = (self.query_ids[query] for query in self.query[rows])
+        return [titled.get((query, name), name) for query, name in zip(queries, names, strict=True)]
+
+    def _encode_system(
+        self, system: str, rows: NDArray[np.int64], metrics: Sequence[str], numbers: np.dtype[Any], depth: int
+    ) -> dict[str, Any]:
+        """Ranks of the documents that are kept; scores of the first ones of each list, from the first down."""
+        scores, values = self.scores[system], self.values(system)
+        low, high = (f.reduceat(scores, self.offsets[:-1]) for f in (np.minimum, np.maximum))
+        top = np.lexsort((self.ranks[system], self.query))[self.row <= depth]
+        query = self.query[top]
+        span = np.where(high > low, high - low, 1.0)[query]
+        return {
+            "ranks": _packed(self.ranks[system][rows], numbers),
+            "scores": _packed(np.rint((scores[top] - low[query]) / span * _LEVELS), "<u2"),
+            "low": _packed(low, "<f4"),
+            "high": _packed(high, "<f4"),
+            "values": [_packed(values[metric], "<f4") for metric in metrics],
+        }
+
+
+def make_viewer(run: Run, shown: dict[str, Any]) -> Html:
+    """The frame of the viewer; the script of the page fills it with what ``Lists.encode`` gave."""
+    controls = [
+        _labelled("Left", element("select", id="left")),
+        _labelled("Right", element("select", id="right")),
+        _labelled("Order", _select("order", _ORDERS)),
+        _labelled("Show", _select("show", _SHOWS)),
+        _labelled("Find a query", element("input", id="find", type="search", placeholder="id", autocomplete="off")),
+    ]
+    chooser = element(
+        "div",
+        element("p", id="count", class_="note", aria_live="polite"),
+        element("ul", id="choices", role="listbox", tabindex="0", aria_label="Queries"),
+        class_="chooser",
+    )
+    stage = element(
+        "div",
+        element("div", id="query-head", aria_live="polite"),
+        element(
+            "div",
+            element("ol", id="list-left"),
+            element("div", id="links", aria_hidden="true"),
+            element("ol", id="list-right"),
+            id="stage",
+        ),
+        element("button", "Show more", type="button", id="more", class_="quiet"),
+        element("div", id="why"),
+        class_="lists",
+    )
+    return element(
+        "div",
+        element("noscript", "The viewer needs JavaScript; everything else on this page does not."),
+        element("div", *controls, class_="controls"),
+        element("div", id="tier-key", class_="legend"),
+        element("div", chooser, stage, class_="browse"),
+        element("p", _explain_lists(run, shown), class_="note"),
+        id="viewer",
+    )
+
+
+def _explain_lists(run: Run, shown: dict[str, Any]) -> str:
+    depth, longest = shown["depth"], shown["longest"]
+    words = ["Lists are whole."]
+    if depth < longest:
+        words = [
+            f"To keep the file small it holds the first {depth} documents of each list; the longest has {longest:,}."
+        ]
+    if len(run.seeds) > 1:
+        words.append(f"Lists and their metrics are those of seed {run.seeds[0]}.")
+    words.append("Equal scores stand in the order of the rows.")
+    words.append(
+        "Keys: j and k, or the arrows in the list of queries, for the next and the last; / to search; x to swap sides."
+    )
+    return " ".join(words)
+
+
+def _labelled(label: str, control: Html) -> Html:
+    return element("label", element("span", label), control)
+
+
+def _select(name: str, options: Mapping[str, str]) -> Html:
+    return element("select", *(element("option", text, value=key) for key, text in options.items()), id=name)
+
+
+def _packed(values: NDArray[Any], kind: str | np.dtype[Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode()

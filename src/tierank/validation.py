@@ -1,0 +1,155 @@
+"""Metrics and folds for scikit-learn's own tools: ``scorer`` judges lists, ``QueryKFold`` keeps them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.model_selection import BaseCrossValidator
+from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError
+from tierank.estimators import as_dataset
+from tierank.evaluation import evaluate
+from tierank.metrics import Rule, as_rule, parse_metric
+from tierank.settings import as_whole
+
+Rows = NDArray[np.int64]
+
+_HOW_TO_ROUTE = (
+    "In scikit-learn's tools, switch on sklearn.set_config(enable_metadata_routing=True) and pass the ids to the call:"
+    " search.fit(X, y, qid=qid), cross_validate(..., params={'qid': qid})"
+)
+
+
+def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> Scorer:
+    """The mean of a metric as a scorer of scikit-learn, which routes the query ids to it; see ``Scorer``.
+
+    >>> import tierank
+    >>> data = tierank.make_ranking(40, n_features=5, mean_length=10, max_length=20)
+    >>> X, y, qid = data.features, data.ratings, np.repeat(data.query_ids, data.lengths)
+    >>> ranker = tierank.UMart(n_trees=5).fit(X, y, qid=qid)
+    >>> by_hand = tierank.evaluate(data, ranker.predict(X, qid=qid), "err@5").mean("err@5")
+    >>> tierank.scorer("err@5")(ranker, X, y, qid=qid) == by_hand
+    True
+    """
+    return Scorer(metric, rule)
+
+
+class Scorer:
+    """``(estimator, X, y, qid) -> float``: what ``evaluate`` gives for the predictions, the mean over the queries.
+
+    It asks scikit-learn for ``qid`` by itself, and ranks by anything that predicts a number per row: our rankers, a
+    pipeline that ends in one, a search over them, a regressor. Tools without routing, such as
+    ``permutation_importance``, take ``functools.partial(scorer("ndcg@10"), qid=qid)``.
+    """
+
+    def __init__(self, metric: str, rule: str | Rule) -> None:
+        parse_metric(metric)
+        self.metric, self.rule = metric, as_rule(rule)
+        self._qid_name: str | bool | None = True
+
+    def __repr__(self) -> str:
+        return f"scorer({self.metric!r}, rule={self.rule.name!r})"
+
+    def __call__(self, estimator: Any, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> float:
+        """The mean of the metric over the queries, by the scores that the estimator predicts."""
+        estimator = getattr(estimator, "best_estimator_", estimator)  # the search itself predicts without query ids
+        known = qid is not None or isinstance(X, RankingDataset)
+        if not known and getattr(_last_step(estimator), "has_queries_", True):
+            raise DataError(
+                f"qid: expected one query id per row, got none; all rows as one query would give another {self.metric}."
+                f" {_HOW_TO_ROUTE}"
+            )
+        scores = estimator.predict(X) if qid is None else self._predict(estimator, X, qid)
+        return evaluate(as_dataset(X, y, qid), scores, self.metric, self.rule).mean(self.metric)
+
+    def _predict(self, estimator: Any, X: Any, qid: ArrayLike) -> Any:
+        """The predictions, with query ids where the estimator, or a step of it, asks for them."""
+        routing = get_routing_for_object(estimator)
+        asked = routing.consumes("predict", {"qid", self._qid_name})
+        if not asked:
+            return estimator.predict(X)
+        # A name of the caller's is for what routes; the ranker itself calls them qid.
+        return estimator.predict(X, **{"qid" if isinstance(routing, MetadataRequest) else asked.pop(): qid})
+
+    def set_score_request(self, *, qid: str | bool | None) -> Scorer:
+        """The name by which the callers of scikit-learn's tools pass the query ids; True: ``qid``."""
+        self._qid_name = qid
+        return self
+
+    def get_metadata_routing(self) -> MetadataRequest:
+        """What scikit-learn is asked for."""
+        request = MetadataRequest(owner=self)
+        request.score.add_request(param="qid", alias=self._qid_name)
+        return request
+
+
+def _last_step(estimator: Any) -> Any:
+    """The ranker at the end of a pipeline, or the estimator itself."""
+    return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+
+
+class QueryKFold(BaseCrossValidator):  # type: ignore[misc]
+    """Folds of whole queries: no query has documents on both sides.
+
+    Query ids come as ``qid`` (which scikit-learn routes here by itself) or as ``groups``: of any type, in any order.
+    Folds differ by at most one query and, whatever the lengths of the lists, by no more documents than the longest
+    list has: queries are sorted by length and dealt out, ``n_splits`` at a time, one to each fold. With ``shuffle`` the
+    seed deals; without it the longest of each hand goes to the fold with the fewest documents so far. The same queries
+    stand together however the rows are scattered.
+
+    >>> for train, test in QueryKFold(n_splits=2).split(np.zeros((5, 1)), qid=["a", "b", "a", "c", "d"]):
+    ...     print(train, test)
+    [1 4] [0 2 3]
+    [0 2 3] [1 4]
+    """
+
+    __metadata_request__split: ClassVar[dict[str, bool]] = {"qid": True, "groups": True}
+
+    def __init__(self, n_splits: int = 5, *, shuffle: bool = True, seed: int = 0) -> None:
+        self.n_splits = as_whole("n_splits", n_splits, 2)
+        self.shuffle, self.seed = bool(shuffle), as_whole("seed", seed, 0)
+
+    def split(
+        self, X: Any, y: ArrayLike | None = None, groups: ArrayLike | None = None, qid: ArrayLike | None = None
+    ) -> Iterator[tuple[Rows, Rows]]:
+        """The rows to train on and the rows to test on, for each fold; both ascending."""
+        fold = self._fold_of_rows(X, groups, qid)
+        for k in range(self.n_splits):
+            yield np.flatnonzero(fold != k), np.flatnonzero(fold == k)
+
+    def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None, qid: Any = None) -> int:
+        """How many folds there are."""
+        return self.n_splits
+
+    def _fold_of_rows(self, X: Any, groups: ArrayLike | None, qid: ArrayLike | None) -> Rows:
+        data, given = X, qid if groups is None else groups
+        if not isinstance(X, RankingDataset) or given is not None:
+            if (groups is None) == (qid is None):
+                raise DataError(
+                    f"qid: expected one query id per row, as qid or as groups, got {'none' if qid is None else 'both'}."
+                    f" {_HOW_TO_ROUTE}; without routing: groups=qid"
+                )
+            n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
+            data = RankingDataset(np.zeros((n_rows, 1), np.float32), qid=given)
+        return np.asarray(data.restore(np.repeat(self._fold_of_queries(data.query_ids, data.lengths), data.lengths)))
+
+    def _fold_of_queries(self, query_ids: NDArray[Any], lengths: Rows) -> Rows:
+        if len(query_ids) < self.n_splits:
+            raise DataError(
+                f"expected at least as many queries as folds, got {len(query_ids)} for n_splits={self.n_splits}"
+            )
+        names = query_ids if query_ids.dtype.kind in "iufUSmMb" else np.array([repr(i) for i in query_ids])
+        order = np.lexsort((names, -lengths))
+        rng = np.random.default_rng(self.seed)
+        folds, documents = np.empty(len(order), np.int64), np.zeros(self.n_splits, np.int64)
+        for start in range(0, len(order), self.n_splits):
+            hand = order[start : start + self.n_splits]
+            chosen = rng.permutation(self.n_splits) if self.shuffle else documents.argsort(kind="stable")
+            folds[hand] = chosen[: len(hand)]
+            documents[folds[hand]] += lengths[hand]
+        return folds

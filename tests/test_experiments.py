@@ -1,0 +1,347 @@
+"""cross_validate, tune, runs and the paper's tables."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tierank
+from tierank import DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank
+from tierank.experiments import PAPERS, SPACES, Run, cross_validate, tune
+from tierank.experiments.crossval import Worker
+from tierank.experiments.runs import METRICS
+from tierank.experiments.tuning import Between, OneOf
+from tierank.rankers import RANKERS
+from tierank.report import draw_improvement, tabulate_run
+from tierank.report.figures import _improvement
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tierank.make_ranking(60, n_features=5, mean_length=10, max_length=20, seed=5)
+
+
+@pytest.fixture(scope="module")
+def folder(data, tmp_path_factory):
+    place = tmp_path_factory.mktemp("folds")
+    for number, part in enumerate(data.split(*[0.2] * 5), 1):
+        tierank.write(part, place / f"S{number}.txt")
+    return place
+
+
+def rankers():
+    return {"lambdamart": LambdaMART(n_trees=5), "umart": UMart(n_trees=5, bagging_fraction=0.5, bagging_freq=1)}
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    return cross_validate(rankers(), folder, seeds=2, n_jobs=1, out=tmp_path_factory.mktemp("runs") / "run")
+
+
+def test_pieces_are_what_one_gets_by_hand(run, folder):
+    train, valid, test = tierank.read_fold(folder, 3)
+    by_hand = UMart(n_trees=5, bagging_fraction=0.5, bagging_freq=1, seed=1, n_jobs=1).fit(train, valid=valid)
+    np.testing.assert_array_equal(run.scores("umart", 2, 1), by_hand.predict(test))
+    loaded = tierank.load(run.model("umart", 2, 1))
+    np.testing.assert_array_equal(loaded.predict(test), by_hand.predict(test))
+    assert run.piece("umart", 2, 1)["history"] == by_hand.history_
+    assert run.read_test(2).features.tobytes() == test.features.tobytes()
+
+
+def test_means_are_over_all_test_queries_and_seeds(run, folder):
+    # As one data set: the highest rating, which ERR divides by, is that of all folds.
+    tests = RankingDataset.concat([tierank.read_fold(folder, fold)[2] for fold in range(1, 6)])
+    values = {
+        seed: tierank.evaluate(
+            tests, np.concatenate([run.scores("umart", fold, seed) for fold in range(5)]), "err@3"
+        ).per_query["err@3"]
+        for seed in (0, 1)
+    }
+    means = [np.nanmean(values[seed]) for seed in (0, 1)]
+    assert means[0] != means[1]
+    assert run.comparison.mean("umart", "err@3") == pytest.approx(np.mean(means), abs=1e-12)
+    assert run.spread("umart", "err@3") == pytest.approx(np.std(means, ddof=1), abs=1e-12)
+    np.testing.assert_allclose(run.evaluation("umart").per_query["err@3"], (values[0] + values[1]) / 2, atol=1e-12)
+
+
+def test_tidy_has_the_mean_of_each_fold_and_seed(run, folder):
+    tidy = run.tidy()
+    assert len(tidy.value) == 2 * 5 * 2 * len(METRICS)
+    rows = dict(zip(zip(*tidy[:4], strict=True), tidy.value, strict=True))
+    test = tierank.read_fold(folder, 4)[2]
+    expected = tierank.evaluate(test, run.scores("lambdamart", 3, 0), "ndcg@5").mean("ndcg@5")
+    assert rows["lambdamart", 4, 0, "ndcg@5"] == pytest.approx(expected, abs=1e-12)
+
+
+def test_processes_change_nothing(run, folder, tmp_path):
+    other = cross_validate(rankers(), folder, seeds=2, n_jobs=2, out=tmp_path / "run")
+    for system in run.systems:
+        for fold in range(5):
+            assert run.scores(system, fold, 1).tobytes() == other.scores(system, fold, 1).tobytes()
+
+
+def test_finished_pieces_are_not_run_again_and_half_written_ones_are(folder, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    first = cross_validate(rankers(), folder, n_jobs=1, out=out)
+    expected = first.scores("umart", 1, 0)
+    (first.place("umart", 1, 0) / "piece.json").unlink()
+    ran = []
+    plain = Worker.__call__
+    monkeypatch.setattr(Worker, "__call__", lambda self, piece: ran.append(piece) or plain(self, piece))
+    again = cross_validate(rankers(), folder, n_jobs=1, out=out)
+    assert [(piece.system, piece.fold, piece.seed) for piece in ran] == [("umart", 1, 0)]
+    assert again.scores("umart", 1, 0).tobytes() == expected.tobytes()
+    ran.clear()
+    more = cross_validate({"umart": rankers()["umart"]}, folder, seeds=[0, 3], n_jobs=1, out=out)
+    assert {(piece.system, piece.seed) for piece in ran} == {("umart", 3)}
+    assert more.systems == ("lambdamart", "umart")
+    assert more.seeds_of("lambdamart") == (0,)
+    assert more.seeds_of("umart") == (0, 3)
+
+
+def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    plain, done = Worker.__call__, []
+
+    def interrupted(self, piece):
+        if len(done) == 3:
+            raise KeyboardInterrupt
+        done.append(piece)
+        return plain(self, piece)
+
+    monkeypatch.setattr(Worker, "__call__", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        cross_validate(rankers(), folder, n_jobs=1, out=out)
+    assert Run.open(out).systems == ()
+    with pytest.raises(DataError, match="expected results of at least one system for every fold, got none yet"):
+        _ = Run.open(out).comparison
+    monkeypatch.setattr(Worker, "__call__", plain)
+    whole = cross_validate(rankers(), folder, n_jobs=1, out=out)
+    fresh = cross_validate(rankers(), folder, n_jobs=1, out=tmp_path / "fresh")
+    for system in whole.systems:
+        for fold in range(5):
+            assert whole.scores(system, fold, 0).tobytes() == fresh.scores(system, fold, 0).tobytes()
+
+
+def test_what_does_not_belong_together_is_refused(run, folder, data, tmp_path):
+    with pytest.raises(DataError, match="'umart' is there with other settings; give the new one a name of its own"):
+        cross_validate({"umart": UMart(n_trees=6)}, folder, n_jobs=1, out=run.folder)
+    with pytest.raises(DataError, match="expected a run of the same data, got one of another"):
+        cross_validate(rankers(), data.select(np.arange(30)), n_jobs=1, out=run.folder)
+    with pytest.raises(DataError, match="expected a run of the same protocol, got one of another"):
+        cross_validate(rankers(), folder, protocol="lightgbm", n_jobs=1, out=run.folder)
+    with pytest.raises(DataError, match=r"expected the folder of a run, with run\.json in it, got none"):
+        Run.open(tmp_path)
+    (tmp_path / "run.json").write_text("{")
+    with pytest.raises(DataError, match="expected the description of a run, got a damaged file"):
+        Run.open(tmp_path)
+
+
+def test_a_data_set_is_cut_into_five_parts_of_whole_queries(data):
+    run = cross_validate([UMart(n_trees=2)], data, n_jobs=1)
+    tested = np.concatenate([test.query_ids for test in run.tests])
+    assert sorted(tested.tolist()) == sorted(data.query_ids.tolist())
+    assert run.systems == ("umart",)
+    assert run.comparison.contrasts == {}
+
+
+def test_given_folds_are_taken_as_they_are(data):
+    train, valid, test = data.split(0.6, 0.2, 0.2)
+    run = cross_validate(["umart"], [(train, valid, test)], n_jobs=1)
+    assert run.n_folds == 1
+    by_hand = UMart(seed=0, n_jobs=1).fit(train, valid=valid)
+    np.testing.assert_array_equal(run.scores("umart", 0, 0), by_hand.predict(test))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            [(1, 2, 3)],
+            "expected a folder of folds, a file, a RankingDataset, or a list of .* got tuple in place of fold 1",
+        ),
+        ([], "data: expected at least one fold, got none"),
+        (RankingDataset(np.eye(3), [1, 0, 1], qid=[1, 2, 3]), "expected at least 5 queries, one for each part, got 3"),
+        ("nowhere", "expected a file, got nothing there"),
+    ],
+)
+def test_data_that_are_no_folds(given, message):
+    with pytest.raises((ParameterError, DataError), match=message):
+        cross_validate(["umart"], given, n_jobs=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rankers": []}, "expected at least one ranker, or scores of another tool, got none"),
+        ({"rankers": ["umrat"]}, r"unknown ranker 'umrat': did you mean 'umart'\?"),
+        ({"rankers": ["umart", UMart()]}, "expected each name once, got 'umart' twice"),
+        ({"baseline": "lambdamrt"}, "unknown baseline 'lambdamrt'"),
+        ({"seeds": 0}, "seeds: expected a whole number from 1 on, got 0"),
+        ({"protocol": "lightgmb"}, r"unknown protocol 'lightgmb': did you mean 'lightgbm'\?"),
+        ({"trials": 0}, "trials: expected a whole number from 1 on, got 0"),
+        ({"scores": {"mine": [[1.0]]}}, "scores: expected 5 for 'mine', one a fold, got 1"),
+    ],
+)
+def test_requests_that_cannot_be_met(data, settings, message):
+    with pytest.raises(ParameterError, match=message):
+        cross_validate(**({"rankers": ["umart"], "data": data, "n_jobs": 1} | settings))
+
+
+def test_scores_of_other_tools_join_as_rows(folder, tmp_path):
+    perfect = []
+    for fold in range(1, 6):
+        test = tierank.read_fold(folder, fold)[2]
+        perfect.append(test.restore(test.ratings))
+        tierank.write_scores(tmp_path / f"fold{fold}.scores", perfect[-1])
+    run = cross_validate(
+        {"umart": UMart(n_trees=2)},
+        folder,
+        seeds=2,
+        n_jobs=1,
+        scores={"files": str(tmp_path / "fold{fold}.scores"), "arrays": perfect},
+        baseline="umart",
+        out=tmp_path / "run",
+    )
+    assert run.systems == ("umart", "files", "arrays")
+    assert run.comparison.mean("files", "ndcg@10") == run.comparison.mean("arrays", "ndcg@10") == 1.0
+    assert run.comparison.contrasts["files"]["ndcg@10"].verdict == "better"
+    assert np.isnan(run.cpu_seconds("files"))
+    table = tabulate_run(run)
+    assert table.rows[1][-1] == "-"
+    assert {(1, 1), (2, 1)} <= set(table.bold)
+
+
+def test_protocol_lightgbm_chooses_on_the_test_data(folder):
+    run = cross_validate({"umart": UMart(n_trees=30, patience=5)}, folder, protocol="lightgbm", n_jobs=1)
+    train, _, test = tierank.read_fold(folder, 1)
+    leaking = UMart(n_trees=30, patience=5, n_jobs=1).fit(train, valid=test)
+    np.testing.assert_array_equal(run.scores("umart", 0, 0), leaking.predict(test))
+    assert run.rule == tierank.RULES["lightgbm"]
+    assert run.metrics == ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
+
+
+def test_trials_choose_settings_on_the_validation_data_of_each_fold(folder):
+    run = cross_validate({"umart": UMart(n_trees=3)}, folder, trials=3, n_jobs=1)
+    train, valid, _ = tierank.read_fold(folder, 2)
+    found = tune(UMart(n_trees=3, n_jobs=1), train, valid, trials=3)
+    kept = run.piece("umart", 1, 0)["settings"]
+    assert {name: kept[name] for name in found.settings} == found.settings
+    assert len({json.dumps(run.piece("umart", fold, 0)["settings"]) for fold in range(5)}) > 1
+
+
+# The paper
+
+
+def test_the_paper_marks_the_cells_that_break_a_law():
+    """ERR is a sum over ranks of what is not negative: it cannot fall as k grows."""
+    for paper in PAPERS.values():
+        for row, figures in paper.rows.items():
+            values = [figures[f"err@{k}"] for k in (1, 3, 5, 10)]
+            falls = any(later < earlier for earlier, later in pairwise(values))
+            assert falls == (paper.doubt(row, "err@10") is not None and row != "MDPRank"), (row, values)
+
+
+def test_the_paper_has_settings_for_every_ranker():
+    for paper in PAPERS.values():
+        assert set(paper.rows["uRank"]) == set(METRICS)
+        for name, ranker in RANKERS.items():
+            if name == "blend":
+                with pytest.raises(ParameterError, match="the paper has no settings for it"):
+                    paper.settings(name)
+            else:
+                assert ranker(**paper.settings(name))._resolved()["select_by"][0] == "ndcg@1"
+    assert PAPERS["mq2007"].settings("umart") == {"preset": "paper-mq2007"}
+    with pytest.raises(ParameterError, match="unknown ranker 'nothing'"):
+        PAPERS["ohsumed"].settings("nothing")
+
+
+def test_rows_of_the_paper_stand_beside_ours_and_say_what_cannot_be_compared(folder, tmp_path):
+    run = cross_validate({"umart": UMart(n_trees=2)}, folder, n_jobs=1, paper="mslr-web10k", out=tmp_path / "run")
+    table = tabulate_run(run)
+    names = [row[0] for row in table.rows]
+    assert names[:2] == ["umart", "uRank (paper)"]
+    assert table.rows[1][1] == "0.458†"
+    assert table.notes[-1].startswith(
+        "† cannot be compared: the paper's data have 10,000 queries and 1,200,192 documents"
+    )
+    assert "ERR that falls as k grows" in table.notes[-1]
+    run.about["data"]["description"] |= {"n_queries": 10_000, "n_documents": 1_200_192}
+    cells = dict(zip(names, tabulate_run(run).rows, strict=True))
+    assert cells["uRank (paper)"][1] == "0.458"
+    assert cells["LambdaLoss (paper)"][1:3] == ["0.423", "0.308†"]
+
+
+def test_bars_are_as_high_as_the_gains(run, tmp_path):
+    axes = _improvement(run.comparison).axes[0]
+    gains = [
+        100 * run.comparison.contrasts["umart"][m].difference / run.comparison.mean("lambdamart", m) for m in METRICS
+    ]
+    np.testing.assert_allclose([bar.get_height() for bar in axes.patches], gains)
+    assert axes.get_ylabel() == "% over lambdamart"
+    files = [tmp_path / "figure.png", tmp_path / "figure.svg"]
+    draw_improvement(run.comparison, files)
+    assert files[0].read_bytes()[:4] == b"\x89PNG"
+    assert "</svg>" in files[1].read_text()
+    with pytest.raises(ParameterError, match=r"expected a name that ends in \.png or \.svg"):
+        draw_improvement(run.comparison, [tmp_path / "figure.gif"])
+
+
+# Tuning
+
+
+def test_tuning_is_never_worse_than_the_settings_it_starts_from(data, tmp_path):
+    train, valid = data.split(0.6, 0.4)
+    start = UMart(n_trees=10, n_jobs=1)
+    found = tune(start, train, valid, trials=5, study=tmp_path / "study")
+    plain = start.fit(train, valid=valid)
+    assert found.trials[0] == {"ndcg@10": pytest.approx(plain.best_["ndcg@10"], abs=1e-12)}
+    assert found.value == max(trial["ndcg@10"] for trial in found.trials)
+    assert found.value == pytest.approx(tierank.evaluate(valid, found.ranker.predict(valid)).mean("ndcg@10"), abs=1e-12)
+    more = tune(start, train, valid, trials=7, study=tmp_path / "study")
+    assert more.trials[:5] == found.trials
+    assert len(more.trials) == 7
+    same = tune(start, train, valid, trials=7, study=tmp_path / "study")
+    assert same.settings == more.settings
+    np.testing.assert_array_equal(same.ranker.predict(valid), more.ranker.predict(valid))
+
+
+def test_every_ranker_has_a_space_of_settings_that_it_takes():
+    assert set(SPACES) == set(RANKERS) - {"blend"}
+    small = tierank.make_ranking(12, n_features=4, mean_length=8, max_length=10).split(0.5, 0.5)
+    for name, space in SPACES.items():
+        ends = {key: values.values[-1] if isinstance(values, OneOf) else values.high for key, values in space.items()}
+        quick = {"n_trees": 2} if name in ("umart", "lambdamart") else {"max_epochs": 1}
+        RANKERS[name](**quick, n_jobs=1, **ends).fit(small[0], valid=small[1])
+
+
+def test_the_spaces_of_the_documentation_are_those_of_the_code():
+    page = Path(__file__).parents[1] / "docs" / "experiments.md"
+    rows = {}
+    for name, space in SPACES.items():
+        for setting, values in space.items():
+            rows.setdefault((setting, str(values)), []).append(name)
+    lines = ["| setting | values | rankers |", "|---|---|---|"]
+    lines += [f"| `{setting}` | {values} | {', '.join(names)} |" for (setting, values), names in rows.items()]
+    assert "\n".join(lines) in page.read_text(), "\n".join(lines)
+
+
+def test_a_space_of_ones_own(data):
+    train, valid = data.split(0.6, 0.4)
+    space = {"n_leaves": Between(2, 4), "window": OneOf((1, None))}
+    found = tune("umart", train, valid, trials=3, space=space)
+    assert set(found.settings) == {"n_leaves", "window"}
+    assert all(2 <= trial["n_leaves"] <= 4 for trial in found.trials[1:])
+    assert str(Between(0.01, 1.0, log=True)) == "0.01 to 1 (log)"
+
+
+def test_tuning_refuses_what_it_cannot_tune(data):
+    train, valid = data.split(0.6, 0.4)
+    with pytest.raises(ParameterError, match=r"unknown ranker 'umrat': did you mean 'umart'\?"):
+        tune("umrat", train, valid)
+    with pytest.raises(ParameterError, match="space: expected one for NetworkRanker, which has none of its own"):
+        tune(tierank.NetworkRanker(loss="urank"), train, valid)
+    with pytest.raises(ParameterError, match="trials: expected a whole number from 1 on, got 0"):
+        tune(URank(), train, valid, trials=0)

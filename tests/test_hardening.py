@@ -1,0 +1,223 @@
+"""What must not break: damaged models, kills, full disks, two writers, data at the limits, Ctrl-C."""
+
+import json
+import logging
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+
+import tierank
+from benchmarks import faults, limits
+from tierank import TRANSFORMS, DataError, NetworkRanker, ParameterError, RankingDataset, UMart, URank
+from tierank.files import replacing
+from tierank.rankers.tree_text import check_trees
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tierank.make_ranking(40, n_features=4, mean_length=15, max_length=30)
+
+
+@pytest.fixture(scope="module")
+def text(data):
+    return UMart(n_trees=3, n_leaves=5, n_jobs=1).fit(data).model_text_
+
+
+# Damaged models
+
+
+def test_no_damaged_model_crashes_the_process(tmp_path):
+    for way, ends in faults.try_models(140, tmp_path, seed=3).items():
+        assert set(ends) <= {"refused", "works"}, way
+        assert sum(ends.values()) == 20
+        assert ends["refused"] > 0
+
+
+def changed(text, line, value, tree=1):
+    """The text with another value in a line of a tree, and sizes that fit."""
+    before, mark, after = text.partition(f"\nTree={tree}\n")
+    after = re.sub(rf"^{line}=.*$", f"{line}={value}", after, count=1, flags=re.MULTILINE)
+    return faults._with_sizes(before + mark + after)
+
+
+@pytest.mark.parametrize(
+    ("line", "value", "message"),
+    [
+        ("num_leaves", "4", "tree 1: expected 3 values of split_feature"),
+        ("num_leaves", "-5", "tree 1: expected numbers of leaves"),
+        ("num_leaves", "999999999999", r"tree 1: expected \d+ values of split_feature"),
+        ("left_child", "1 2 0 -1", "tree 1: expected splits and leaves that are one tree"),  # a cycle
+        ("left_child", "1 2 3 99", "tree 1: expected splits and leaves that are one tree"),
+        ("right_child", "-9 -2 -3 -4", "tree 1: expected splits and leaves that are one tree"),
+        ("split_feature", "0 1 2 4", "tree 1: expected splits by one of 4 features"),
+        ("split_feature", "0 1 2 -1", "tree 1: expected splits by one of 4 features"),
+        ("split_feature", "0 1 2.5 1", "tree 1: expected whole numbers after split_feature="),
+        ("threshold", "1 2 3 x", "tree 1: expected numbers after threshold="),
+        ("threshold", "1 2 3", "tree 1: expected 4 values of threshold"),
+        ("leaf_value", "1 2 3 4 nan", "tree 1: expected finite numbers after leaf_value="),
+        ("leaf_value", "1 2 3 4 1e999", "tree 1: expected finite numbers after leaf_value="),
+        ("decision_type", "1 1 1 1", "tree 1: expected categorical splits by one of the sets"),
+        ("shrinkage", "x", "tree 1: expected numbers after shrinkage="),
+        ("is_linear", "1", "tree 1: expected numbers after num_features="),
+        ("num_cat", "2", "tree 1: expected numbers after cat_boundaries="),
+    ],
+)
+def test_trees_that_are_none_are_found_before_lightgbm_sees_them(text, line, value, message):
+    check_trees(text, 4)
+    with pytest.raises(DataError, match=rf"trees\.txt: {message}"):
+        check_trees(changed(text, line, value), 4)
+
+
+def test_heads_and_ends_that_are_none_are_found(text):
+    for damaged, message in [
+        (text.replace("max_feature_idx=3", "max_feature_idx=9"), "head: expected version=v4 and max_feature_idx=3"),
+        (text.replace("num_class=1", "num_class=2"), "head: expected num_class=1"),
+        (
+            text.replace("label_index=0", "label_index=0\nlabel_index=0"),
+            "head: expected lines of name=value, each name",
+        ),
+        (text.replace("label_index=0", "surprise=0\nlabel_index=0"), "head: expected the names that LightGBM writes"),
+        (text.replace("feature_names=Column_0", "feature_names="), "head: expected 4 feature_names"),
+        (re.sub("tree_sizes=.", "tree_sizes=1", text), "tree 0: expected its text where tree_sizes says it is"),
+        (text[: len(text) // 2], "expected"),
+        (text.replace("end of parameters", ""), "the end: expected trees, the importances and the parameters"),
+        (text.replace("[boosting: gbdt]", '[boosting: "gbdt"]'), "the end: expected trees, the importances"),
+    ]:
+        assert damaged != text
+        with pytest.raises(DataError, match=rf"trees\.txt: {message}|trees\.txt: .*: {message}"):
+            check_trees(damaged, 4)
+
+
+def test_a_checkpoint_with_broken_trees_is_refused(data, tmp_path):
+    folder = tmp_path / "c"
+    UMart(n_trees=60, n_jobs=1).fit(data, checkpoint=folder)
+    state = json.loads((folder / "state.json").read_text())
+    state["texts"][0] = state["texts"][0].replace("left_child=1", "left_child=7")
+    (folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one; delete it to start anew"):
+        UMart(n_trees=60, n_jobs=1).fit(data, checkpoint=folder)
+
+
+def test_a_description_that_asks_for_more_memory_than_the_file_has_is_refused(data, tmp_path):
+    URank(max_epochs=1, hidden=(8, 4), n_jobs=1).fit(data).save(tmp_path / "m")
+    described = json.loads((tmp_path / "m" / "model.json").read_text())
+    described["settings"]["hidden"] = [200_000, 200_000]
+    (tmp_path / "m" / "model.json").write_text(json.dumps(described))
+    with pytest.raises(DataError, match="hidden: expected the sizes of the layers that were saved, got"):
+        tierank.load(tmp_path / "m")
+
+
+# Kills, full disks, two writers
+
+
+def test_kills_lose_nothing(tmp_path):
+    faults.write_data(tmp_path)
+    found = faults.kill_and_resume(2, tmp_path, "umart", seed=1, rounds=300)
+    assert found["kills"] == 2
+    assert (found["other bits"], found["crashes"]) == (0, 0)
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
+    faults.write_data(tmp_path)
+    assert faults.full_disk(tmp_path, 5000) == "refused"
+
+
+def test_two_writers_leave_one_whole_model(tmp_path):
+    found = faults.two_writers(tmp_path, 10)
+    assert (found["crashes"], found["left behind"], found["last one is whole"]) == (0, 0, 1)
+    assert found["loads"] > 0
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
+def test_a_folder_that_cannot_be_written_to(data, tmp_path):
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(PermissionError, match="Permission denied"):
+        UMart(n_trees=2, n_jobs=1).fit(data).save(tmp_path / "locked" / "m")
+
+
+def test_a_folder_changes_places_in_one_step(tmp_path, monkeypatch):
+    """With the exchange of Linux and without: what is there is the old or the new, and nothing else is left."""
+    for exchange in (True, False):
+        if not exchange:
+            monkeypatch.setattr("tierank.files._exchange", lambda *_: False)
+        for number in range(3):
+            with replacing(tmp_path / "folder") as fresh:
+                fresh.mkdir()
+                (fresh / "content").write_text(str(number))
+            assert (tmp_path / "folder" / "content").read_text() == str(number)
+            assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+        with pytest.raises(FileNotFoundError, match="nowhere"), replacing(tmp_path / "folder") as fresh:
+            (fresh / "nowhere" / "content").write_text("x")
+        assert (tmp_path / "folder" / "content").read_text() == "2"
+
+
+def test_ctrl_c_leaves_at_once(tmp_path):
+    faults.write_data(tmp_path)
+    command = faults.train_command(tmp_path, "umart", tmp_path / "m", rounds=1_000_000)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+        while not (tmp_path / "m.checkpoint").exists():
+            assert run.poll() is None
+            time.sleep(0.05)
+        start = time.monotonic()
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=20)
+    assert time.monotonic() - start < 5
+    assert run.returncode == 130
+    assert said.splitlines()[-1] == "tierank: stopped"
+    assert "Traceback" not in said
+    assert not (tmp_path / "m").exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".m")]
+
+
+# Data at the limits
+
+
+@pytest.mark.parametrize("case", limits.CASES)
+def test_the_table_of_limits_is_true(case, caplog):
+    caplog.set_level(logging.ERROR, "tierank")
+    rows = (ROOT / "docs" / "limits.md").read_text().splitlines()
+    assert limits.table_row(case, scale=20) in rows
+
+
+def test_a_loss_that_is_no_number_is_said_at_once(data):
+    with pytest.raises(ParameterError, match=r"the loss of query .* is not finite in epoch 1"):
+        NetworkRanker(lambda f, b: torch.zeros(b.n_queries).index_add(0, b.query, f / 0), max_epochs=3).fit(data)
+    with pytest.raises(ParameterError, match="loss: expected a finite gradient, got"):
+        tierank.TreeRanker(lambda f, b: torch.zeros(b.n_queries).index_add(0, b.query, f.abs().sqrt())).fit(data)
+
+
+@pytest.mark.parametrize("table", [pd.DataFrame, pl.DataFrame], ids=["pandas", "polars"])
+def test_names_of_columns_are_kept_and_checked(table, data):
+    names = ["bm25", "age", "clicks", "length"]
+    frame = table({name: data.features[:, k] for k, name in enumerate(names)})
+    qid = [f"query {q}" for q in np.repeat(data.query_ids, data.lengths)]
+    ranker = UMart(n_trees=3, n_jobs=1).fit(frame, data.ratings, qid=qid)
+    assert ranker.feature_names_in_.tolist() == names
+    expected = ranker.predict(frame, qid=qid)
+    np.testing.assert_array_equal(ranker.predict(frame[names[::-1]], qid=qid), expected)
+    with pytest.raises(DataError, match="X: expected the column 'age', which fit had, got none"):
+        ranker.predict(frame[["bm25", "clicks", "length"]], qid=qid)
+    for transform in TRANSFORMS.values():
+        fitted = transform().fit(frame, qid=qid)
+        assert fitted.get_feature_names_out().tolist() == names
+
+
+def test_training_warns_of_nothing(data, recwarn, capfd, caplog):
+    UMart(n_trees=5, n_jobs=1).fit(data).predict(data)
+    URank(max_epochs=2, n_jobs=1).fit(data).predict(data)
+    odd = RankingDataset(data.features * np.float32(np.nan), data.ratings)
+    UMart(n_trees=5, n_jobs=1).fit(odd).predict(odd)
+    assert not recwarn.list
+    assert capfd.readouterr() == ("", "")
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
