@@ -23,8 +23,11 @@ from tierank import RANKERS, TARGETS, ParameterError, RankingDataset
 from tierank.export import Model
 
 LENGTH = 1000
+# Trees that see where a value stands in its query.
+COPIES = "umart-copies"
 TREES = {"n_trees": 300, "n_leaves": 31, "n_jobs": 1}
 NETWORK = {"max_epochs": 1, "n_jobs": 1}
+BLEND = {"n_configs": 1, "n_seeds": 1, "rotate": False, "n_trees": 300, "max_epochs": 1, "n_jobs": 1}
 
 # The rows of the table of what goes where: a model, and whether its data have missing values.
 POINTWISE = {"transform": "standard"}
@@ -47,6 +50,9 @@ MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
         False,
     ),
     "`umart` on a network, `uboost` on trees (`base`)": (tierank.UMart(base=tierank.URank(**POINTWISE)), False),
+    "`umart`, `lambdamart` with `query_features=True`": (tierank.UMart(query_features=True), False),
+    "`blend`": (tierank.Blend(), False),
+    "`blend` with `n_seeds=0`": (tierank.Blend(n_seeds=0), False),
     '`network="attention"`, `"groupwise"`': (tierank.URank(network="attention", **POINTWISE), False),
 }
 
@@ -91,18 +97,26 @@ def make_systems(folder: Path, names: list[str]) -> dict[str, Callable[[np.ndarr
     train = tierank.make_ranking(200, seed=1)
     systems: dict[str, Callable[[np.ndarray], object]] = {}
     for name in names:
-        ranker = RANKERS[name](**(TREES if hasattr(RANKERS[name], "importance") else NETWORK)).fit(train)
-        if hasattr(ranker, "_booster"):
+        ranker = _quick(name).fit(train)
+        if hasattr(ranker, "_booster") and name != COPIES:
             booster = ranker._booster()
             systems[f"LightGBM's predict, trees of {name}"] = lambda rows, booster=booster: booster.predict(
                 rows, raw_score=True, num_threads=1
             )
-        systems[f"{name}.predict"] = ranker.predict
+        systems[f"{name}.predict"] = lambda rows, ranker=ranker: ranker.predict(rows, qid=np.zeros(len(rows)))
         for target in ("onnx", "c"):
             ranker.export(folder / f"{name}.{target}", to=target)
             run = TARGETS[target].open(folder / f"{name}.{target}")
             systems[f"{name}, {target}"] = lambda rows, run=run: run(rows, np.array([0, len(rows)]))
     return systems
+
+
+def _quick(name: str) -> tierank.rankers.Ranker:
+    if name == "blend":
+        return tierank.Blend(**BLEND)
+    if name == COPIES:
+        return tierank.UMart(query_features=True, **TREES)
+    return RANKERS[name](**(TREES if hasattr(RANKERS[name], "importance") else NETWORK))
 
 
 def measure(systems: dict[str, Callable[[np.ndarray], object]], n_lists: int) -> dict[str, np.ndarray]:
@@ -125,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--support", action="store_true", help="print which model goes where, and nothing else")
     parser.add_argument("--lists", type=int, default=100)
-    parser.add_argument("--rankers", nargs="+", default=[n for n in RANKERS if n != "blend"], choices=list(RANKERS))
+    parser.add_argument("--rankers", nargs="+", default=[*RANKERS, COPIES], choices=[*RANKERS, COPIES])
     options = parser.parse_args()
     if options.support:
         print(support_table())
@@ -138,7 +152,7 @@ def main() -> None:
     for name, (wall, cpu) in seconds.items():
         middle = float(np.median(cpu))
         base = middle if name.startswith("LightGBM") else base
-        ratio = f"{middle / base:.2f}" if "mart" in name else ""
+        ratio = f"{middle / base:.2f}" if "mart" in name and COPIES not in name else ""
         p50, p99 = np.percentile(wall * 1e3, [50, 99])
         print(f"| {name} | {middle / LENGTH * 1e6:.2f} | {ratio} | {p50:.2f} | {p99:.2f} |")
 

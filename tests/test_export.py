@@ -5,6 +5,7 @@ import json
 import math
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import lightgbm
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 import tierank
 from tierank import (
     TARGETS,
+    Blend,
     DataError,
     LambdaMART,
     NotFittedError,
@@ -29,11 +31,12 @@ from tierank import (
     cli,
     verify,
 )
-from tierank.export import NAN, NONE, ZERO, Model, Trees, write_model
+from tierank.export import NAN, NONE, ZERO, Model, QueryCopies, Trees, write_model
 from tierank.export import c as c_target
 from tierank.export.portable import floor_float32
 from tierank.export.proof import generate_rows
 from tierank.export.solr import _Scaled
+from tierank.transforms import add_query_copies
 
 ROOT = Path(__file__).parent.parent
 ENGINES = ("elasticsearch", "opensearch", "solr", "vespa")
@@ -59,6 +62,7 @@ def gaps(plain):
 # What is fitted, whether on data with gaps, and the targets that hold it.
 EVERY = tuple(TARGETS)
 LISTS = ("onnx", "c")
+BLEND = {"n_configs": 1, "n_seeds": 1, "n_trees": 15, "max_epochs": 2, "n_jobs": 1}
 CASES = {
     "umart": (UMart(**TREES), False, EVERY),
     "lambdamart": (LambdaMART(**TREES), False, EVERY),
@@ -83,6 +87,13 @@ CASES = {
     "seeds on trees": (UBoost(base=UMart(**TREES), n_learners=2, n_seeds=2, **NETWORK), True, LISTS),
     "urboost": (UrBoost(n_learners=2, **POINTWISE), False, ("onnx", "vespa", "c")),
     "urrank": (UrBoost(n_learners=1, score_from="state", **POINTWISE), False, ("onnx", "solr", "vespa", "c")),
+    "query_features": (UMart(query_features=True, **TREES), False, LISTS),
+    "query_features with gaps": (LambdaMART(query_features=True, **TREES), True, LISTS),
+    "query_features, zeros as gaps": (UMart(query_features=True, zero_as_missing=True, **TREES), True, LISTS),
+    "query_features on a network": (UMart(query_features=True, base=URank(**POINTWISE), **TREES), True, LISTS),
+    "trees on trees": (UMart(base=LambdaMART(**TREES), **TREES), False, ("onnx", "vespa", "c")),
+    "blend": (Blend(**BLEND), True, LISTS),
+    "blend of trees": (Blend(**BLEND | {"n_seeds": 0, "query_features": False, "rotate": False}), False, LISTS),
 }
 
 
@@ -183,6 +194,30 @@ def stumps(numbers):
     return Trees(n, 0 * n, thresholds, ~(2 * n), ~(2 * n + 1), np.zeros(len(n), np.uint8), ones, np.zeros(2 * len(n)))
 
 
+@pytest.mark.parametrize("column", range(6))
+@pytest.mark.parametrize("target", LISTS)
+def test_copies_in_the_query_have_the_same_bits(target, column, tmp_path):
+    """A stump at each value of a copy and one at the float32 below: the sum tells which of them a document is above."""
+    rng = np.random.default_rng(3)
+    values = np.array([0.0, -0.0, 1.0, 0.1, -3.5, 1e-42, 3.4e38, -3.4e38, np.nan, np.nan], np.float32)
+    values = np.append(values, rng.standard_normal(20).astype(np.float32))
+    lengths = [1, 1, 2, 3, 8, 60]
+    data = RankingDataset(rng.choice(values, (sum(lengths), 2)), qid=np.repeat(np.arange(6), lengths))
+    copies = add_query_copies(data).features
+    known = np.unique(copies[~np.isnan(copies[:, column]), column])
+    trees = stumps(np.concatenate([known, np.nextafter(known, np.float32(-np.inf))]))
+    trees = replace(
+        trees,
+        feature=np.full_like(trees.feature, column),
+        missing=np.full_like(trees.missing, NAN),
+        values=np.tile([0.0, 1.0], len(trees.roots)),
+    )
+    write_model(Model(QueryCopies(trees), 2, None, True), tmp_path / "m", target)
+    found = TARGETS[target].open(tmp_path / "m")(data.features, data.offsets)
+    np.testing.assert_array_equal(found, trees.predict(copies))
+    assert len(np.unique(found)) >= min(len(known), 5)
+
+
 sizes = st.one_of(st.floats(2.0**-60, 2.0**60, width=32), st.floats(2.0**-30, 2.0**-10, width=32), st.just(0.0))
 
 
@@ -241,7 +276,8 @@ def test_a_tie_is_told_from_a_swap():
     assert _compare(ours, ours + np.array([0, 0, 0, 0, 1e-6]), offsets, 1.0)[:3] == (2, 0, 0)  # ours are equal
     n_same, n_close, n_swapped, largest = _compare(ours, np.array([2.0, 3.0, 1.0, 5.0, 5.0]), offsets, 1.0)
     assert (n_same, n_close, n_swapped) == (1, 0, 1)
-    assert largest == pytest.approx(1 / 3)
+    assert largest == pytest.approx(1 / 2)  # of its own score
+    assert _compare(ours, np.array([2.0, 3.0, 1.0, 5.0, 5.0]), offsets, 4.0)[3] == pytest.approx(1 / 4)
     near = np.array([1.0, 1.0 + 1e-9])
     assert _compare(near[::-1].copy(), near, np.array([0, 2]), 1.0)[:3] == (0, 1, 0)
     assert _compare(near, np.array([1.0, np.nan]), np.array([0, 2]), 1.0)[3] == math.inf
@@ -262,11 +298,25 @@ def test_generated_rows_sit_on_every_threshold(fitted, plain):
     assert not np.isnan(generate_rows(fitted("umart")[0]._model(), plain, bounded=True).features).any()
 
 
-def test_lists_of_any_length(fitted, tmp_path):
-    ranker, data = fitted("three seeds")
-    ranker.export(tmp_path / "m.onnx", to="onnx")
-    ranker.export(tmp_path / "m.c", to="c")
-    for target in ("onnx", "c"):
+def test_generated_lists_sit_on_the_thresholds_of_copies(fitted):
+    """In lists that go from 0 to 1 a value is its own place in the range of the query."""
+    ranker, data = fitted("query_features")
+    trees = ranker._model().scorer.trees
+    copies = add_query_copies(generate_rows(ranker._model(), data, bounded=True)).features
+    at = trees.floor_thresholds()
+    in_range = (trees.feature >= 7) & (trees.feature < 14)
+    assert in_range.any()
+    for column in np.unique(trees.feature[in_range]):
+        wanted = np.unique(at[trees.feature == column])
+        assert np.isin(wanted, copies[:, column]).all()
+        assert np.isin(np.nextafter(wanted, np.float32(np.inf)), copies[:, column]).all()
+
+
+@pytest.mark.parametrize("name", ["three seeds", "query_features", "blend"])
+def test_lists_of_any_length(name, fitted, tmp_path):
+    ranker, data = fitted(name)
+    for target in LISTS:
+        ranker.export(tmp_path / f"m.{target}", to=target)
         run = TARGETS[target].open(tmp_path / f"m.{target}")
         for n in (1, 2, 9, 400):
             rows = data.features[:n]
@@ -338,6 +388,11 @@ REFUSED_BEFORE = [
     (UMart(zero_as_missing=True, **TREES), False, "vespa", "train with zero_as_missing=False"),
     (UMart(linear_tree=True, **TREES), False, "c", "expected linear_tree to be left out"),
     (UMart(base=URank(**POINTWISE), **TREES), False, "opensearch", "it holds trees alone"),
+    (UMart(query_features=True, **TREES), False, "solr", "train with query_features=False"),
+    (LambdaMART(query_features=True, **TREES), False, "elasticsearch", "train with query_features=False"),
+    (UMart(base=LambdaMART(**TREES), **TREES), False, "opensearch", "it holds one sum of trees, .* train without base"),
+    (Blend(**BLEND), False, "vespa", "or one ranker in place of a blend"),
+    (Blend(**BLEND), False, "elasticsearch", "it holds trees alone"),
     (UMart(**TREES), False, "sorl", r"unknown target 'sorl': did you mean 'solr'\?"),
 ]
 
@@ -361,6 +416,38 @@ def test_for_target_lets_pass_what_can_be_held(name, plain, gaps, tmp_path):
     ranker, has_gaps, _ = CASES[name]
     ranker = type(ranker)(**ranker.get_params(deep=False)).set_params(for_target="solr")
     ranker.fit(gaps if has_gaps else plain).export(tmp_path / "solr", to="solr")
+
+
+def test_for_target_of_a_blend(plain, tmp_path):
+    ranker = Blend(for_target="onnx", **BLEND).fit(plain)
+    ranker.export(tmp_path / "m", to="onnx")
+    ranker.save(tmp_path / "model")
+    assert verify(tierank.load(tmp_path / "model"), tmp_path / "m", "onnx", plain).holds
+
+
+@pytest.mark.parametrize("target", ["onnx", "vespa", "c"])
+def test_a_blend_without_queries_is_a_sum(target, plain, tmp_path):
+    """Members are standardised by constants there: one document at a time is enough, and Vespa holds it too."""
+    ranker = Blend(for_target=target, **BLEND).fit(plain.features, plain.ratings)
+    ranker.export(tmp_path / "m", to=target)
+    proof = verify(ranker, tmp_path / "m", target, plain)
+    assert proof.holds, str(proof)
+    run = TARGETS[target].open(tmp_path / "m")
+    apart = run(plain.features[:20], np.arange(21))
+    np.testing.assert_allclose(apart, ranker.predict(plain.features[:20]), rtol=1e-5, atol=1e-6)
+
+
+def test_networks_in_c_are_nearer_than_single_precision(plain, tmp_path):
+    """Sums in double precision, rounded to float32 after each layer: a layer is the nearest float32 of the true one."""
+    ranker = URank(**POINTWISE).fit(plain)
+    ranker.export(tmp_path / "m", to="c")
+    network = ranker._model().scorer
+    values = network.transform.apply(plain.features, None)
+    for layer in network.layers:
+        sums = values.astype(np.float64) @ layer.weights.astype(np.float64).T + layer.bias
+        values = sums.astype(np.float32) if layer.activation == "identity" else np.maximum(sums, 0).astype(np.float32)
+    found = TARGETS["c"].open(tmp_path / "m")(plain.features, plain.offsets)
+    assert (found == values[:, 0]).mean() > 0.99  # but where a sum in another order rounds to the neighbour
 
 
 def test_what_cannot_be_exported_is_refused(plain, tmp_path):

@@ -8,7 +8,8 @@ HEAD = """/* A ranking model, written by tierank.
  * missing. scores: one per document, higher is better. Returns 0, or 1 where memory ran out. It keeps no state: threads
  * may call it at the same time.
  *
- * Compile with any C99 compiler: cc -std=c99 -O3 -ffp-contract=off -c FILE (no -ffast-math: it forgets what NAN is).
+ * Compile with any C99 compiler: cc -std=c99 -O3 -march=native -ffp-contract=off -c FILE
+ * (-march for the machine that it will run on; no -ffast-math: it forgets what NAN is).
  * With -DTIERANK_MAIN and -lm it is a program: one document per line on standard input, the numbers separated by
  * blanks, nan for a missing one, an empty line after each query; one score per line on standard output.
  *
@@ -23,7 +24,7 @@ HEAD = """/* A ranking model, written by tierank.
 
 #define N_FEATURES {n_features}
 #define LANES 8
-#define BLOCK {block}
+#define TOGETHER 4
 
 int tierank_score(const float *features, size_t n_documents, double *scores);
 """
@@ -63,12 +64,13 @@ COMBINED = """  double *part = malloc((n ? n : 1) * sizeof(double));
 """
 
 NETWORK = """  const float *rows = {rows};
-  double one[{width}][LANES], other[{width}][LANES], (*x)[LANES] = one, (*y)[LANES] = other, (*kept)[LANES];
-  for (size_t first = 0; first < n; first += LANES) {{
-    size_t many = n - first < LANES ? n - first : LANES;
-    for (size_t lane = 0; lane < LANES; lane++)
-      for (size_t k = 0; k < N_FEATURES; k++) x[k][lane] = rows[(first + (lane < many ? lane : 0)) * N_FEATURES + k];
-{layers}    memcpy(scores + first, x[0], many * sizeof(double));
+  double one[TOGETHER * {width}], other[TOGETHER * {width}], *x = one, *y = other, *kept;
+  for (size_t first = 0; first < n; first += TOGETHER) {{
+    size_t many = n - first < TOGETHER ? n - first : TOGETHER;
+    for (size_t j = 0; j < TOGETHER; j++)
+      for (size_t k = 0; k < N_FEATURES; k++)
+        x[j * {width} + k] = rows[(first + (j < many ? j : 0)) * N_FEATURES + k];
+{layers}    for (size_t j = 0; j < many; j++) scores[first + j] = x[j * {width}];
   }}
   return 0;
 """
@@ -79,11 +81,11 @@ TRANSFORM = """static int {name}(const float *features, size_t n, float *rows) {
 """
 
 _ACTIVATE = """\
-static void activate_{name}(double (*y)[LANES], int n) {{
-  for (int k = 0; k < n; k++)
-    for (int lane = 0; lane < LANES; lane++) {{
-      float x = (float)y[k][lane];
-      y[k][lane] = {value};
+static void activate_{name}(double *y, int n, int width) {{
+  for (int j = 0; j < TOGETHER; j++)
+    for (int k = 0; k < n; k++) {{
+      float x = (float)y[j * width + k], activated = {value};
+      y[j * width + k] = activated;
     }}
 }}
 """
@@ -92,7 +94,7 @@ _ACTIVATIONS = {
     "elu": "x < 0 ? expm1f(x) : x",
     "gelu": "x * 0.5f * (1 + erff(x * 0.70710678f))",
     "leaky_relu": "x < 0 ? 0.01f * x : x",
-    "relu": "x < 0 ? 0 : x",
+    "relu": "0 > x ? 0 : x",
     "sigmoid": "1 / (1 + expf(-x))",
     "silu": "x / (1 + expf(-x))",
     "tanh": "tanhf(x)",
@@ -126,19 +128,28 @@ static void add_standardised(const double *part, size_t n, double weight, double
 #else
 #define ADD_PRODUCT(sum, a, b) ((sum) + (a) * (b))
 #endif
-/* y = W x + b for LANES documents; the outputs come in blocks of BLOCK, and so do the weights of each input. */
-static void apply_layer(const double *weights, const double *bias, int n_in, int n_blocks, double (*x)[LANES],
-                        double (*y)[LANES]) {
-  for (int block = 0; block < n_blocks; block++, weights += n_in * BLOCK) {
-    double sums[BLOCK][LANES];
-    for (int k = 0; k < BLOCK; k++)
-      for (int lane = 0; lane < LANES; lane++) sums[k][lane] = bias[block * BLOCK + k];
-    for (int i = 0; i < n_in; i++)
-      for (int k = 0; k < BLOCK; k++)
-        for (int lane = 0; lane < LANES; lane++)
-          sums[k][lane] = ADD_PRODUCT(sums[k][lane], weights[i * BLOCK + k], x[i][lane]);
-    memcpy(y + block * BLOCK, sums, sizeof sums);
+#define ADD_FOUR(sum, x) \\
+  ADD_PRODUCT(ADD_PRODUCT(ADD_PRODUCT(ADD_PRODUCT(sum, a, (x)[0]), b, (x)[1]), c, (x)[2]), d, (x)[3])
+/* y += W x for four inputs of four documents; compilers see by restrict that the sums do not overlap. */
+static void add_inputs(const double *weights, int n_out, int width, const double *x, double *restrict y0,
+                       double *restrict y1, double *restrict y2, double *restrict y3) {
+  for (int k = 0; k < n_out; k++) {
+    double a = weights[k], b = weights[n_out + k], c = weights[2 * n_out + k], d = weights[3 * n_out + k];
+    y0[k] = ADD_FOUR(y0[k], x);
+    y1[k] = ADD_FOUR(y1[k], x + width);
+    y2[k] = ADD_FOUR(y2[k], x + 2 * width);
+    y3[k] = ADD_FOUR(y3[k], x + 3 * width);
   }
+}
+/* y = W x + b; the weights of an input stand together, and documents stand width apart. */
+static void apply_layer(const double *weights, const double *bias, int n_in, int n_out, int width, double *x,
+                        double *y) {
+  for (int j = 0; j < TOGETHER; j++) {
+    memcpy(y + j * width, bias, (size_t)n_out * sizeof(double));
+    for (int i = n_in; i % 4; i++) x[j * width + i] = 0;
+  }
+  for (int i = 0; i < n_in; i += 4)
+    add_inputs(weights + i * n_out, n_out, width, x + i, y, y + width, y + 2 * width, y + 3 * width);
 }
 """,
     "impute(": """\

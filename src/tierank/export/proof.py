@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.export.portable import Floats, Model, Network, Trees, walk
+from tierank.export.portable import Floats, Model, Network, QueryCopies, Trees, walk
 from tierank.export.target import Target
 from tierank.transforms import Unchanged
 
@@ -35,8 +35,8 @@ class Exportable(Protocol):
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found. Differences are relative to the largest score of the query, or to the deviation of all scores
-    where that is larger.
+    """What was found. Differences are relative to the score of the document itself, or to the deviation of all scores
+    where that is larger: of the data, and by themselves of the generated rows.
 
     ``n_close`` neighbours changed places that are a tie of single precision, ``n_swapped`` others: the proof holds with
     none of those and with no difference above 1e-5.
@@ -78,8 +78,8 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
     ours[0] = data.arrange(ours[0])
     constant = target.constant(model)
     theirs = [run(part.features, part.offsets) - constant for part in (data, generated)]
-    floor = float(ours[0].std())
-    found = [_compare(a, b, part.offsets, floor) for a, b, part in zip(ours, theirs, (data, generated), strict=True)]
+    parts = zip(ours, theirs, (data, generated), strict=True)
+    found = [_compare(a, b, part.offsets, float(a.std())) for a, b, part in parts]
     same, close, swapped, largest = zip(*found, strict=True)
     return Proof(
         target.name,
@@ -96,8 +96,7 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
 def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: float) -> tuple[int, int, int, float]:
     """Queries in the same order, near and far neighbours that changed places, the largest difference."""
     query = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    largest_score = np.maximum.reduceat(np.abs(ours), offsets[:-1])[query]
-    scale = np.maximum(np.maximum(largest_score, floor), np.finfo(np.float64).tiny)
+    scale = np.maximum(np.maximum(np.abs(ours), floor), np.finfo(np.float64).tiny)
     difference = np.abs(ours - theirs) / scale
     order = np.lexsort((-theirs, -ours, query))  # where ours are equal, any order is right
     above, below = order[:-1], order[1:]
@@ -111,30 +110,75 @@ def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: fl
 def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: int = 0) -> RankingDataset:
     """Rows of the data with one value changed: thresholds and their float32 neighbours, extremes, missing values.
 
+    Where trees see the range of a query there are lists too in which a feature goes from 0 to 1, through thresholds.
     ``bounded``: whether huge numbers are kept within limits by every transform, so that they may be asked for.
     """
     rng = np.random.default_rng(seed)
-    places = [_at_thresholds(part) for part in walk(model.scorer) if isinstance(part, Trees)]
+    splits = [_splits(part) for part in walk(model.scorer) if isinstance(part, (Trees, QueryCopies))]
+    columns, thresholds = _joined(splits)
     bounded &= not any(isinstance(p, Network) and isinstance(p.transform, Unchanged) for p in walk(model.scorer))
-    places += [_at_extremes(data, bounded), _at_missing(model)]
-    features, values = (np.concatenate(column) for column in zip(*places, strict=True))
+    own = columns < data.n_features
+    places = [_beside(columns[own], thresholds[own]), _at_extremes(data, bounded), _at_missing(model)]
+    features, values = _joined(places)
     chosen = rng.permutation(len(features))[:_ROWS]
-    rows = data.features[rng.integers(data.n_documents, size=len(chosen))]
-    seen = model.seen_missing()
-    if not seen.all():  # what the model never saw missing is not asked for
-        rows = np.where(np.isnan(rows) & ~seen, np.float32(0), rows)
+    rows = _sampled(model, data, len(chosen), rng)
     rows[np.arange(len(chosen)), features[chosen]] = values[chosen]
-    offsets = np.append(np.arange(0, len(rows), _LENGTH), len(rows))
-    return RankingDataset.from_parts(rows, None, offsets, np.arange(len(offsets) - 1))
+    in_range = (columns >= data.n_features) & (columns < 2 * data.n_features)
+    lists = _through_ranges(*_beside(columns[in_range] - data.n_features, thresholds[in_range]), rng)
+    blocks = [rows, *(_with_column(_sampled(model, data, len(v), rng), f, v) for f, v in lists)]
+    ends = np.cumsum([0, *([_LENGTH] * (len(rows) // _LENGTH)), len(rows) % _LENGTH, *(len(v) for _, v in lists)])
+    offsets = np.unique(ends)
+    return RankingDataset.from_parts(np.concatenate(blocks), None, offsets, np.arange(len(offsets) - 1))
 
 
-def _at_thresholds(trees: Trees) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    at = trees.floor_thresholds()
+_Places = tuple[NDArray[np.int64], NDArray[np.float32]]
+
+
+def _joined(places: list[_Places]) -> _Places:
+    """All places as one; none where there are none."""
+    none = np.empty(0, np.int64), np.empty(0, np.float32)
+    features, values = (np.concatenate(column) for column in zip(none, *places, strict=True))
+    return features, values
+
+
+def _splits(part: Trees | QueryCopies) -> _Places:
+    """Column and threshold of every split."""
+    trees = part.trees if isinstance(part, QueryCopies) else part
+    return trees.feature, trees.floor_thresholds()
+
+
+def _beside(columns: NDArray[np.int64], thresholds: NDArray[np.float32]) -> _Places:
+    """The thresholds, and the float32 numbers beside them."""
     with np.errstate(over="ignore"):  # beside the largest number there is nothing to ask for
-        up, down = (np.nextafter(at, np.float32(side)) for side in (np.inf, -np.inf))
-    values = np.concatenate([at, up, down])
+        up, down = (np.nextafter(thresholds, np.float32(side)) for side in (np.inf, -np.inf))
+    values = np.concatenate([thresholds, up, down])
     finite = np.isfinite(values)
-    return np.tile(trees.feature, 3)[finite], values[finite]
+    return np.tile(columns, 3)[finite], values[finite]
+
+
+def _through_ranges(
+    features: NDArray[np.int64], values: NDArray[np.float32], rng: np.random.Generator
+) -> list[tuple[int, NDArray[np.float32]]]:
+    """For lists of documents: a feature, and its values from 0 to 1, so that they are their own place in the range."""
+    lists = []
+    for feature in np.unique(features).tolist():
+        inside = np.unique(values[(features == feature) & (values > 0) & (values < 1)])
+        for first in range(0, len(inside), _LENGTH):
+            ends = np.array([0.0, 1.0], np.float32)
+            lists.append((feature, rng.permutation(np.concatenate([ends, inside[first : first + _LENGTH]]))))
+    chosen = rng.permutation(len(lists))[: _ROWS // _LENGTH]
+    return [lists[k] for k in chosen]
+
+
+def _sampled(model: Model, data: RankingDataset, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Some documents of the data; what the model never saw missing is not missing here either."""
+    rows = data.features[rng.integers(data.n_documents, size=n)]
+    return np.where(np.isnan(rows) & ~model.seen_missing(), np.float32(0), rows)
+
+
+def _with_column(rows: NDArray[np.float32], feature: int, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    rows[:, feature] = values
+    return rows
 
 
 def _at_extremes(data: RankingDataset, bounded: bool) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

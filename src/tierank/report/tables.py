@@ -135,7 +135,7 @@ def tabulate_run(run: Run, title: str | None = None) -> Table:
         *_notes(found),
     ]
     notes += [LEAKS] if run.about["protocol"] == "lightgbm" else []
-    paper_rows, paper_notes = _paper_rows(run)
+    paper_rows, paper_notes = paper_rows(run)
     columns = ["system", *run.metrics, "CPU s a run"]
     title = title or f"{run.about['data']['name']}: {f'{run.n_folds} folds' if run.n_folds > 1 else 'test queries'}"
     return Table(title, columns, [*rows, *paper_rows], [*notes, *paper_notes], bold)
@@ -147,7 +147,7 @@ def _run_cell(run: Run, system: str, metric: str) -> str:
     return words + run.comparison.mark(system, metric)
 
 
-def _paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
+def paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
     """The rows of the paper that go with a run; a dagger marks cells that cannot be compared, and a note says why."""
     if run.about["paper"] is None:
         return [], []

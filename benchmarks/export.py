@@ -1,0 +1,80 @@
+"""The proof of every export: largest relative difference and order on 100,000 generated documents.
+
+Each ranker with quick settings, to every target that holds it: as it is, and where a target scores one document at a
+time with ``transform="standard"``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import tierank
+from tierank import RANKERS, TARGETS, ParameterError, Proof, RankingDataset
+from tierank.rankers import Ranker
+
+TREES = {"n_trees": 100, "n_jobs": 1}
+NETWORK = {"max_epochs": 2, "n_jobs": 1}
+BLEND = {"n_configs": 1, "n_seeds": 1, "n_trees": 100, "max_epochs": 2, "n_jobs": 1}
+
+
+def make_rankers() -> dict[str, Ranker]:
+    """All rankers, those of networks with either kind of transform, trees with copies of features too."""
+    rankers: dict[str, Ranker] = {}
+    for name, kind in RANKERS.items():
+        if name == "blend":
+            rankers[name] = kind(**BLEND)
+        elif hasattr(kind, "importance"):
+            rankers[name] = kind(**TREES)
+            rankers[f"{name}, `query_features=True`"] = kind(query_features=True, **TREES)
+        else:
+            rankers[name] = kind(**NETWORK)
+            rankers[f'{name}, `transform="standard"`'] = kind(transform="standard", **NETWORK)
+    rankers['umart, `base=URank(transform="standard")`'] = tierank.UMart(
+        base=tierank.URank(transform="standard", **NETWORK), **TREES
+    )
+    return rankers
+
+
+def prove(ranker: Ranker, target: str, data: RankingDataset) -> Proof | None:
+    """The proof of an export, or None where the target refuses the model."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "model")
+        try:
+            ranker.export(path, to=target)
+        except ParameterError:
+            return None
+        return tierank.verify(ranker, path, target, data)
+
+
+def cell(proof: Proof | None) -> str:
+    """The largest difference, and what happened to the order."""
+    if proof is None:
+        return ""
+    if not proof.holds:
+        return f"**{proof.largest:.1e}, {proof.n_swapped} swapped**"
+    return f"{proof.largest:.1e}, {f'{proof.n_close} ties' if proof.n_close else 'same'}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--documents", type=int, default=100_000)
+    parser.add_argument("--rankers", nargs="+", default=list(RANKERS), choices=list(RANKERS))
+    options = parser.parse_args()
+    train = tierank.make_ranking(200, seed=1)
+    data = tierank.make_ranking(options.documents // 100, seed=2)
+    print(f"{data.n_documents:,} documents in {data.n_queries:,} queries, {data.n_features} features")
+    print(f"| model | {' | '.join(TARGETS)} |\n{'|---' * (len(TARGETS) + 1)}|")
+    for name, ranker in make_rankers().items():
+        if name.partition(",")[0] in options.rankers:
+            ranker.fit(train)
+            cells = [cell(prove(ranker, target, data)) for target in TARGETS]
+            print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""The tables of docs/results.md, made from the files in docs/results.
+
+    python -m benchmarks.results add ohsumed-default RUN    what a run of `tierank cv` found, to docs/results
+    python -m benchmarks.results                            all tables of docs/results.md anew
+
+A file holds means, spreads over seeds, differences with their tests, settings, versions and CPU time; no scores and no
+places on a disk. Tables stand between `<!-- table: NAME -->` and `<!-- end -->`; NAME may go on with a baseline and
+metrics for a table of differences: `<!-- table: NAME differences ndcg@10 -->`.
+"""
+
+import argparse
+import json
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tierank import Run
+from tierank.report.tables import paper_rows
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, FILES = ROOT / "docs" / "results.md", ROOT / "docs" / "results"
+_MARK = {"better": r"\*+", "worse": r"\*-"}
+
+
+def add(name: str, run: Run) -> None:
+    """Keep what a run found."""
+    found = run.to_dict()
+    found["data"] = {**found["data"], "source": None}
+    FILES.mkdir(exist_ok=True)
+    (FILES / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+def tabulate(found: dict[str, Any]) -> str:
+    """Means, spreads and marks, and the paper's rows where the run has them."""
+    comparison, metrics = found["comparison"], found["metrics"]
+    best = {m: max(values[m]["mean"] for values in comparison["systems"].values()) for m in metrics}
+    rows = []
+    for system, values in comparison["systems"].items():
+        cells = []
+        for metric in metrics:
+            mean, spread = values[metric]["mean"], found["spread"][system][metric]
+            text = f"{mean:.3f}" + ("" if spread is None else f" ± {spread:.3f}")
+            text = f"**{text}**" if math.isclose(mean, best[metric], abs_tol=1e-12) else text
+            contrast = comparison["contrasts"].get(system, {}).get(metric)
+            cells.append(text + ("" if contrast is None else _MARK.get(contrast["verdict"], "")))
+        seconds = found["cpu_seconds"][system]
+        rows.append([system, *cells, "-" if seconds is None else f"{seconds:.1f}"])
+    paper, notes = paper_rows(SimpleNamespace(about=found, metrics=metrics))
+    lines = [[f"{comparison['baseline']} is the baseline", *metrics, "CPU s a run"], ["---"] * (len(metrics) + 2)]
+    table = "\n".join(f"| {' | '.join(row)} |" for row in [*lines, *rows, *paper])
+    seeds = f"seeds {', '.join(map(str, found['seeds']))}"
+    words = f"{found['created'][:10]}, {seeds}, {comparison['n_queries']:,} queries, rule {comparison['rule']['name']}"
+    return "\n".join([table, "", f"{words}. {' '.join(notes)}".strip()])
+
+
+def tabulate_differences(found: dict[str, Any], metrics: list[str]) -> str:
+    """Differences to the baseline with intervals and p-values."""
+    comparison = found["comparison"]
+    lines = [f"| less {comparison['baseline']} | metric | difference | 95% interval | p | Holm's p |", "|" + "---|" * 6]
+    for system, contrasts in comparison["contrasts"].items():
+        for metric in metrics:
+            c = contrasts[metric]
+            numbers = (
+                f"{c['difference']:+.4f} | {c['low']:+.4f} to {c['high']:+.4f} | {_p(c['p'])} | {_p(c['adjusted_p'])}"
+            )
+            lines.append(f"| {system} | {metric} | {numbers} |")
+    return "\n".join(lines)
+
+
+def _p(p: float) -> str:
+    return "< .0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def fill(text: str) -> str:
+    """The page with all its tables made anew."""
+
+    def table(match: re.Match[str]) -> str:
+        name, *asked = match[1].split()
+        found = json.loads((FILES / f"{name}.json").read_text())
+        body = tabulate_differences(found, asked[1:]) if asked else tabulate(found)
+        return f"<!-- table: {match[1]} -->\n{body}\n<!-- end -->"
+
+    return re.sub(r"<!-- table: ([^>]*?) -->\n.*?<!-- end -->", table, text, flags=re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", nargs="?", choices=["add"])
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("run", nargs="?")
+    parser.add_argument("--baseline", help="what the others are compared to")
+    options = parser.parse_args()
+    if options.action == "add":
+        add(options.name, Run.open(options.run).judged_by(baseline=options.baseline))
+    PAGE.write_text(fill(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main()
