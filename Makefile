@@ -47,6 +47,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.page
 	$(BIN)/python -m benchmarks.contract
 	$(BIN)/python -m benchmarks.faults
+	$(BIN)/python -m benchmarks.export
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -280,8 +280,9 @@ def kill_and_resume(n_kills: int, folder: Path, ranker: str, seed: int = 0, roun
             else:
                 found["crashes"] += run.returncode != 0
                 if run.returncode != 0:
-                    print(said)
-                    shutil.rmtree(out.with_name("killed.checkpoint"), ignore_errors=True)
+                    checkpoint = out.with_name("killed.checkpoint")
+                    print(said, [file.name for file in checkpoint.glob("*")])
+                    shutil.rmtree(checkpoint, ignore_errors=True)
         if out.exists():  # reported as saved, or killed just after: it has to be whole
             found["finished runs"] += 1
             found["other bits"] += fingerprint(out) != expected

@@ -31,12 +31,12 @@ from tierank import (
     cli,
     verify,
 )
-from tierank.export import NAN, NONE, ZERO, Model, QueryCopies, Trees, write_model
+from tierank.export import NAN, NONE, ZERO, Layer, Model, Network, QueryCopies, Trees, write_model
 from tierank.export import c as c_target
 from tierank.export.portable import floor_float32
 from tierank.export.proof import generate_rows
 from tierank.export.solr import _Scaled
-from tierank.transforms import add_query_copies
+from tierank.transforms import TRANSFORMS, Unchanged, add_query_copies
 
 ROOT = Path(__file__).parent.parent
 ENGINES = ("elasticsearch", "opensearch", "solr", "vespa")
@@ -345,6 +345,34 @@ def test_trees_of_single_leaves(tmp_path):
         constant = TARGETS[target].constant(ranker._model())
         found = TARGETS[target].open(tmp_path / target)(rows.features, rows.offsets) - constant
         np.testing.assert_allclose(found, ranker.predict(rows), atol=1e-6)
+
+
+def test_documents_that_overflow_in_c_leave_others_alone(tmp_path):
+    """Layers take four inputs at a time: what stands behind the last one must not be what an earlier document left."""
+    ones = [Layer(np.full(shape, 5, np.float32), np.zeros(shape[0], np.float32), "relu") for shape in ((4, 2), (4, 4))]
+    last = Layer(np.ones((1, 4), np.float32), np.zeros(1, np.float32), "identity")
+    rows = np.full((8, 2), 3e38, np.float32)
+    rows[4:] = np.arange(8).reshape(4, 2)
+    network = Network(Unchanged().fit(rows), False, (*ones, last))
+    write_model(Model(network, 2, None, False), tmp_path / "m", "c")
+    found = TARGETS["c"].open(tmp_path / "m")(rows, np.array([0, 8]))
+    assert found.tolist() == [math.inf] * 4 + (rows[4:].sum(axis=1) * 5 * 4 * 5 * 4).tolist()
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_in_c(name, gaps, tmp_path):
+    """The transformed feature itself, as the score of a network that hands it through: the bits of tierank's."""
+    data = gaps.with_features(np.ascontiguousarray(gaps.features[:, 2:3]), None)
+    data.features[:4, 0] = [1e-40, -3e38, 3e38, -0.7]
+    transform = TRANSFORMS[name]().fit(data)
+    through = Layer(np.ones((1, 1), np.float32), np.zeros(1, np.float32), "identity")
+    write_model(Model(Network(transform, transform.needs_queries, (through,)), 1, None, True), tmp_path / "m", "c")
+    found = TARGETS["c"].open(tmp_path / "m")(data.features, data.offsets)
+    expected = transform.apply(data.features, data.offsets)[:, 0]
+    if name == "query_log1p":  # sums over the query in another order
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+    else:
+        np.testing.assert_array_equal(found, expected)
 
 
 def test_c_program_reads_text(fitted, tmp_path):

@@ -18,7 +18,7 @@ import torch
 import tierank
 from benchmarks import faults, limits
 from tierank import TRANSFORMS, DataError, NetworkRanker, ParameterError, RankingDataset, UMart, URank
-from tierank.files import replacing
+from tierank.files import remove_folder, replacing
 from tierank.rankers.tree_text import check_trees
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -160,6 +160,18 @@ def test_a_folder_changes_places_in_one_step(tmp_path, monkeypatch):
         with pytest.raises(FileNotFoundError, match="nowhere"), replacing(tmp_path / "folder") as fresh:
             (fresh / "nowhere" / "content").write_text("x")
         assert (tmp_path / "folder" / "content").read_text() == "2"
+
+
+def test_a_folder_that_is_removed_is_gone_at_once(tmp_path, monkeypatch):
+    """A kill while its files go one by one leaves no part of it under its name."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "content").write_text("x")
+    monkeypatch.setattr("tierank.files.shutil.rmtree", lambda *_, **__: pytest.fail("killed here"))
+    with pytest.raises(pytest.fail.Exception, match="killed here"):
+        remove_folder(tmp_path / "folder")
+    assert not (tmp_path / "folder").exists()
+    monkeypatch.undo()
+    remove_folder(tmp_path / "folder")  # nothing there is nothing to do
 
 
 def test_ctrl_c_leaves_at_once(tmp_path):

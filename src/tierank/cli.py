@@ -294,18 +294,18 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    import shutil
+    from tierank.files import remove_folder
 
     settings = _settings_file(options.settings, options.ranker) if options.settings else {}
     ranker = _ranker(options.ranker, settings | _settings(options.set))
     checkpoint = options.out.with_name(options.out.name + ".checkpoint")
-    if checkpoint.exists() and not options.resume:
-        shutil.rmtree(checkpoint)
+    if not options.resume:
+        remove_folder(checkpoint)
     train = _read(options)
     valid = None if options.valid is None else _read(options, options.valid, _width(train))
     ranker.fit(train, valid=valid, checkpoint=checkpoint, progress=True)
     ranker.save(options.out)
-    shutil.rmtree(checkpoint, ignore_errors=True)
+    remove_folder(checkpoint)
     best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
     _say(f"wrote {options.out}{best}")
 

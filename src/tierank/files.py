@@ -32,6 +32,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         _remove(fresh)
 
 
+def remove_folder(path: str | os.PathLike[str]) -> None:
+    """Remove a folder, if it is there, so that nobody ever finds a part of it."""
+    target = Path(path)
+    if target.exists():
+        _step_aside(target)
+
+
 def _replace_folder(fresh: Path, target: Path) -> None:
     """Put a folder in the place of another one, in one step; what stood there is left under the name of the new one."""
     for _ in range(_TRIES):

@@ -22,6 +22,7 @@ from tierank.evaluation import Comparison
 from tierank.experiments.folds import Fold, Folds, TestOnly, folds_of
 from tierank.experiments.runs import METRICS, Run
 from tierank.experiments.tuning import tune
+from tierank.files import remove_folder
 from tierank.kernels import n_threads
 from tierank.metrics import Rule, as_rule, default_metrics
 from tierank.progress import Progress
@@ -220,8 +221,8 @@ class Worker:
             "cpu_seconds": seconds,
         }
         self.run.write_piece(piece.system, piece.fold, piece.seed, test.arrange(scores), about, ranker)
-        for leftover in (checkpoint, study):
-            _remove(leftover)
+        remove_folder(checkpoint)
+        study.unlink(missing_ok=True)
         best = " ".join(f"{name} {value:.4f}" for name, value in ranker.best_.items())
         return f"{piece.system}, fold {piece.fold + 1}, seed {piece.seed}: {best} on validation data"
 
@@ -356,10 +357,3 @@ def _as_scores(values: Any, test: RankingDataset) -> Any:
     from tierank.metrics import as_scores
 
     return test.arrange(as_scores(values, test.n_documents))
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -267,7 +267,7 @@ class Run:
         return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
 
     def cpu_seconds(self, system: str) -> float:
-        """The mean processor time of a piece; NaN where only scores were given."""
+        """The mean processor time of a piece, since its last start where it was resumed; NaN for given scores."""
         found = [
             self.piece(system, fold, seed).get("cpu_seconds", float("nan"))
             for seed in self.seeds_of(system)

@@ -78,12 +78,10 @@ class _Writer:
             width += columns
         return ENTRY.format(scorer=scorer, calls=calls, width=width)
 
-    def rows(self, key: Any, name: str, columns: int) -> str:
-        """Where the rows are that a function makes; it is called once for each key."""
-        if key not in self.made:
-            self.made[key] = name, columns
+    def rows(self, key: Any) -> str:
+        """Where the rows of a block are."""
         before = list(self.made.values())[: list(self.made).index(key)]
-        return f"made + {sum(width for _, width in before)} * n"
+        return f"made + {sum(columns for _, columns in before)} * n"
 
     def scorer(self, scorer: Scorer) -> str:
         """The function of a scorer."""
@@ -91,7 +89,8 @@ class _Writer:
             return self.trees(scorer, "features", self.n_features)
         if isinstance(scorer, QueryCopies):
             width = QueryCopies.COPIES * self.n_features
-            return self.trees(scorer.trees, self.rows(QueryCopies, "copy_in_query", width), width)
+            self.made[QueryCopies] = "copy_in_query", width
+            return self.trees(scorer.trees, self.rows(QueryCopies), width)
         if isinstance(scorer, Network):
             return self.network(scorer)
         if isinstance(scorer, Sum):
@@ -179,8 +178,8 @@ class _Writer:
             statements = self.transform(network.transform, network.per_query)
             name = f"transform_{next(self.numbers)}"
             self.parts.append(TRANSFORM.format(name=name, statements=statements))
-            return self.rows(key, name, self.n_features)
-        return self.rows(key, *self.made[key])
+            self.made[key] = name, self.n_features
+        return self.rows(key)
 
     def transform(self, transform: Transform, per_query: bool) -> str:
         """The statements that fill ``rows`` with the transformed features."""

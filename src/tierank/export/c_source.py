@@ -163,8 +163,24 @@ static void copy_features(const float *features, size_t n, float *rows) {
 }
 """,
     "take_logs": """\
+/* ln(1 + value) for value >= 0, as tierank takes it: 1 + value = 2^e m, and ln m = 2 artanh((m - 1) / (m + 1)). It is
+ * arithmetic alone, which compilers do for many numbers at once. */
+static double log_above_one(double value) {
+  double sum = 1 + value, m;
+  uint64_t bits;
+  memcpy(&bits, &sum, sizeof bits);
+  int64_t e = (int64_t)((bits - UINT64_C(0x3FE6A09E667F3BCD)) >> 52);
+  bits -= (uint64_t)e << 52;
+  memcpy(&m, &bits, sizeof m);
+  double above_one = e == 0 ? value : m - 1, s = above_one / (above_one + 2), q = s * s;
+  double series = 1.0 / 3 + q * (1.0 / 5 + q * (1.0 / 7 + q * (1.0 / 9 + q * (1.0 / 11 + q / 13))));
+  return (double)e * 0.6931471805599453 + 2 * (s + s * q * series);
+}
 static void take_logs(const float *features, size_t n, float *rows) {
-  for (size_t i = 0; i < n * N_FEATURES; i++) rows[i] = (float)copysign(log1p(fabs((double)features[i])), features[i]);
+  for (size_t i = 0; i < n * N_FEATURES; i++) {
+    float x = features[i], size = (float)log_above_one(fabs((double)x)), signed_size = x >= 0 ? size : -size;
+    rows[i] = x == x ? signed_size : x;
+  }
 }
 """,
     "rescale(": """\

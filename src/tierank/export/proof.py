@@ -22,6 +22,8 @@ TOLERANCE = 1e-5
 TIE = 2.0**-20
 # How many rows are generated at most, and how many stand in a query.
 _ROWS, _LENGTH = 30_000, 50
+# Columns and values in them.
+_Places = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
 class Exportable(Protocol):
@@ -114,24 +116,19 @@ def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: in
     ``bounded``: whether huge numbers are kept within limits by every transform, so that they may be asked for.
     """
     rng = np.random.default_rng(seed)
-    splits = [_splits(part) for part in walk(model.scorer) if isinstance(part, (Trees, QueryCopies))]
-    columns, thresholds = _joined(splits)
-    bounded &= not any(isinstance(p, Network) and isinstance(p.transform, Unchanged) for p in walk(model.scorer))
-    own = columns < data.n_features
-    places = [_beside(columns[own], thresholds[own]), _at_extremes(data, bounded), _at_missing(model)]
-    features, values = _joined(places)
-    chosen = rng.permutation(len(features))[:_ROWS]
-    rows = _sampled(model, data, len(chosen), rng)
-    rows[np.arange(len(chosen)), features[chosen]] = values[chosen]
-    in_range = (columns >= data.n_features) & (columns < 2 * data.n_features)
+    parts = list(walk(model.scorer))
+    bounded &= not any(isinstance(part, Network) and isinstance(part.transform, Unchanged) for part in parts)
+    columns, thresholds = _joined([_splits(part) for part in parts if isinstance(part, (Trees, QueryCopies))])
+    own, in_range = (columns // data.n_features == copy for copy in (0, 1))
+    at_thresholds = _beside(columns[own], thresholds[own])
+    rows = _one_changed(model, data, _joined([at_thresholds, _at_extremes(data, bounded), _at_missing(model)]), rng)
     lists = _through_ranges(*_beside(columns[in_range] - data.n_features, thresholds[in_range]), rng)
-    blocks = [rows, *(_with_column(_sampled(model, data, len(v), rng), f, v) for f, v in lists)]
-    ends = np.cumsum([0, *([_LENGTH] * (len(rows) // _LENGTH)), len(rows) % _LENGTH, *(len(v) for _, v in lists)])
-    offsets = np.unique(ends)
-    return RankingDataset.from_parts(np.concatenate(blocks), None, offsets, np.arange(len(offsets) - 1))
-
-
-_Places = tuple[NDArray[np.int64], NDArray[np.float32]]
+    blocks = [rows[first : first + _LENGTH] for first in range(0, len(rows), _LENGTH)]
+    for feature, values in lists:
+        blocks.append(_sampled(model, data, len(values), rng))
+        blocks[-1][:, feature] = values
+    offsets = np.cumsum([0, *map(len, blocks)])
+    return RankingDataset.from_parts(np.concatenate(blocks), None, offsets, np.arange(len(blocks)))
 
 
 def _joined(places: list[_Places]) -> _Places:
@@ -176,12 +173,16 @@ def _sampled(model: Model, data: RankingDataset, n: int, rng: np.random.Generato
     return np.where(np.isnan(rows) & ~model.seen_missing(), np.float32(0), rows)
 
 
-def _with_column(rows: NDArray[np.float32], feature: int, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    rows[:, feature] = values
+def _one_changed(model: Model, data: RankingDataset, places: _Places, rng: np.random.Generator) -> NDArray[np.float32]:
+    """A document for each place, with its value there."""
+    features, values = places
+    chosen = rng.permutation(len(features))[:_ROWS]
+    rows = _sampled(model, data, len(chosen), rng)
+    rows[np.arange(len(chosen)), features[chosen]] = values[chosen]
     return rows
 
 
-def _at_extremes(data: RankingDataset, bounded: bool) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def _at_extremes(data: RankingDataset, bounded: bool) -> _Places:
     largest, tiny = np.finfo(np.float32).max, np.finfo(np.float32).smallest_subnormal
     small = np.array([0.0, -0.0, tiny, -tiny, 1e-35, -1e-35], np.float32)
     columns = np.arange(data.n_features)
@@ -195,6 +196,6 @@ def _at_extremes(data: RankingDataset, bounded: bool) -> tuple[NDArray[np.int64]
     return np.repeat(columns, values.shape[1]), values.ravel()
 
 
-def _at_missing(model: Model) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+def _at_missing(model: Model) -> _Places:
     features = np.repeat(np.flatnonzero(model.seen_missing()), 20)
     return features, np.full(len(features), np.nan, np.float32)

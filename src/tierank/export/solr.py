@@ -31,6 +31,8 @@ _ACTIVATIONS = {
     "tanh": "tanh",
 }
 _TRANSFORMS = "'standard' or 'none'"
+# Documents that are scored at a time here: what they need stays in the cache.
+_BLOCK = 256
 _PACKAGE = "org.apache.solr.ltr"
 
 
@@ -281,6 +283,10 @@ def _network_scores(body: dict[str, Any]) -> Any:
     ]
 
     def score(values: NDArray[np.float32]) -> NDArray[np.float32]:
+        blocks = np.split(values, range(_BLOCK, len(values), _BLOCK))
+        return np.concatenate([score_block(block) for block in blocks])
+
+    def score_block(values: NDArray[np.float32]) -> NDArray[np.float32]:
         for matrix, bias, activation in layers:
             outputs = np.repeat(bias[None], len(values), axis=0)
             for column in range(matrix.shape[1]):  # one product after the other, each rounded, as Solr does

@@ -135,10 +135,10 @@ def tabulate_run(run: Run, title: str | None = None) -> Table:
         *_notes(found),
     ]
     notes += [LEAKS] if run.about["protocol"] == "lightgbm" else []
-    paper_rows, paper_notes = paper_rows(run)
+    of_paper, doubts = paper_rows(run)
     columns = ["system", *run.metrics, "CPU s a run"]
     title = title or f"{run.about['data']['name']}: {f'{run.n_folds} folds' if run.n_folds > 1 else 'test queries'}"
-    return Table(title, columns, [*rows, *paper_rows], [*notes, *paper_notes], bold)
+    return Table(title, columns, [*rows, *of_paper], [*notes, *doubts], bold)
 
 
 def _run_cell(run: Run, system: str, metric: str) -> str:
