@@ -36,13 +36,14 @@ class Folds(ABC):
 class FolderFolds(Folds):
     """A folder with ``Fold1`` to ``Fold5``, or with the parts ``S1`` to ``S5``."""
 
+    name: str
     folder: str
     options: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        """The name of the folder."""
-        return Path(self.folder).resolve().name
+    @classmethod
+    def of(cls, folder: str, options: dict[str, Any]) -> FolderFolds:
+        """The folds of a folder, which gives them its name."""
+        return cls(Path(folder).resolve().name, folder, options)
 
     def read(self, fold: int) -> Fold:
         """Training, validation and test data."""
@@ -77,11 +78,7 @@ class GivenFolds(Folds):
 
     name: str
     files: tuple[tuple[str, str, str], ...]
-
-    @property
-    def n_folds(self) -> int:  # type: ignore[override]
-        """How many were given."""
-        return len(self.files)
+    n_folds: int
 
     def read(self, fold: int) -> Fold:
         """Training, validation and test data."""
@@ -114,7 +111,7 @@ def folds_of(data: Any, scratch: Path, *, seed: int = 0, **options: Any) -> Fold
     if isinstance(data, (str, os.PathLike)):
         path = Path(data)
         if is_folder_of_folds(path):
-            return FolderFolds(str(path), options)
+            return FolderFolds.of(str(path), options)
         source = {"file": str(path.resolve()), "options": options}
         return _cut(read(path, **options), path.name, scratch, seed, source)
     return _keep(data, scratch)
@@ -123,12 +120,16 @@ def folds_of(data: Any, scratch: Path, *, seed: int = 0, **options: Any) -> Fold
 def found_folds(source: dict[str, Any], scratch: Path) -> Folds | None:
     """The folds that ``folds_of`` gave before, by what they said of themselves and what is in ``scratch``."""
     if "folder" in source:
-        return FolderFolds(source["folder"], source["options"])
+        return FolderFolds.of(source["folder"], source["options"])
     parts = sorted(scratch.glob("part*.tierank"))
     if parts:
         return PartFolds("data", tuple(map(str, parts)), source)
     n_folds = len(list(scratch.glob("fold*-train.tierank")))
-    return GivenFolds("data", tuple(_names(scratch, fold) for fold in range(n_folds))) if n_folds else None
+    return _given(scratch, n_folds) if n_folds else None
+
+
+def _given(scratch: Path, n_folds: int) -> GivenFolds:
+    return GivenFolds("data", tuple(_names(scratch, fold) for fold in range(n_folds)), n_folds)
 
 
 def _names(scratch: Path, fold: int) -> tuple[str, str, str]:
@@ -157,7 +158,7 @@ def _keep(folds: Sequence[Any], scratch: Path) -> GivenFolds:
             _write(part, Path(file))
     if not folds:
         raise ParameterError("data: expected at least one fold, got none")
-    return GivenFolds("data", tuple(_names(scratch, fold) for fold in range(len(folds))))
+    return _given(scratch, len(folds))
 
 
 def _write(data: RankingDataset, file: Path) -> None:

@@ -17,7 +17,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
 from tierank.rankers.base import make_judge
-from tierank.settings import as_whole
+from tierank.settings import as_choice, as_whole
 
 if TYPE_CHECKING:
     import optuna
@@ -128,9 +128,7 @@ def tune(
     >>> len(found.trials), sorted(found.settings)[:2]
     (3, ['feature_fraction', 'lambda_l2'])
     """
-    start: Ranker = RANKERS[ranker]() if isinstance(ranker, str) and ranker in RANKERS else ranker  # type: ignore[assignment]
-    if not isinstance(start, Ranker):
-        raise ParameterError.unknown("ranker", ranker, RANKERS)
+    start = ranker if isinstance(ranker, Ranker) else RANKERS[as_choice("ranker", ranker, RANKERS)]()
     as_whole("trials", trials)
     search = _Search(start, train, valid, _space_of(start) if space is None else space)
     found = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
