@@ -26,7 +26,7 @@ demo: $(READY)
 	$(BIN)/tierank demo
 
 test: $(READY)
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadfile
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -48,6 +48,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.contract
 	$(BIN)/python -m benchmarks.faults
 	$(BIN)/python -m benchmarks.export
+	$(BIN)/python -m benchmarks.scale
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

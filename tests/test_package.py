@@ -22,6 +22,7 @@ LAYERS = [
     "dataset",
     "estimators",
     "readers",
+    "team",
     "synth",
     "transforms",
     "metrics",
@@ -30,6 +31,7 @@ LAYERS = [
     "objectives",
     "export",
     "rankers",
+    "distributed",
     "description",
     "evaluation",
     "validation",
@@ -40,7 +42,7 @@ LAYERS = [
 ]
 HOMES = {
     "numba": {"kernels"},
-    "torch": {"losses", "networks", "rankers", "objectives", "explain"},
+    "torch": {"losses", "networks", "rankers", "objectives", "explain", "distributed"},
     "lightgbm": {"rankers", "explain"},
 }
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tierank.errors import DataError as DataError
     from tierank.errors import NotFittedError as NotFittedError
     from tierank.errors import ParameterError as ParameterError
+    from tierank.errors import TeamError as TeamError
     from tierank.errors import TierankError as TierankError
     from tierank.evaluation import Comparison as Comparison
     from tierank.evaluation import Evaluation as Evaluation
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from tierank.report.page import write_report as write_report
     from tierank.report.profile import write_profile as write_profile
     from tierank.synth import make_ranking as make_ranking
+    from tierank.team import Team as Team
     from tierank.transforms import TRANSFORMS as TRANSFORMS
     from tierank.validation import QueryKFold as QueryKFold
     from tierank.validation import scorer as scorer
@@ -106,6 +108,8 @@ _HOMES = {
     "QueryKFold": "validation",
     "RankingDataset": "dataset",
     "Rule": "metrics",
+    "Team": "team",
+    "TeamError": "errors",
     "TierankError": "errors",
     "TreeRanker": "rankers",
     "UMart": "rankers",
@@ -142,6 +146,8 @@ __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "distributed":  # a module that users call by its name: tierank.distributed.fit
+        return import_module("tierank.distributed")
     if name not in _HOMES:
         raise AttributeError(f"module 'tierank' has no attribute {name!r}")
     return getattr(import_module(f"tierank.{_HOMES[name]}"), name)

@@ -1,6 +1,7 @@
 """The command line: parse, call, print.
 
-Exit 0: done. Exit 2: the caller can fix it, and one line on standard error says how. Anything else is our bug.
+Exit 0: done. Exit 2: the caller can fix it, and one line on standard error says how. Exit 3: one of several processes
+that was left alone by the others. Anything else is our bug.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tierank import __version__
-from tierank.errors import ParameterError, TierankError
+from tierank.errors import ParameterError, TeamError, TierankError
 from tierank.files import replacing
 
 # Everything else is imported by the command that needs it, so that help answers at once.
@@ -24,13 +25,16 @@ if TYPE_CHECKING:
     from tierank.experiments import Run
     from tierank.rankers import Ranker
     from tierank.report import Table
+    from tierank.team import Team
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning slow shared machines down
     try:
-        options = _parser().parse_args(argv)
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        options = _parser().parse_args(arguments)
+        options.arguments = arguments
         options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -40,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (TierankError, OSError) as error:
         print(f"tierank: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return 3 if isinstance(error, TeamError) else 2
     return 0
 
 
@@ -79,6 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     train.add_argument("--settings", type=Path, metavar="F", help="a JSON file of settings, such as tune writes")
     train.add_argument("--resume", action="store_true", help="go on from MODEL.checkpoint, where a run was interrupted")
+    train.add_argument(
+        "--ranks", type=int, default=1, metavar="N", help="train in N processes of this machine (torchrun: of several)"
+    )
+    train.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="seconds that processes wait for each other"
+    )
     _add_reading(train)
     train.set_defaults(run=_train)
 
@@ -294,40 +304,74 @@ def _describe(options: argparse.Namespace) -> None:
 
 
 def _train(options: argparse.Namespace) -> None:
-    from tierank.files import remove_folder
-
     settings = _settings_file(options.settings, options.ranker) if options.settings else {}
     ranker = _ranker(options.ranker, settings | _settings(options.set))
-    checkpoint = options.out.with_name(options.out.name + ".checkpoint")
-    if not options.resume:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # one of several: of --ranks, or of torchrun
+        from tierank.distributed import join
+
+        with join(timeout=options.timeout) as team:
+            _train_in(team, ranker, options)
+    elif options.ranks == 1:
+        from tierank.team import Team
+
+        _train_in(Team(), ranker, options)
+    else:
+        _launch(options)
+
+
+def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
+    """Train as one of a team, the first of which writes and speaks."""
+    from tierank.files import remove_folder
+
+    checkpoint = _checkpoint(options)
+    if team.is_first and not options.resume:
         remove_folder(checkpoint)
-    train = _read(options)
-    valid = None if options.valid is None else _read(options, options.valid, _width(train))
-    ranker.fit(train, valid=valid, checkpoint=checkpoint, progress=True)
+    for turn in range(2):  # who is first on its machine reads first, and leaves a binary form for the others
+        if turn == int(os.environ.get("LOCAL_RANK", "0") != "0"):
+            train = _read(options)
+            valid = None if options.valid is None else _read(options, options.valid, _width(train))
+        team.gather(None)
+    ranker.fit(train, valid=valid, checkpoint=checkpoint, progress=True, team=team)
+    if not team.is_first:
+        return
     ranker.save(options.out)
     remove_folder(checkpoint)
     best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
-    _say(f"wrote {options.out}{best}")
+    _say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
+
+
+def _launch(options: argparse.Namespace) -> None:
+    """Train in several processes of this machine."""
+    from tierank.distributed.launch import launch
+    from tierank.settings import as_whole
+
+    as_whole("ranks", options.ranks)
+    try:
+        launch(options.arguments, options.ranks)
+    except TeamError as error:
+        kept = _checkpoint(options)
+        advice = f"{kept} keeps what was learned: --resume goes on from it, with any --ranks" if kept.exists() else ""
+        raise ParameterError("; ".join(filter(None, (str(error), advice)))) from None
+
+
+def _checkpoint(options: argparse.Namespace) -> Path:
+    out: Path = options.out
+    return out.with_name(out.name + ".checkpoint")
 
 
 def _predict(options: argparse.Namespace) -> None:
     from tierank.rankers import load
+    from tierank.readers.scores import rank_lines, score_lines
 
     ranker = load(options.model)
     n_features = None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_
     data = _read(options, n_features=n_features)
-    if options.k is None:
-        lines = [f"{score!r}" for score in ranker.predict(data).tolist()]
-    else:
-        ranked = ranker.rank(data, k=options.k)
-        columns = [column.tolist() for column in ranked]
-        lines = ["query\trank\trow\tscore", *("\t".join(map(str, row)) for row in zip(*columns, strict=True))]
-    text = "".join(f"{line}\n" for line in lines)
+    lines = score_lines(ranker.predict(data)) if options.k is None else rank_lines(ranker.rank(data, k=options.k))
     if options.out is None:
-        sys.stdout.write(text)
+        sys.stdout.writelines(lines)
     else:
-        with replacing(options.out) as fresh:
-            fresh.write_text(text)
+        with replacing(options.out) as fresh, fresh.open("w") as file:
+            file.writelines(lines)
 
 
 def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
@@ -527,16 +571,16 @@ def _explain(options: argparse.Namespace) -> None:
 
 
 def _convert(options: argparse.Namespace) -> None:
-    from tierank.readers import read_scores, write, write_run
+    from tierank.readers import convert, read_scores, write_run
 
     is_run = options.out.suffix == ".run"
     if is_run != (options.scores is not None):
         raise ParameterError("expected --scores with an OUT that ends in .run, and only with it")
-    data = _read(options)
     if is_run:
+        data = _read(options)
         write_run(options.out, data, read_scores(options.scores, data))
     else:
-        write(data, options.out)
+        data = convert(options.data, options.out, **_reading(options))
     _say(f"wrote {options.out}: {data}")
 
 

@@ -4,7 +4,8 @@
     ├── DataError        the data cannot be used as they are     (also a ValueError)
     │   └── DataTypeError    nor could anything make numbers of it   (also a TypeError)
     ├── NotFittedError   a ranker was asked before it was fitted
-    └── ParameterError   a name or a setting cannot be used      (also a ValueError)
+    ├── ParameterError   a name or a setting cannot be used      (also a ValueError)
+    └── TeamError        a process of several that train together was lost
 
 Every message says where, what was expected, what came, and what to do. The command line prints the
 message alone and exits with 2.
@@ -48,3 +49,21 @@ class ParameterError(TierankError, ValueError):
         hint = f"did you mean {near[0]!r}? " if near else ""
         some = f"{', '.join(known[:_LISTED])}{', ...' if len(known) > _LISTED else ''}"
         return cls(f"unknown {kind} {name!r}: {hint}Known: {some}")
+
+
+class TeamError(TierankError):
+    """A process, of several that train one model together, that ended or does not answer."""
+
+    @classmethod
+    def lost(cls, number: int, size: int, error: Exception) -> "TeamError":
+        """The error of a process that another one left alone.
+
+        >>> print(TeamError.lost(0, 2, OSError("Connection closed by peer")))
+        process 0 of 2: expected an answer of the others, got: Connection closed by peer; one of them has ended, or its
+        machine is gone: train again with the same checkpoint to go on
+        """
+        what = (str(error) or type(error).__name__).splitlines()[0]
+        return cls(
+            f"process {number} of {size}: expected an answer of the others, got: {what}; one of them has ended, or its"
+            " machine is gone: train again with the same checkpoint to go on"
+        )

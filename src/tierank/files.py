@@ -2,16 +2,20 @@
 
 import ctypes
 import errno
+import glob
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import IO
 
 # Of Linux: names are relative to the folder of the process, and change places.
 _HERE, _SWAP = -100, 2
 _TRIES = 100
+_BLOCK = 1 << 20
 
 
 @contextmanager
@@ -21,7 +25,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     An error inside the block leaves ``path`` as it was. Readers see the old content or the new, never a part.
     """
     target = Path(path)
-    fresh = target.with_name(f".{target.name}.{os.getpid()}.new")
+    fresh = target.with_name(f".{target.name}.{threading.get_native_id()}.new")
     try:
         yield fresh
         if fresh.is_dir():
@@ -30,6 +34,37 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             fresh.replace(target)
     finally:
         _remove(fresh)
+
+
+@contextmanager
+def building(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A new folder to fill, which takes the place of ``path`` as in ``replacing``.
+
+    What a killed process left of such a folder is removed first: it can be as large as the whole.
+    """
+    target = Path(path)
+    _sweep(target)
+    with ExitStack() as until_in_place, replacing(target) as fresh:
+        fresh.mkdir()
+        until_in_place.callback(_let_go, _hold(fresh))
+        yield fresh
+
+
+def reserve(file: IO[bytes], size: int) -> None:
+    """Lengthen a file by ``size`` zeros that have their room on disk; an OSError where there is none.
+
+    Whoever writes to a map of a file learns in no other way that the disk is full: the system ends the process.
+    """
+    file.flush()
+    start = file.seek(0, os.SEEK_END)
+    if size > shutil.disk_usage(file.fileno()).free:  # to find out by trying would fill the disk, for others too
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), start, size)
+        return
+    for place in range(0, size, _BLOCK):
+        file.write(bytes(min(_BLOCK, size - place)))
+    file.flush()
 
 
 def remove_folder(path: str | os.PathLike[str]) -> None:
@@ -62,9 +97,39 @@ def _exchange(fresh: Path, target: Path) -> bool:
 
 
 def _step_aside(target: Path) -> None:
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    old = target.with_name(f".{target.name}.{threading.get_native_id()}.old")
     target.rename(old)
     _remove(old)
+
+
+def _sweep(target: Path) -> None:
+    """Remove folders that nobody fills any more."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*.new"):
+        held = _hold(left) if left.is_dir() else None
+        if held is not None:
+            _remove(left)
+            _let_go(held)
+
+
+def _hold(folder: Path) -> int | None:
+    """Hold a folder until ``_let_go`` or the end of this process; None where another holds it, or none can be held."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    opened = None
+    try:
+        opened = os.open(folder, os.O_RDONLY)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        _let_go(opened)
+        return None
+    return opened
+
+
+def _let_go(held: int | None) -> None:
+    if held is not None:
+        os.close(held)
 
 
 def _remove(path: Path) -> None:

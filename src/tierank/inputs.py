@@ -1,22 +1,125 @@
-"""What callers hand in -> checked arrays, or an error that says what to do."""
+"""What callers hand in -> checked arrays, or an error that says what to do. Matrices that may outgrow memory."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError, DataTypeError, ParameterError
+from tierank.files import reserve
 
 # Rows looked at in one go when a whole matrix is walked through: keeps temporary arrays small.
 _CHUNK = 1 << 14
 
+# Maps below this size stay in memory once they were looked at: to map their pages again costs time for nothing.
+_LARGE = 1 << 30
 
-def chunks(matrix: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
-    """The rows of a matrix, some thousands at a time."""
-    return (matrix[start : start + _CHUNK] for start in range(0, len(matrix), _CHUNK))
+# Gives a matrix of zeros, of so many rows and columns, to be filled: says where the features shall lie.
+Room = Callable[[int, int], NDArray[np.float32]]
+
+
+def chunks(matrix: NDArray[np.float32], n_rows: int = _CHUNK) -> Iterator[NDArray[np.float32]]:
+    """The rows of a matrix, some thousands at a time; those of a large map leave memory after their turn."""
+    for start in range(0, len(matrix), n_rows):
+        chunk = matrix[start : start + n_rows]
+        yield chunk
+        forget(chunk)
+
+
+def rows_in(matrix: NDArray[Any], n_bytes: int) -> int:
+    """How many rows of a matrix take about so many bytes: at least one."""
+    return max(1, int(n_bytes // max(1, matrix.itemsize * matrix.shape[1])))
+
+
+def forget(matrix: NDArray[Any]) -> None:
+    """Let the pages under a mapped array (or a view of some of its rows) leave the memory of this process.
+
+    Nothing is lost: what was written stays in the file, and what is looked at again is mapped again. Arrays in memory,
+    maps below 1 GB and private copies of a file are left alone.
+    """
+    mapped = _map_under(matrix)
+    if mapped is None or len(mapped) < _LARGE or not matrix.size or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    first, last = np.lib.array_utils.byte_bounds(matrix)
+    origin = np.lib.array_utils.byte_bounds(np.frombuffer(mapped, np.uint8))[0]
+    start = (first - origin) // mmap.PAGESIZE * mmap.PAGESIZE
+    with suppress(OSError):  # pages that are locked in memory
+        mapped.madvise(mmap.MADV_DONTNEED, start, last - origin - start)
+
+
+def _map_under(matrix: NDArray[Any]) -> mmap.mmap | None:
+    """The map of a file that an array lies in; None where there is none, or where it holds what the file does not."""
+    base: Any = matrix
+    is_shared = False
+    while isinstance(base, np.ndarray):
+        is_shared = getattr(base, "mode", None) in ("r", "r+", "w+")  # not "c", a copy
+        base = base.base
+    if isinstance(base, memoryview):
+        base, is_shared = base.obj, base.readonly
+    return base if isinstance(base, mmap.mmap) and is_shared else None
+
+
+def in_memory(n: int, width: int) -> NDArray[np.float32]:
+    """A matrix of zeros in memory; an error where it can never fit."""
+    size, memory = n * width * 4, _memory()
+    if memory is not None and size > memory:
+        raise DataError(
+            f"{n} documents x {width} features need {size / 1e9:.1f} GB, this machine has {memory / 1e9:.1f} GB"
+        )
+    return np.zeros((n, width), np.float32)
+
+
+def in_file(file: Path, n: int, width: int) -> NDArray[np.float32]:
+    """A matrix of zeros that is a map of a new ``.npy`` file; an OSError where the disk has no room for it."""
+    file.unlink(missing_ok=True)
+    with file.open("w+b") as opened:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (n, width)}
+        np.lib.format.write_array_header_1_0(opened, header)
+        start = opened.tell()
+        reserve(opened, n * width * 4)
+        return np.asarray(np.memmap(opened, np.float32, "r+", start, (n, width)))
+
+
+def anywhere(n: int, width: int, beside: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """A matrix of zeros in memory; where it would take a quarter of that, in a file without a name.
+
+    The file lies in the folder of the map ``beside``, or else in the folder for temporary files, and is gone with the
+    matrix.
+    """
+    memory = _memory()
+    if memory is None or n * width * 4 <= memory // 4:
+        return np.zeros((n, width), np.float32)
+    for folder in (_folder_of(beside), None):
+        with suppress(OSError), tempfile.TemporaryFile(dir=folder) as file:
+            reserve(file, n * width * 4)
+            return np.asarray(np.memmap(file, np.float32, "r+", shape=(n, width)))
+    return np.zeros((n, width), np.float32)
+
+
+def _folder_of(matrix: Any) -> Path | None:
+    """The folder of the file that an array is a map of."""
+    while isinstance(matrix, np.ndarray):
+        name = getattr(matrix, "filename", None)
+        if name is not None:
+            return Path(name).parent
+        matrix = matrix.base
+    return None
+
+
+def _memory() -> int | None:
+    """Bytes of memory that this machine has, where it tells."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def group_runs(
@@ -34,9 +137,19 @@ def group_runs(
     if len(seen) == len(codes):
         return run_ids, np.append(run_starts, n), None
     first_run = np.unique(codes, return_index=True)[1]
-    row_codes = np.repeat(codes, np.diff(np.append(run_starts, n)))
-    offsets = np.concatenate([[0], np.bincount(row_codes).cumsum()])
-    return run_ids[first_run], offsets, row_codes.argsort(kind="stable")
+    return group_codes(run_ids[first_run], np.repeat(codes, np.diff(np.append(run_starts, n))))
+
+
+def group_codes(
+    ids: NDArray[Any], codes: NDArray[np.integer[Any]]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
+    """Group rows by query, given the ids in order of first appearance and which of them each row has.
+
+    Returns as ``group_runs`` does.
+    """
+    offsets = np.concatenate([[0], np.bincount(codes).cumsum()])
+    is_grouped = bool((codes[1:] >= codes[:-1]).all())
+    return ids, offsets, None if is_grouped else codes.argsort(kind="stable")
 
 
 def is_table(value: Any) -> bool:
@@ -49,21 +162,31 @@ def column_names(table: Any) -> list[str]:
     return [str(name) for name in getattr(table, "column_names", None) or table.columns]
 
 
-def as_column(table: Any, name: str) -> NDArray[Any]:
-    """One column of a table as an array."""
-    names = column_names(table)
+def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[Any]:
+    """One column of a table as an array; ``names`` are those of the table, where they are known."""
+    names = column_names(table) if names is None else names
     if name not in names:
         raise DataError(str(ParameterError.unknown("column", name, names)))
-    column = table.column(name) if hasattr(table, "column_names") else table[table.columns[names.index(name)]]
+    is_arrow = hasattr(type(table), "column_names")
+    column = decoded(table.column(name)) if is_arrow else table[table.columns[names.index(name)]]
     return np.asarray(column.to_numpy())
+
+
+def decoded(column: Any) -> Any:
+    """An Arrow column with values in place of numbers of values, for which ``to_numpy`` gives a value where none is."""
+    return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column
 
 
 def table_matrix(table: Any, names: list[str], where: str = "") -> NDArray[np.float32]:
     """The named columns of a table as one matrix, filled column by column."""
     matrix = np.empty((len(table), len(names)), np.float32)
+    known = column_names(table)
     for k, name in enumerate(names):
+        values = as_numbers(as_column(table, name, known), f"{where}column {name!r}")
+        if values.dtype.kind in "iu":  # as where a value is missing, which makes floats of them: one way for all rows
+            values = values.astype(np.float64)
         with np.errstate(over="ignore"):
-            matrix[:, k] = as_numbers(as_column(table, name), f"{where}column {name!r}")
+            matrix[:, k] = values
     return matrix
 
 
@@ -128,14 +251,18 @@ def _check_matrix(matrix: NDArray[np.float32], given: NDArray[Any]) -> None:
             f" feature(s) (shape={matrix.shape}) while a minimum of 1 is required."
         )
     for k, chunk in enumerate(chunks(matrix)):
-        infinite = np.isinf(chunk)
-        if infinite.any():
-            row, column = (int(i) for i in np.argwhere(infinite)[0])
-            row += k * _CHUNK
-            raise DataError(
-                f"X: expected values that float32 can hold (NaN where missing), got {given[row, column]}"
-                f" in row {row}, column {column}; clip it, or take its logarithm"
-            )
+        check_finite(chunk, given[k * _CHUNK : (k + 1) * _CHUNK], k * _CHUNK)
+
+
+def check_finite(rows: NDArray[np.float32], given: NDArray[Any], first: int) -> None:
+    """An error if a value is infinite as float32; ``given`` is what it was before, ``first`` the number of row 0."""
+    infinite = np.isinf(rows)
+    if infinite.any():
+        row, column = (int(i) for i in np.argwhere(infinite)[0])
+        raise DataError(
+            f"X: expected values that float32 can hold (NaN where missing), got {given[row, column]}"
+            f" in row {first + row}, column {column}; clip it, or take its logarithm"
+        )
 
 
 def as_ratings(y: ArrayLike, n: int) -> NDArray[np.float64]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -12,6 +15,8 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
+from tierank.inputs import Room, forget, in_memory
+from tierank.readers.cache import SUFFIX, build_folder, writing
 from tierank.settings import as_number, as_whole
 
 Floats = NDArray[np.float32]
@@ -46,6 +51,7 @@ def make_ranking(
     noise: float = 1.0,
     missing: float = 0.0,
     seed: int = 0,
+    out: str | os.PathLike[str] | None = None,
 ) -> RankingDataset:
     """A generated data set; by default with the shape of MSLR-WEB: its columns, list lengths and ratings.
 
@@ -68,6 +74,8 @@ def make_ranking(
                      long tail (all the same where ``mean_length`` equals ``max_length``)
     ``noise``        of the ratings, as a multiple of what the features explain; 0 means none
     ``missing``      the share of the feature values that are NaN, at random
+    ``out``          a binary folder (``.tierank``) to build the same data set in, with features that are
+                     mapped: it may be larger than memory
     ===============  ==================================================================================
 
     Besides the float32 matrix, about 30 bytes per document and 20 MB (at 136 features) are used at the peak.
@@ -87,11 +95,32 @@ def make_ranking(
     as_number("missing", missing, 0, 1)
     shares = _checked_shares(rating_shares)
 
-    world, rng = _World(n_features), np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     holes = rng.spawn(1)[0]  # a stream of its own: the same documents, whatever is missing
     lengths = _draw_lengths(rng, n_queries, mean_length, max_length)
+    build = partial(_build, _World(n_features), rng, holes, lengths, noise, missing, shares)
+    if out is None:
+        return build(in_memory)
+    folder = Path(out)
+    if folder.suffix != SUFFIX:
+        raise ParameterError(f"out: expected the name of a folder that ends in {SUFFIX}, got {str(out)!r}")
+    with writing(folder):
+        return build_folder(folder, build)
+
+
+def _build(
+    world: _World,
+    rng: np.random.Generator,
+    holes: np.random.Generator,
+    lengths: NDArray[np.int64],
+    noise: float,
+    missing: float,
+    shares: NDArray[np.float64],
+    room: Room,
+) -> RankingDataset:
+    """Draw the documents block by block, and rate them."""
     offsets = np.concatenate([[0], lengths.cumsum()])
-    features = np.empty((offsets[-1], n_features), np.float32)
+    features = room(int(offsets[-1]), len(world.kinds))
     relevance = np.empty(offsets[-1], np.float32)
     for first, last in _blocks(offsets):
         rows = slice(offsets[first], offsets[last])
@@ -100,7 +129,8 @@ def make_ranking(
         features[rows] = world.show(z).T
         if missing:
             features[rows][holes.random(z.T.shape, np.float32) < missing] = np.nan
-    return RankingDataset.from_parts(features, _rate(relevance, shares), offsets, np.arange(1, n_queries + 1))
+        forget(features[rows])
+    return RankingDataset.from_parts(features, _rate(relevance, shares), offsets, np.arange(1, len(lengths) + 1))
 
 
 class _World:

@@ -25,13 +25,16 @@ compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 def n_threads(n_jobs: int | None) -> int:
     """How many threads to use: None and -1 mean one for each core that this process may run on.
 
+    The processes of a team on one machine share its cores: they are told by ``LOCAL_WORLD_SIZE``, as torchrun sets it.
     A process that was forked off has one: OpenMP's threads, torch's and LightGBM's, do not survive a fork, and waiting
     for them never ends.
     """
     if os.getpid() != _LOADED_IN:
         return 1
+    if n_jobs is not None and n_jobs > 0:
+        return n_jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if n_jobs is None or n_jobs < 1 else n_jobs
+    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
 def in_threads(work: Callable[..., T], parts: Iterable[tuple[Any, ...]], n_jobs: int | None = None) -> list[T]:

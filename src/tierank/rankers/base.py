@@ -8,6 +8,7 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -23,14 +24,17 @@ from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, as_target, write_model
 from tierank.files import replacing
-from tierank.inputs import as_names, chunks
+from tierank.inputs import as_names, chunks, forget, rows_in
 from tierank.kernels import content, in_threads, n_threads
 from tierank.metrics import Judge, Rule, as_rule
 from tierank.settings import as_limit
+from tierank.team import Team
 
 MODEL_FORMAT = 1
 # A description of a model is some kilobytes; a larger one is no description.
 _LARGEST_DESCRIPTION = 64 << 20
+# Bytes of features after which what was read of a mapped matrix is let go.
+_KEPT_BYTES = 1 << 27
 # What reading something that is not what it says it is can end in.
 _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
@@ -42,6 +46,19 @@ class Ranked(NamedTuple):
     rank: NDArray[np.int64]
     row: NDArray[np.int64]
     score: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a call of ``fit`` has beside data and settings."""
+
+    checkpoint: Path | None = None
+    progress: bool = False
+    team: Team = Team()  # noqa: RUF009  (a team of one has no state)
+
+    def inside(self, name: str) -> Job:
+        """The job of a ranker inside another one: a checkpoint replaces its folder, so each has its own."""
+        return replace(self, checkpoint=None if self.checkpoint is None else self.checkpoint / name)
 
 
 class Ranker(Estimator):
@@ -66,13 +83,17 @@ class Ranker(Estimator):
         query_weight: ArrayLike | Mapping[Hashable, float] | None = None,
         checkpoint: str | os.PathLike[str] | None = None,
         progress: bool = False,
+        team: Team | None = None,
     ) -> Self:
         """Learn from a ``RankingDataset``, or from features, ratings and one query id per row (None: one query).
 
         ``valid`` is a data set or ``(X, y, qid)``: training keeps what is best on it by ``select_by``, and stops after
         ``patience`` rounds without a better one. ``checkpoint`` names a folder that training writes to as it goes; a
         run with the same data and settings that finds it there goes on from it, to the same model, bit for bit.
+        ``team`` is what ``tierank.distributed.join`` gives, where several processes train one model: each of them calls
+        ``fit`` with the same data and settings, and ends with the same model.
         """
+        job = Job(None if checkpoint is None else Path(checkpoint), progress, team or Team())
         if y is None and not isinstance(X, RankingDataset):
             # The words are what scikit-learn's checks look for.
             raise DataError(
@@ -84,11 +105,12 @@ class Ranker(Estimator):
         if held_out is not None:
             self._check_same_features(held_out, train.n_features, train.feature_names)
         self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
-        self.has_missing_ = any(bool(np.isnan(rows).any()) for rows in chunks(train.features))
+        seen = train.features[job.team.rows(train.n_documents)]
+        self.has_missing_ = any(job.team.gather(any(bool(np.isnan(rows).any()) for rows in chunks(seen))))
         target = None if getattr(self, "for_target", None) is None else as_target(self.for_target)
         if target is not None:  # before the work, and again where training decided what the model is
             target.check(Model(self._outline(train), train.n_features, train.feature_names, self.has_missing_))
-        self._fit(train, held_out, None if checkpoint is None else Path(checkpoint), progress)
+        self._fit(train, held_out, replace(job, progress=progress and job.team.is_first))
         self._set_features(train.n_features, train.feature_names)
         if target is not None:
             target.check(self._model())
@@ -222,9 +244,7 @@ class Ranker(Estimator):
     # What a subclass gives
 
     @abstractmethod
-    def _fit(
-        self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
-    ) -> None:
+    def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
         """Learn; set the fitted attributes."""
 
     @abstractmethod
@@ -320,12 +340,37 @@ class Selection:
         return next((difference for difference in differences if abs(difference) > self.tolerance), 0.0)
 
 
-def make_judge(valid: RankingDataset, select_by: Sequence[str], rule: str | Rule, n_jobs: int | None) -> Judge:
-    """The judge of validation data; an error where there is nothing to judge by."""
-    judge = Judge(valid, select_by, as_rule(rule), n_jobs=n_jobs)
-    if judge.n_empty == valid.n_queries:
+def make_judge(
+    valid: RankingDataset,
+    select_by: str | Sequence[str],
+    rule: str | Rule,
+    n_jobs: int | None,
+    team: Team | None = None,
+) -> Judge:
+    """The judge of validation data; an error where there is nothing to judge by.
+
+    With a ``team`` these data are the part of this process, and the other parts count too.
+    """
+    rule, team = as_rule(rule), team or Team()
+    if team.size > 1 and rule.err_max == "data":
+        rule = replace(rule, err_max=max(team.gather(float(valid.ratings.max()))) or 1.0)
+    judge = Judge(valid, [select_by] if isinstance(select_by, str) else list(select_by), rule, n_jobs=n_jobs)
+    if all(team.gather(judge.n_empty == valid.n_queries)):
         raise DataError("valid: expected at least one query with a rating above 0 to choose the model by, got none")
     return judge
+
+
+def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = None) -> dict[str, float]:
+    """The mean of each metric over the queries where it is defined, those of the other processes included.
+
+    >>> means_of({"ndcg@1": np.array([1.0, np.nan, 0.5])})
+    {'ndcg@1': 0.75}
+    """
+    if team is None or team.size == 1:
+        return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
+    sums = np.array([[np.nansum(values), np.isfinite(values).sum()] for values in per_query.values()])
+    totals = team.sum(sums)
+    return {metric: float(total / n) for metric, (total, n) in zip(per_query, totals, strict=True)}
 
 
 def settings_of(ranker: type[Ranker], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,31 +401,58 @@ def sorted_queries(data: RankingDataset) -> NDArray[np.int64]:
 
 
 def canonical_rows(
-    data: RankingDataset, n_jobs: int | None, *, rated: bool = True
+    data: RankingDataset, n_jobs: int | None, *, rated: bool = True, team: Team | None = None
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], str]:
     """Rows in an order that depends on what they hold, not on where the caller had them.
 
     Queries by id, documents by a hash of features and (if ``rated``) rating, then by rating and weight. Returns the
-    order, its offsets, and a digest of all of it. Learning in this order gives the same model for the same data in any
-    order.
+    order, its offsets, and the content: a text that says what the data hold. Learning in this order gives the same
+    model for the same data in any order. The processes of a ``team`` that all have these data share the reading.
     """
     queries = sorted_queries(data)
-    ratings = data.ratings if data.is_rated else np.zeros(data.n_documents)
-    hashes = np.ascontiguousarray(ratings).view(np.uint64).copy() if rated else np.zeros(data.n_documents, np.uint64)
-    parts = np.linspace(0, data.n_documents, n_threads(n_jobs) + 1).astype(int).tolist()
-    bits = data.features.view(np.uint32)
-    in_threads(content.hash_rows, [(bits, a, b, hashes) for a, b in pairwise(parts)], n_jobs)
-    place = np.empty(data.n_queries, np.int64)
-    place[queries] = np.arange(data.n_queries)
-    weights = np.ones(data.n_documents) if data.row_weight is None else data.row_weight
-    order = np.lexsort((weights, ratings, hashes, place[data.query_of_row]))
     offsets = np.concatenate([[0], data.lengths[queries].cumsum()])
-    digest = hashlib.sha256()
-    for values in (hashes[order], ratings[order], weights[order], offsets):
-        digest.update(np.ascontiguousarray(values).tobytes())
-    if data.query_weight is not None:
-        digest.update(data.query_weight[queries].tobytes())
-    return order, offsets, digest.hexdigest()
+    ratings = np.ascontiguousarray(data.ratings) if data.is_rated else np.zeros(data.n_documents)
+    weights = np.ones(1) if data.row_weight is None else np.ascontiguousarray(data.row_weight)
+    hashes = _hash_rows(data, ratings if rated else None, n_jobs, team or Team())
+    order = np.empty(data.n_documents, np.int64)
+    parts = np.linspace(0, data.n_queries, n_threads(n_jobs) + 1).astype(int).tolist()
+    rows = (queries, np.asarray(data.offsets), offsets, hashes, ratings, weights)
+    in_threads(content.order_rows, [(a, b, *rows, order) for a, b in pairwise(parts)], n_jobs)
+    importance = np.ones(data.n_queries) if data.query_weight is None else np.ascontiguousarray(data.query_weight)
+    digest = content.digest_queries(np.asarray(data.offsets), hashes, ratings, weights, importance)
+    return order, offsets, f"{int(digest):016x}-{data.n_queries}-{data.n_documents}"
+
+
+def join_contents(contents: Sequence[str]) -> str:
+    """The content of all queries of several data sets, whichever of them has which.
+
+    >>> join_contents(["00000000000000ff-1-10", "0000000000000001-2-20"])
+    '0000000000000100-3-30'
+    """
+    parts = [content.split("-") for content in contents]
+    digest, n_queries, n_documents = (
+        sum(int(number, base) for number in column)
+        for column, base in zip(zip(*parts, strict=True), (16, 10, 10), strict=True)
+    )
+    return f"{digest % (1 << 64):016x}-{n_queries}-{n_documents}"
+
+
+def _hash_rows(
+    data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None, team: Team
+) -> NDArray[np.uint64]:
+    """A number for what each row holds, its rating included where there are any."""
+    hashes = np.zeros(data.n_documents, np.uint64)
+    own = team.rows(data.n_documents)
+    if ratings is not None:
+        hashes[own] = ratings[own].view(np.uint64)
+    bits = data.features.view(np.uint32)
+    n_rows = rows_in(bits, _KEPT_BYTES)
+    for start in range(own.start, own.stop, n_rows):
+        end = min(start + n_rows, own.stop)
+        cuts = np.linspace(start, end, n_threads(n_jobs) + 1).astype(int).tolist()
+        in_threads(content.hash_rows, [(bits, a, b, hashes) for a, b in pairwise(cuts)], n_jobs)
+        forget(data.features[start:end])
+    return team.sum(hashes)
 
 
 def as_base(value: Any) -> Ranker | None:
@@ -395,13 +467,12 @@ def fit_inner(
     ranker: Ranker,
     train: RankingDataset,
     valid: RankingDataset | None,
-    checkpoint: Path | None,
-    progress: bool,
+    job: Job,
 ) -> Ranker:
     """A fresh ranker like this one, fitted as a part of another one, to data that were checked for that one."""
     inner: Ranker = clone(ranker)
     inner.has_queries_, inner.has_missing_ = owner.has_queries_, owner.has_missing_
-    inner._fit(train, valid, checkpoint, progress)
+    inner._fit(train, valid, job)
     inner._set_features(train.n_features, train.feature_names)
     return inner
 

@@ -18,6 +18,7 @@ from tierank.files import replacing
 from tierank.metrics import Judge, Rule
 from tierank.progress import Progress
 from tierank.rankers.base import (
+    Job,
     Ranker,
     canonical_rows,
     decoded,
@@ -140,15 +141,17 @@ class Blend(Ranker):
 
     # Learning
 
-    def _fit(
-        self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
-    ) -> None:
+    def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
+        if job.team.size > 1:
+            raise ParameterError(
+                "team: expected a ranker of trees or networks, got Blend, which trains its members in one process"
+            )
         settings = self._priced()
         turns = list(self._turns(train, valid, settings["rotate"]))
-        kept = None if checkpoint is None else _Kept(checkpoint, settings, train, valid)
+        kept = None if job.checkpoint is None else _Kept(job.checkpoint, settings, train, valid)
         plans = list(product(range(len(turns)), self._plans(settings)))
         self.members_ = []
-        with Progress("blend", len(plans), show=progress) as shown:
+        with Progress("blend", len(plans), show=job.progress) as shown:
             seen: tuple[int, Fold, Fold] | None = None
             for number, (turn, (family, ranker)) in enumerate(plans):
                 if seen is None or seen[0] != turn:
@@ -208,7 +211,7 @@ class Blend(Ranker):
     def _member(self, ranker: Ranker, fold: Fold, kept: _Kept | None, number: int) -> Ranker:
         found = None if kept is None else kept.read(number, self)
         if found is None:
-            found = fit_inner(self, ranker, *fold, None if kept is None else kept.half(number), False)
+            found = fit_inner(self, ranker, *fold, Job(None if kept is None else kept.half(number)))
             if kept is not None:
                 kept.write(number, found)
         return found

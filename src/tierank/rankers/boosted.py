@@ -17,14 +17,22 @@ from tierank.errors import ParameterError
 from tierank.export import Scorer, StandardisedMean, Sum
 from tierank.losses import Batch, stepwise_urank, urank
 from tierank.networks import TierRNN
-from tierank.rankers.base import Ranker, Selection, as_base, fit_inner, inner_files, outline_inner, restore_inner
+from tierank.rankers.base import (
+    Ranker,
+    Selection,
+    as_base,
+    fit_inner,
+    inner_files,
+    means_of,
+    outline_inner,
+    restore_inner,
+)
 from tierank.rankers.neural import (
     Floats,
     URank,
     Weights,
     _Checkpoint,
     _Lists,
-    _means,
     _Network,
     _network,
     _Task,
@@ -99,7 +107,7 @@ class _Boosted(_Network):
         return _Residuals(residuals, valid, build, task, place, seed, kept) if residuals.any() else None
 
     def _count_base(self, task: _Task, member: int, valid: _Frozen | None, selection: Selection) -> None:
-        row = {} if task.judge is None or valid is None else _means(task.judge(valid.scores))
+        row = {} if task.judge is None or valid is None else means_of(task.judge(valid.scores))
         selection.is_better(list(row.values()))
         self.learners_.append({"member": member, "learner": 1, **row, "kept": True})
 
@@ -208,12 +216,8 @@ class UBoost(_Boosted):
         self.base_ = None
         if self.base is not None:
             data, valid = task.lists.data, None if task.valid is None else task.valid.data
-            # A checkpoint replaces its folder: the base and the learners have one each.
-            of_base, of_learners = (
-                None if task.folder is None else task.folder / name for name in ("base", "learners")
-            )
-            self.base_ = fit_inner(self, self.base, data, valid, of_base, task.progress)
-            task = replace(task, folder=of_learners)
+            self.base_ = fit_inner(self, self.base, data, valid, task.job.inside("base"))
+            task = replace(task, job=task.job.inside("learners"))
         super()._train(task)
 
     def _member_scores(self, data: RankingDataset) -> list[Floats]:

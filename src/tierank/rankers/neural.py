@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,14 +25,25 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Layer, Network, Scorer, StandardisedMean
 from tierank.files import replacing
+from tierank.inputs import forget
 from tierank.kernels import n_threads
 from tierank.losses import LOSSES, Batch
 from tierank.metrics import Gain, Judge, Rule
 from tierank.networks import MLP, NETWORKS, Layers, TierRNN
 from tierank.progress import Progress
 from tierank.rankers.attribution import integrate_gradients
-from tierank.rankers.base import Ranker, Selection, canonical_rows, make_judge, mean_of_standardised, name_of
+from tierank.rankers.base import (
+    Job,
+    Ranker,
+    Selection,
+    canonical_rows,
+    make_judge,
+    mean_of_standardised,
+    means_of,
+    name_of,
+)
 from tierank.settings import as_choice, as_limit, as_number, as_positive, as_whole
+from tierank.team import Team
 from tierank.transforms import TRANSFORMS, Transform
 
 Floats = NDArray[np.float64]
@@ -41,6 +52,10 @@ Loss = Callable[[Tensor, Batch], Tensor]
 
 # Documents that are scored in one go.
 _CHUNK = 1 << 14
+# Bytes of features after which what was read of a mapped matrix is let go.
+_KEPT_BYTES = 1 << 27
+# How far the seeds of the processes of a team stand apart.
+_APART = 1 << 40
 # Seconds between checkpoints: what a kill can cost.
 _EVERY = 5.0
 
@@ -118,26 +133,24 @@ class _Network(Ranker):
 
     # The contract
 
-    def _fit(
-        self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
-    ) -> None:
+    def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
         if train.row_weight is not None:
             raise ParameterError("row_weight: networks learn from whole queries: expected query_weight instead")
+        if job.team.holds_parts:
+            raise ParameterError("team: networks draw queries from all data: expected all of it in each process")
         settings = self._resolved()
         self._check_settings(settings)
         loss = self._loss(settings)
-        judge = None
-        if valid is not None:
-            metrics = settings["select_by"]
-            judge = make_judge(valid, [metrics] if isinstance(metrics, str) else list(metrics), settings["rule"], 1)
+        judge = None if valid is None else make_judge(valid, settings["select_by"], settings["rule"], 1)
         with _threads(settings["n_jobs"]):
             self.transform_ = TRANSFORMS[settings["transform"]]().fit(train)
-            lists = _Lists(train, self.transform_, self.has_queries_, settings)
-            held_out = None if valid is None else _Lists(valid, self.transform_, self.has_queries_, settings)
+            of_model = self.transform_, self.has_queries_, settings
+            lists = _Lists(train, *of_model, job.team)
+            held_out = None if valid is None else _Lists(valid, *of_model, job.team)
             self.members_, self.history_, self.n_epochs_, self.best_ = [], [], [], {}
-            self._train(_Task(settings, loss, lists, held_out, judge, checkpoint, progress))
+            self._train(_Task(settings, loss, lists, held_out, judge, job))
         if judge is not None and valid is not None:
-            self.best_ = _means(judge(self._predict(valid)))
+            self.best_ = means_of(judge(self._predict(valid)))
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
         _check(settings)
@@ -376,9 +389,18 @@ class NetworkRanker(_Network):
 class _Lists:
     """The queries of a data set as a network meets them: in canonical order, transformed when asked for."""
 
-    def __init__(self, data: RankingDataset, transform: Any, has_queries: bool, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        data: RankingDataset,
+        transform: Any,
+        has_queries: bool,
+        settings: dict[str, Any],
+        team: Team | None = None,
+    ) -> None:
         self.data, self.transform, self.has_queries, self.device = data, transform, has_queries, settings["device"]
-        self.order, offsets, self.content = canonical_rows(data, settings["n_jobs"], rated=False)
+        self.team = team or Team()
+        self._seen = 0
+        self.order, offsets, self.content = canonical_rows(data, settings["n_jobs"], rated=False, team=team)
         ratings = data.ratings[self.order] if data.is_rated else None
         self.whole = Batch(offsets, ratings, gain=settings["gain"], device=self.device)
         by_id = data.query_of_row[self.order[offsets[:-1]]]
@@ -391,18 +413,26 @@ class _Lists:
         """The features of some queries, and the queries as losses know them."""
         batch = self.whole.take(queries)
         rows = self.data.features[self.order[batch.rows.cpu().numpy()]]
+        self._let_go(rows.nbytes)
         offsets = batch.offsets.cpu().numpy() if self.has_queries else None
         return torch.from_numpy(self.transform.apply(rows, offsets)).to(self.device), batch
 
     def scores(self, network: nn.Module) -> Floats:
         """A score per document, in the order of the data set."""
         network.eval()
-        scores = np.empty(self.data.n_documents)
+        scores = np.zeros(self.data.n_documents)
         with torch.no_grad():
-            for queries in self._chunks():
+            for queries in islice(self._chunks(), self.team.number, None, self.team.size):
                 features, batch = self.batch(queries)
                 scores[self.order[batch.rows.cpu().numpy()]] = network(features, batch).double().cpu().numpy()
-        return scores
+        return self.team.sum(scores)
+
+    def _let_go(self, n_bytes: int) -> None:
+        """What was read of a mapped matrix is not kept: memory does not grow with the data."""
+        self._seen += n_bytes
+        if self._seen > _KEPT_BYTES:
+            forget(self.data.features)
+            self._seen = 0
 
     def _chunks(self) -> Iterator[Tensor]:
         ends = self.whole.offsets[1:]
@@ -435,12 +465,12 @@ class _Task:
     lists: _Lists
     valid: _Lists | None
     judge: Judge | None
-    folder: Path | None  # of the checkpoint
-    progress: bool
+    job: Job
 
     def open_checkpoint(self) -> _Checkpoint | None:
         """The checkpoint of this task, if one is asked for."""
-        return None if self.folder is None else _Checkpoint(self.folder, self.settings, self.lists, self.valid)
+        folder = self.job.checkpoint
+        return None if folder is None else _Checkpoint(folder, self.settings, self.lists, self.valid)
 
 
 class _Training:
@@ -454,7 +484,7 @@ class _Training:
         seed: int,
         checkpoint: _Checkpoint | None,
     ) -> None:
-        self.task, self.settings, self.lists = task, task.settings, task.lists
+        self.task, self.settings, self.lists, self.team = task, task.settings, task.lists, task.job.team
         self.place, self.seed, self.checkpoint = place, seed, checkpoint
         self.network = build()
         settings, lists = task.settings, task.lists
@@ -479,7 +509,7 @@ class _Training:
         """Epoch after epoch, until patience or epochs run out."""
         state, settings = self.state, self.settings
         saved = time.monotonic()
-        with Progress(label, settings["max_epochs"], show=self.task.progress, done=state.epoch) as shown:
+        with Progress(label, settings["max_epochs"], show=self.task.job.progress, done=state.epoch) as shown:
             while not state.finished:
                 state.epoch += 1
                 row = {**self.place, "epoch": state.epoch, "loss": self._learn()} | self._judged()
@@ -494,27 +524,62 @@ class _Training:
     def _learn(self) -> float:
         """One pass over the queries, in an order that the seed and the epoch fix; returns the mean loss."""
         self.network.train()
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.state.epoch)
-        self.lists.whole.generator = generator
+        seed = self.seed * 1_000_003 + self.state.epoch
+        generator = torch.Generator().manual_seed(seed)
         order = self.teaching[torch.randperm(len(self.teaching), generator=generator)]
+        # What losses and networks draw at random, each process of a team draws for itself.
+        if not self.team.is_first:
+            generator.manual_seed(seed + _APART * self.team.number)
+        self.lists.whole.generator = generator
         total = 0.0
         for queries in torch.split(order, self.settings["queries_per_step"]) if len(order) else ():
-            features, batch = self.lists.batch(queries)
-            values = self._values(features, batch)
-            if values.shape != (len(queries),) or not values.requires_grad:
-                self._refuse_shape(values, len(queries))
-            mean = float(values.detach().mean())
-            if not math.isfinite(mean) and not torch.isfinite(values).all():
-                self._refuse(queries[~torch.isfinite(values)][0])
-            weighted = values if self.lists.weights is None else values * self.lists.weights[queries]
-            for parameter in self.parameters:
-                parameter.grad = None
-            torch.autograd.backward(weighted.mean())
-            if self.settings["clip_norm"] is not None:
-                _clip([p.grad for p in self.parameters if p.grad is not None], self.settings["clip_norm"])
-            self.optimizer.step()
-            total += mean * len(queries)
+            total += self._step(queries)
         return total / max(1, len(order))
+
+    def _step(self, queries: Tensor) -> float:
+        """One step of Adam; returns the sum of the losses of the queries.
+
+        The processes of a team take some of the queries each, and then the same step, with the sum of their gradients.
+        """
+        own = queries
+        if self.team.size > 1:
+            own = queries[torch.from_numpy(self.team.deal(self.lists.whole.lengths[queries].cpu().numpy()))]
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss, wrong = self._differentiate(own, len(queries)) if len(own) else (0.0, None)
+        if self.team.size > 1:
+            loss, wrong = self._summed(loss, wrong)
+        if wrong is not None:
+            self._refuse(wrong)
+        if self.settings["clip_norm"] is not None:
+            _clip([p.grad for p in self.parameters if p.grad is not None], self.settings["clip_norm"])
+        self.optimizer.step()
+        return loss
+
+    def _differentiate(self, queries: Tensor, n_queries: int) -> tuple[float, int | None]:
+        """Set gradients of the loss of these queries over n_queries; returns it, and a query where it is no number."""
+        features, batch = self.lists.batch(queries)
+        values = self._values(features, batch)
+        if values.shape != (len(queries),) or not values.requires_grad:
+            self._refuse_shape(values, len(queries))
+        loss = float(values.detach().sum())
+        if not math.isfinite(loss) and not torch.isfinite(values).all():
+            return 0.0, int(queries[~torch.isfinite(values)][0])
+        weighted = values if self.lists.weights is None else values * self.lists.weights[queries]
+        torch.autograd.backward(weighted.sum() / n_queries)
+        return loss, None
+
+    def _summed(self, loss: float, wrong: int | None) -> tuple[float, int | None]:
+        """Sum the gradients over the team, and the loss with them: one message for all."""
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        told = parts[0].new_tensor([loss, float(wrong is not None)])
+        summed = self.team.sum(torch.cat([*(part.flatten() for part in parts), told]))
+        sizes = [part.numel() for part in parts]
+        for parameter, gradient in zip(self.parameters, torch.split(summed[:-2], sizes), strict=True):
+            parameter.grad = gradient.view_as(parameter)
+        if summed[-1] > 0:
+            wrong = next(query for query in self.team.gather(wrong) if query is not None)
+        return float(summed[-2]), wrong
 
     def _values(self, features: Tensor, batch: Batch) -> Tensor:
         """The loss of each query."""
@@ -530,7 +595,7 @@ class _Training:
         if self.task.judge is None or self.task.valid is None:
             state.kept, state.best_epoch = _copied(self.network), state.epoch
             return {"kept": True}
-        row = _means(self.task.judge(self._scores(self.task.valid)))
+        row = means_of(self.task.judge(self._scores(self.task.valid)))
         selection = Selection((), best=state.best)
         better = selection.is_better(list(row.values()))
         if better:
@@ -541,9 +606,9 @@ class _Training:
         got = f"shape {tuple(values.shape)}" if values.requires_grad else "values that do not depend on the scores"
         raise ParameterError(f"loss: expected one value per query, {n_queries} here, got {got}")
 
-    def _refuse(self, query: Tensor) -> None:
+    def _refuse(self, query: int) -> None:
         raise ParameterError(
-            f"the loss of query {self.lists.query_ids[int(query)]!s} is not finite in epoch {self.state.epoch}:"
+            f"the loss of query {self.lists.query_ids[query]!s} is not finite in epoch {self.state.epoch}:"
             f" expected a learning_rate below {self.settings['learning_rate']:g}, or a clip_norm;"
             " the best weights so far are kept"
         )
@@ -553,7 +618,7 @@ class _Checkpoint:
     """A folder that holds where a training stands: the networks that are done, and all of the one that is not."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], lists: _Lists, valid: _Lists | None) -> None:
-        self.folder = folder
+        self.folder, self.team = folder, lists.team
         contents = [lists.content, None if valid is None else valid.content]
         described = {name: value for name, value in settings.items() if name != "n_jobs"}
         self.identity = json.loads(json.dumps({"settings": described, "contents": contents}, default=name_of))
@@ -562,6 +627,8 @@ class _Checkpoint:
     def write(self, training: _Training) -> None:
         """Replace what the folder holds, whole or not at all."""
         self.done[training.name] = training.state
+        if not self.team.is_first:
+            return
         tensors = {f"kept{m}.{name}": t for m, state in self.done.items() for name, t in state.kept.items()}
         tensors |= {f"now.{name}": t for name, t in training.network.state_dict().items()}
         for number, values in training.optimizer.state_dict()["state"].items():
@@ -576,12 +643,12 @@ class _Checkpoint:
 
     def read(self, training: _Training) -> None:
         """Set a training to where it stood; nothing where the folder has nothing of it."""
-        file = self.folder / "state.json"
-        if not file.exists():
-            return
         try:
-            described = json.loads(file.read_text())
-            tensors = safetensors.torch.load_file(self.folder / "state.safetensors")
+            text, weights = (self._content(f"state.{ending}") for ending in ("json", "safetensors"))
+            if text is None:
+                return
+            described = json.loads(text)
+            tensors = safetensors.torch.load(weights or b"")
             identity, states, running = described["identity"], described["states"], described["running"]
             if identity != self.identity:
                 raise DataError(
@@ -606,6 +673,11 @@ class _Checkpoint:
             raise DataError(
                 f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
             ) from None
+
+    def _content(self, name: str) -> bytes | None:
+        """A file of the folder, which the first process of a team reads for all; None where there is none."""
+        file = self.folder / name
+        return self.team.share(file.read_bytes() if self.team.is_first and file.exists() else None)
 
 
 def _check(settings: dict[str, Any]) -> None:
@@ -686,10 +758,6 @@ def _copied(network: nn.Module) -> Weights:
 
 def _inside(tensors: Mapping[str, Tensor], prefix: str) -> Weights:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _means(per_query: Mapping[str, Floats]) -> dict[str, float]:
-    return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
 
 
 @contextmanager

@@ -22,25 +22,30 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.files import replacing
-from tierank.inputs import chunks
+from tierank.inputs import chunks, forget, rows_in
 from tierank.kernels import n_threads
 from tierank.metrics import Gain, Judge, Rule
 from tierank.objectives import LossObjective, Objective, UMartObjective, as_loss
 from tierank.progress import Progress
 from tierank.rankers.base import (
+    Job,
     Ranker,
     Selection,
     as_base,
     canonical_rows,
     fit_inner,
     inner_files,
+    join_contents,
     make_judge,
+    means_of,
     name_of,
     outline_inner,
     restore_inner,
 )
+from tierank.rankers.tree_network import agree_on_bins, check_is_global, connected
 from tierank.rankers.tree_text import check_trees
 from tierank.settings import as_positive, as_whole
+from tierank.team import Team
 from tierank.transforms import add_query_copies
 
 Floats = NDArray[np.float64]
@@ -51,6 +56,9 @@ os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThread
 # LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
 # starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
 _STRETCH = 50
+
+# Bytes of features, or scattered rows, after which what was read of a mapped matrix is let go.
+_KEPT_BYTES, _SCATTERED = 1 << 27, 1 << 12
 
 # What LightGBM's own lambdarank cannot take.
 _NATIVE_LEVELS, _NATIVE_DOCUMENTS = 31, 10_000
@@ -87,6 +95,8 @@ class _Trees(Ranker):
 
     _loaded_: lightgbm.Booster | None
     base_: Ranker | None = None
+    # Who took part in training: a row for each process of the team.
+    team_: list[dict[str, Any]]
 
     def __init__(
         self,
@@ -126,37 +136,37 @@ class _Trees(Ranker):
         return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
 
     @abstractmethod
-    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> Objective | None:
-        """Our objective, or None for LightGBM's own lambdarank."""
+    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
+        """Our objective, or None for LightGBM's own lambdarank: the same in all processes of a team."""
 
     def _of_objective(self, settings: dict[str, Any]) -> set[str]:
         """The names of settings that are not listed, and that the objective takes."""
         return set()
 
-    def _fit(
-        self, train: RankingDataset, valid: RankingDataset | None, checkpoint: Path | None, progress: bool
-    ) -> None:
+    def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
         settings = self._resolved()
         params = self._lightgbm_params(settings)
-        objective = self._objective(train, settings)
+        team = job.team
+        train, valid = team.part(train), None if valid is None else team.part(valid)
+        objective = self._objective(train, settings, team)
         judge = None
         if valid is not None:
-            metrics = settings["select_by"]
-            names = [metrics] if isinstance(metrics, str) else list(metrics)
-            judge = make_judge(valid, names, settings["rule"], settings["n_jobs"])
+            judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
         self.base_ = None
         base = as_base(self.base)
-        if base is not None:
-            # A checkpoint replaces its folder: the base and the trees have one each.
-            of_base, checkpoint = (None if checkpoint is None else checkpoint / name for name in ("base", "trees"))
-            self.base_ = fit_inner(self, base, train, valid, of_base, progress)
         starts = None
-        if self.base_ is not None:
+        if base is not None:
+            if team.size > 1:
+                raise ParameterError("base: expected None in a team of several processes, got a ranker")
+            self.base_ = fit_inner(self, base, train, valid, job.inside("base"))
+            job = job.inside("trees")
             starts = self.base_._predict(train), None if valid is None else self.base_._predict(valid)
         train, valid = self._seen(train), None if valid is None else self._seen(valid)
         try:
-            run = _Run.prepare(train, valid, judge, objective, params, settings, checkpoint, starts)
-            run.boost(progress)
+            data = _Data.prepare(train, valid, objective, params, settings, team)
+            with connected(team, params) as of_team:
+                run = _Run(data, judge, of_team, settings, job, starts)
+                run.boost()
         except lightgbm.basic.LightGBMError as error:
             what = str(error).splitlines()[0].split(" at /")[0]
             raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
@@ -166,6 +176,9 @@ class _Trees(Ranker):
         self.best_ = state.history[self.n_rounds_ - 1]
         self.model_text_ = _cut(_join(state.texts), self.n_rounds_)
         self._loaded_ = lightgbm.Booster(model_str=self.model_text_)
+        self.team_ = _attendance(train, team)
+        if team.size > 1 and not _is_sampled(params):
+            check_is_global(self.model_text_, sum(process["documents"] for process in self.team_))
 
     def _lightgbm_params(self, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings by LightGBM's names, checked against the names that it knows."""
@@ -229,9 +242,7 @@ class _Trees(Ranker):
         return self._loaded_
 
     def _predict(self, data: RankingDataset) -> Floats:
-        threads = n_threads(self.n_jobs)
-        features = self._seen(data).features
-        own = np.asarray(self._booster().predict(features, raw_score=True, num_threads=threads), np.float64)
+        own = _predicted(self._booster(), self._seen(data).features, self.n_jobs)
         return own if self.base_ is None else self.base_._predict(data) + own
 
     def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
@@ -350,7 +361,7 @@ class UMart(_Trees):
         self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
         self.truncation, self.idcg_at, self.gain = truncation, idcg_at, gain
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> Objective | None:
+    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
         names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "n_jobs")
         return UMartObjective(**{name: settings[name] for name in names})
 
@@ -365,10 +376,10 @@ class LambdaMART(_Trees):
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> Objective | None:
+    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
         ratings = train.ratings
-        whole = bool((ratings == np.rint(ratings)).all()) and ratings.max() < _NATIVE_LEVELS
-        if whole and train.lengths.max() <= _NATIVE_DOCUMENTS:
+        whole = bool((ratings == np.rint(ratings)).all() and ratings.max() < _NATIVE_LEVELS)
+        if all(team.gather(whole and int(train.lengths.max()) <= _NATIVE_DOCUMENTS)):
             return None
         level = settings.get("lambdarank_truncation_level", 30)
         logging.getLogger("tierank").warning(
@@ -410,7 +421,7 @@ class TreeRanker(_Trees):
         super().__init__(**settings)
         self.loss, self.gain = loss, gain
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any]) -> Objective | None:
+    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
         names = self._of_objective(settings) & set(settings) | {"loss", "gain", "n_jobs", "seed"}
         return LossObjective(**{name: settings[name] for name in names})
 
@@ -432,69 +443,88 @@ class _State:
     valid_scores: Floats | None = None
 
 
-class _Run:
-    """One training run: the data as LightGBM has them, the objective, the judge, and where the run stands."""
+class _Data:
+    """Training and validation data as LightGBM has them, and what identifies them."""
 
     def __init__(
         self,
         train: lightgbm.Dataset,
         valid: lightgbm.Dataset | None,
-        judge: Judge | None,
+        rows: tuple[_Rows, _Rows | None],
         gradients: Callable[[Floats, lightgbm.Dataset], tuple[Any, Any]] | None,
-        params: dict[str, Any],
-        settings: dict[str, Any],
-        checkpoint: _Checkpoint | None,
-        start: _State,
+        contents: list[str | None],
     ) -> None:
-        self.train, self.valid, self.judge, self.gradients = train, valid, judge, gradients
-        self.params, self.settings, self.checkpoint = params, settings, checkpoint
-        found = None if checkpoint is None else checkpoint.read()
-        self.state = found or start
+        self.train, self.valid, self.rows, self.gradients, self.contents = train, valid, rows, gradients, contents
 
     @classmethod
     def prepare(
         cls,
         train: RankingDataset,
         valid: RankingDataset | None,
-        judge: Judge | None,
         objective: Objective | None,
         params: dict[str, Any],
         settings: dict[str, Any],
-        checkpoint: Path | None,
-        starts: tuple[Floats, Floats | None] | None,
-    ) -> _Run:
+        team: Team,
+    ) -> _Data:
         order, offsets, content = canonical_rows(train, settings["n_jobs"])
         ratings, weight = train.ratings[order], _row_weights(train)
-        params = params | {"objective": "lambdarank" if objective is None else "none"}
+        rows = _Rows(train.features, order)
         own = lightgbm.Dataset(
-            _Rows(train.features, order),
+            rows,
             label=ratings,
             group=np.diff(offsets),
             weight=None if weight is None else weight[order],
+            reference=agree_on_bins(rows, len(order), team, params),
             params=params,
         ).construct()
-        gradients = None
         if objective is not None:
             objective.prepare(ratings, offsets, None if weight is None else weight[order])
-            gradients = objective
-        held_out = None
-        if valid is not None:
-            rows = _Rows(valid.features, np.arange(valid.n_documents))
-            held_out = lightgbm.Dataset(rows, label=valid.ratings, reference=own, params=params).construct()
-        kept = None
-        if checkpoint is not None:
-            contents = [content, None if valid is None else canonical_rows(valid, settings["n_jobs"])[2]]
-            identity = {"settings": settings, "contents": contents, "lightgbm": lightgbm.__version__}
-            kept = _Checkpoint(checkpoint, identity, train.n_features)
-        start = _State()
-        if starts is not None:
-            start.scores, start.valid_scores = starts[0][order], starts[1]
-        return cls(own, held_out, judge, gradients, params, settings, kept, start)
+        contents: list[str | None] = [join_contents(team.gather(content)), None]
+        if valid is None:
+            return cls(own, None, (rows, None), objective, contents)
+        valid_rows = _Rows(valid.features, np.arange(valid.n_documents))
+        held_out = lightgbm.Dataset(valid_rows, label=valid.ratings, reference=own, params=params).construct()
+        contents[1] = join_contents(team.gather(canonical_rows(valid, settings["n_jobs"])[2]))
+        return cls(own, held_out, (rows, valid_rows), objective, contents)
 
-    def boost(self, progress: bool) -> None:
+
+class _Run:
+    """One training run: the data, the judge, and where the run stands."""
+
+    def __init__(
+        self,
+        data: _Data,
+        judge: Judge | None,
+        params: dict[str, Any],
+        settings: dict[str, Any],
+        job: Job,
+        starts: tuple[Floats, Floats | None] | None,
+    ) -> None:
+        self.train, self.valid, self.gradients, self.judge = data.train, data.valid, data.gradients, judge
+        self.params = params | {"objective": "lambdarank" if self.gradients is None else "none"}
+        self.settings, self.job, self.checkpoint = settings, job, None
+        found = None
+        if job.checkpoint is not None:
+            described = {name: value for name, value in settings.items() if name != "n_jobs"}
+            identity = {"settings": described, "contents": data.contents, "lightgbm": lightgbm.__version__}
+            self.checkpoint = _Checkpoint(job.checkpoint, identity, data.rows[0].n_features, job.team)
+            found = self.checkpoint.read()
+        self.state = found or _State()
+        if found is None and starts is not None:
+            self.state.scores, self.state.valid_scores = starts[0][data.rows[0].order], starts[1]
+        elif self.state.texts and self.state.scores is None:
+            self._score_again(data)
+
+    def _score_again(self, data: _Data) -> None:
+        """The scores of the trees so far, where the checkpoint holds none: to the bits that training had."""
+        booster = lightgbm.Booster(model_str=_join(self.state.texts))
+        train, valid = (None if rows is None else rows.scores(booster, self.settings["n_jobs"]) for rows in data.rows)
+        self.state.scores, self.state.valid_scores = train, valid
+
+    def boost(self) -> None:
         """Run to the end, stretch by stretch."""
         n_trees = self.settings["n_trees"]
-        with Progress("training", n_trees, show=progress, done=len(self.state.history)) as shown:
+        with Progress("training", n_trees, show=self.job.progress, done=len(self.state.history)) as shown:
             while not self.state.finished:
                 self._stretch(min(_STRETCH, n_trees - len(self.state.history)), shown)
                 if self.checkpoint is not None:
@@ -545,19 +575,20 @@ class _Run:
     def _judged(self, booster: lightgbm.Booster) -> dict[str, float]:
         if self.judge is None:
             return {}
-        per_query = self.judge(_scores_of(booster.eval_valid))
-        return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
+        return means_of(self.judge(_scores_of(booster.eval_valid)), self.job.team)
 
 
 class _Checkpoint:
     """A folder that holds where a run stands, and for which data and settings."""
 
-    def __init__(self, folder: Path, identity: dict[str, Any], n_features: int) -> None:
-        self.folder, self.n_features = folder, n_features
+    def __init__(self, folder: Path, identity: dict[str, Any], n_features: int, team: Team) -> None:
+        self.folder, self.n_features, self.team = folder, n_features, team
         self.identity = json.loads(json.dumps(identity, default=name_of))
 
     def write(self, state: _State) -> None:
         """Replace what the folder holds, whole or not at all."""
+        if not self.team.is_first:
+            return
         described = {
             "identity": self.identity,
             "texts": state.texts,
@@ -571,16 +602,17 @@ class _Checkpoint:
             fresh.mkdir()
             (fresh / "state.json").write_text(json.dumps(described))
             for name, scores in (("scores", state.scores), ("valid_scores", state.valid_scores)):
-                if scores is not None:
+                if scores is not None and self.team.size == 1:  # of a team each process has its own
                     np.save(fresh / f"{name}.npy", scores, allow_pickle=False)
 
     def read(self) -> _State | None:
         """Where the run stood, or None where the folder is new."""
         file = self.folder / "state.json"
-        if not file.exists():
-            return None
         try:
-            described = json.loads(file.read_text())
+            text = self.team.share(file.read_bytes() if self.team.is_first and file.exists() else None)
+            if text is None:
+                return None
+            described = json.loads(text)
             if described["identity"] != self.identity:
                 raise DataError(
                     f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
@@ -606,7 +638,8 @@ class _Checkpoint:
 
     def _scores(self, name: str) -> Floats | None:
         file = self.folder / f"{name}.npy"
-        return np.asarray(np.load(file, allow_pickle=False), np.float64) if file.exists() else None
+        is_kept = self.team.size == 1 and file.exists()
+        return np.asarray(np.load(file, allow_pickle=False), np.float64) if is_kept else None
 
 
 class _Rows(lightgbm.Sequence):
@@ -616,12 +649,56 @@ class _Rows(lightgbm.Sequence):
 
     def __init__(self, features: NDArray[np.float32], order: NDArray[np.int64]) -> None:
         self.features, self.order = features, order
+        self._seen = 0
+
+    @property
+    def n_features(self) -> int:
+        """How many features a document has."""
+        return int(self.features.shape[1])
 
     def __len__(self) -> int:
         return len(self.order)
 
     def __getitem__(self, rows: Any) -> Floats:
-        return np.asarray(self.features[self.order[rows]], np.float64)
+        found = np.asarray(self.features[self.order[rows]], np.float64)
+        self._seen += found.nbytes
+        if self._seen > _KEPT_BYTES:  # what was read of a mapped matrix is not kept
+            forget(self.features)
+            self._seen = 0
+        return found
+
+    def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Some rows, here and there: the system maps many around each, which are let go soon."""
+        found = np.empty((len(rows), self.n_features), np.float32)
+        for start in range(0, len(rows), _SCATTERED):
+            some = slice(start, start + _SCATTERED)
+            found[some] = self.features[self.order[rows[some]]]
+            forget(self.features)
+        return found
+
+    def scores(self, booster: lightgbm.Booster, n_jobs: int | None) -> Floats:
+        """The scores of all rows, in their order."""
+        return _predicted(booster, self.features, n_jobs)[self.order]
+
+
+def _predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: int | None) -> Floats:
+    """The score of each row, a good number of rows at a time."""
+    threads = n_threads(n_jobs)
+    parts = chunks(features, rows_in(features, _KEPT_BYTES))
+    return np.concatenate(
+        [booster.predict(rows, raw_score=True, num_threads=threads) for rows in parts], dtype=np.float64
+    )
+
+
+def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
+    """A row for each process that took part, with what it learned from."""
+    own = {"number": team.number, "host": team.host, "pid": os.getpid()}
+    return team.gather(own | {"queries": train.n_queries, "documents": train.n_documents})
+
+
+def _is_sampled(params: dict[str, Any]) -> bool:
+    """Whether trees see some of the documents only, so that their roots count fewer."""
+    return bool(params.get("bagging_freq")) or params.get("data_sample_strategy", "bagging") != "bagging"
 
 
 def _check_plain_trees(params: dict[str, Any]) -> None:

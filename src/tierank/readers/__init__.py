@@ -5,19 +5,22 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import is_table
-from tierank.readers.cache import SUFFIX, cached, keep, read_folder, write_folder
+from tierank.inputs import Room, in_memory, is_table
+from tierank.readers.cache import SUFFIX, cached, kept, read_folder, write_folder, writing
+from tierank.readers.columns import PARQUET_ENDINGS, files_of
 from tierank.readers.letor import read_letor, write_letor
 from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
 from tierank.readers.tables import read_csv, read_parquet, read_table, to_arrow, write_csv, write_parquet
 
 __all__ = [
     "FORMATS",
+    "convert",
     "read",
     "read_fold",
     "read_scores",
@@ -41,7 +44,7 @@ class Format(NamedTuple):
 FORMATS = {
     "letor": Format((".txt", ".letor", ".svm", ".libsvm", ".svmlight", ".dat"), read_letor, write_letor),
     "csv": Format((".csv", ".tsv"), read_csv, write_csv),
-    "parquet": Format((".parquet", ".pq"), read_parquet, write_parquet),
+    "parquet": Format(PARQUET_ENDINGS, read_parquet, write_parquet),
     "tierank": Format((SUFFIX,), read_folder, write_folder),
     "qrels": Format((".qrels",), None, write_qrels),
 }
@@ -57,18 +60,23 @@ def read(
     rating: str | None = None,
     document: str | None = None,
     features: Sequence[str] | None = None,
-    cache: bool = True,
+    cache: bool | str | os.PathLike[str] = True,
     n_jobs: int | None = None,
 ) -> RankingDataset:
     """Read a data set from a file or from a table in memory.
 
     Files: LETOR/SVMLight text (also ``.gz``), LightGBM text with ``<file>.query`` beside it, CSV and Parquet with named
-    columns, and the folders that ``write`` makes of the ending ``.tierank``. Tables: pandas, polars, Arrow.
+    columns, folders of Parquet files, and the folders that ``write`` makes of the ending ``.tierank``. Tables: pandas,
+    polars, Arrow.
 
     ``format`` names the form where the ending does not. For text: ``n_features`` fixes the width (files that leave out
     zeros may differ in it), ``zero_based`` says that feature indices count from 0. For tables: ``query``, ``rating``,
     ``document`` and ``features`` name the columns where they are not called ``query``/``qid``, ``rating``/``label`` and
-    so on. ``cache=False`` neither uses nor writes the binary cache beside a large file.
+    so on.
+
+    Large files are read into a binary cache beside them, a folder whose features are mapped: text and Parquet may be
+    larger than memory, of which some tens of bytes per document are needed. The second reading takes the cache.
+    ``cache="folder.tierank"`` says where it shall lie; ``cache=False`` neither uses nor writes one.
 
     >>> import pandas as pd
     >>> read(pd.DataFrame({"qid": ["a", "a", "b"], "label": [0, 1, 2], "price": [3.5, None, 1.0]}))
@@ -76,42 +84,60 @@ def read(
     """
     columns = {"query": query, "rating": rating, "document": document, "features": features and list(features)}
     if is_table(source):
-        return read_table(source, **columns)  # type: ignore[arg-type]
+        return read_table(source, **columns)
     path = Path(os.fspath(source))
     name = _readable_format(path, format)
+    if name == "tierank":
+        return read_folder(path)
+    settings = columns if name != "letor" else {"n_features": n_features, "zero_based": zero_based}
+    build = partial(_build, path, name, settings if name != "letor" else {**settings, "n_jobs": n_jobs})
+    if cache is False:
+        return build(in_memory)
+    folder = None if cache is True else _checked_folder(cache)
+    identity = {"format": name, **settings}
+    found = cached(path, identity, folder)
+    return kept(path, identity, build, folder) if found is None else found
+
+
+def _checked_folder(cache: str | os.PathLike[str]) -> Path:
+    """Where a cache shall lie, by a name that only binary data sets have: what lies there is replaced."""
+    if Path(cache).suffix != SUFFIX:
+        raise ParameterError(f"cache: expected True, False or a folder that ends in {SUFFIX}, got {str(cache)!r}")
+    return Path(cache)
+
+
+def _build(path: Path, name: str, settings: dict[str, Any], room: Room) -> RankingDataset:
+    """Read a file, with features that lie where ``room`` puts them."""
     reader = FORMATS[name].read
     if reader is None:
         raise DataError(f"{path}: expected data with features, got {name}, which holds ratings alone")
-    if name == "tierank":
-        return reader(path)
-    settings: dict[str, Any] = {"n_features": n_features, "zero_based": zero_based} if name == "letor" else columns
-    identity = {"format": name, **settings}
-    found = cached(path, identity) if cache else None
-    if found is not None:
-        return found
-    try:
-        data = reader(path, n_jobs=n_jobs, **settings) if name == "letor" else reader(path, **settings)
-    except OSError as error:
-        raise DataError(f"{path}: expected a file that can be read, got: {error.strerror or error}") from None
-    if cache:
-        keep(data, path, identity)
-    return data
+    return reader(path, room=room, **settings)
 
 
 def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | None = None) -> None:
     """Write a data set in the form that the ending of ``path`` names, whole or not at all.
 
     Text keeps the features, ratings, query and document ids; CSV, Parquet and ``.tierank`` folders keep the weights and
-    feature names too; ``.qrels`` keeps ratings alone, for TREC tools.
+    feature names too; ``.qrels`` keeps ratings alone, for TREC tools. Features that are mapped are written some
+    thousands of rows at a time.
     """
     target = Path(path)
     name = _format_of(target, format)
-    if not target.parent.is_dir():
-        raise DataError(f"{target}: expected a folder {target.parent} to write into, got none; make it first")
-    try:
+    with writing(target):
         FORMATS[name].write(data, target)
-    except OSError as error:
-        raise DataError(f"{target}: expected a place that can be written, got: {error.strerror or error}") from None
+
+
+def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **options: Any) -> RankingDataset:
+    """Write the data set of a file in the form that the ending of ``path`` names; options as in ``read``.
+
+    A ``.tierank`` folder is filled straight from the file, with no other copy in memory or on disk.
+    """
+    is_binary = _readable_format(Path(source), options.get("format")) == "tierank"
+    if _format_of(Path(path), None) == "tierank" and not is_binary:
+        return read(source, **{**options, "cache": path})
+    data = read(source, **options)
+    write(data, path)
+    return data
 
 
 # Files of a fold, by the names that LETOR and OHSUMED give them.
@@ -130,7 +156,8 @@ def read_fold(
 
     Reads ``Fold1/train.txt vali.txt test.txt`` and so on (also ``trainingset.txt validationset.txt testset.txt``), or
     the parts ``S1.txt`` to ``S5.txt``: fold 1 trains on S1 S2 S3, validates on S4 and tests on S5, fold 2 starts at S2,
-    and so on around. Options go to ``read``. All three have the same number of features.
+    and so on around. Options go to ``read``. All three have the same number of features. Training data of several parts
+    are put together as in ``RankingDataset.concat``: in memory, or on disk where they are large.
     """
     base = Path(folder)
     if fold not in range(1, 6):
@@ -149,8 +176,16 @@ def read_fold(
 
 
 def is_folder_of_folds(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a folder that ``read_fold`` is meant for, not a binary data set."""
-    return Path(path).is_dir() and not Path(path, "meta.json").exists()
+    """Whether a path is a folder that ``read_fold`` is meant for, not a data set: a binary one, or Parquet files."""
+    folder = Path(path)
+    return folder.is_dir() and not (folder / "meta.json").exists() and not _is_parquet(folder)
+
+
+def _is_parquet(folder: Path) -> bool:
+    """Whether a folder is called so, or holds Parquet files and nothing else; the parts S1 to S5 are folds."""
+    content = [file for file in folder.iterdir() if not file.name.startswith((".", "_"))]
+    are_parts = bool(content) and all(file.suffix in PARQUET_ENDINGS for file in content)
+    return folder.suffix in PARQUET_ENDINGS or (are_parts and _existing(folder, "S1") is None)
 
 
 def _fold_files(base: Path, fold: int) -> list[list[Path]]:
@@ -181,16 +216,27 @@ def _content(folder: Path) -> str:
 
 
 def _readable_format(path: Path, format: str | None) -> str:
-    """The form of a file or folder that exists."""
+    """The form of a file or folder that exists and can be read."""
     if not path.exists():
         raise DataError(f"{path}: expected a file, got nothing there{_nearby(path)}")
+    if format is None and path.is_dir() and _is_parquet(path):
+        return "parquet"
     name = _format_of(path, format)
-    expected = "a folder" if name == "tierank" else "a file"
-    if path.is_dir() and name != "tierank":
-        raise DataError(f"{path}: expected {expected}, got a folder; read_fold reads a folder of folds")
+    if path.is_dir() and name not in ("tierank", "parquet"):
+        raise DataError(f"{path}: expected a file, got a folder; read_fold reads a folder of folds")
     if not path.is_dir() and name == "tierank":
-        raise DataError(f"{path}: expected {expected}, got a file")
+        raise DataError(f"{path}: expected a folder, got a file")
+    _check_readable(files_of(path))
     return name
+
+
+def _check_readable(files: Sequence[Path]) -> None:
+    """An error now: later, none tells a file that cannot be read from a cache that cannot be written."""
+    for file in files:
+        try:
+            file.open("rb").close()
+        except OSError as error:
+            raise DataError(f"{file}: expected a file that can be read, got: {error.strerror or error}") from None
 
 
 def _format_of(path: Path, format: str | None) -> str:

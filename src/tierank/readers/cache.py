@@ -3,6 +3,9 @@
 ``read`` keeps one beside each large file, so that the second reading is near-instant. It is used only while the file
 has the size and time that it had, and never trusted: sizes, types and checksums are looked at each time (of the large
 arrays, checksums of samples, so that opening stays a matter of milliseconds).
+
+It is built in place: the reader fills the map of the file that the features will stay in, so that data sets larger than
+memory can be read, and need some tens of bytes of it per document.
 """
 
 from __future__ import annotations
@@ -12,6 +15,9 @@ import logging
 import os
 import stat
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +26,18 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
-from tierank.files import replacing
+from tierank.files import building
+from tierank.inputs import Room, chunks, in_file, in_memory
+from tierank.readers.columns import files_of
 
 FORMAT = 1
 SUFFIX = ".tierank"
 # Files below this size are read faster than one can notice; a cache beside them would only be in the way.
 _WORTH_IT = 4 << 20
 _SAMPLE = 1 << 12
+
+# Query ids that an array file holds as they are; others become texts.
+_ID_KINDS = "biufmMU"
 
 _TYPES = {
     "features": "<f4",
@@ -40,32 +51,64 @@ _TYPES = {
 }
 
 
-def write_folder(data: RankingDataset, path: Path, source: dict[str, Any] | None = None) -> None:
-    """Write the binary form of a data set; ``source`` says what it was made from."""
-    if data.query_ids.dtype.kind not in "iuU":
-        data_ids = np.array([str(i) for i in data.query_ids.tolist()])
-    else:
-        data_ids = data.query_ids
+def write_folder(data: RankingDataset, path: Path) -> None:
+    """Write the binary form of a data set."""
+    with building(path) as fresh:
+        _write_features(data.features, fresh / "features.npy")
+        _finish(data, fresh, None)
+
+
+def build_folder(
+    path: Path, build: Callable[[Room], RankingDataset], source: dict[str, Any] | None = None
+) -> RankingDataset:
+    """The data set that ``build`` gives, with features that it filled in their place in a new binary folder.
+
+    ``source`` says what it was made from.
+    """
+    with building(path) as fresh:
+        _finish(build(partial(in_file, fresh / "features.npy")), fresh, source)
+    return read_folder(path)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns what the system says about a place that cannot be written into an error for the caller."""
+    if not path.parent.is_dir():
+        raise DataError(f"{path}: expected a folder {path.parent} to write into, got none; make it first")
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{path}: expected a place that can be written, got: {error.strerror or error}") from None
+
+
+def _write_features(features: NDArray[np.float32], file: Path) -> None:
+    with file.open("wb") as opened:
+        header = {"descr": _TYPES["features"], "fortran_order": False, "shape": features.shape}
+        np.lib.format.write_array_header_1_0(opened, header)
+        for chunk in chunks(features):
+            chunk.tofile(opened)
+
+
+def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -> None:
+    """Write all but the features, which are there, and the description of all."""
+    ids = data.query_ids
     arrays: dict[str, NDArray[Any] | None] = {
-        "features": data.features,
         "ratings": data.ratings if data.is_rated else None,
         "offsets": data.offsets,
-        "query_ids": data_ids,
+        "query_ids": ids if ids.dtype.kind in _ID_KINDS else np.array([str(i) for i in ids.tolist()]),
         "source_rows": data._source_rows,
         "row_weight": data.row_weight,
         "query_weight": data.query_weight,
         "document_blob": None if data.document_texts is None else data.document_texts.blob,
         "document_ends": None if data.document_texts is None else data.document_texts.ends,
     }
-    with replacing(path) as fresh:
-        fresh.mkdir()
-        files = {}
-        for name, array in arrays.items():
-            if array is not None:
-                np.save(fresh / f"{name}.npy", array, allow_pickle=False)
-                files[name] = _fingerprint(fresh / f"{name}.npy")
-        meta = {"format": FORMAT, "source": source, "feature_names": data.feature_names, "files": files}
-        (fresh / "meta.json").write_text(json.dumps(meta))
+    files = {"features": _fingerprint(folder / "features.npy")}
+    for name, array in arrays.items():
+        if array is not None:
+            np.save(folder / f"{name}.npy", array, allow_pickle=False)
+            files[name] = _fingerprint(folder / f"{name}.npy")
+    meta = {"format": FORMAT, "source": source, "feature_names": data.feature_names, "files": files}
+    (folder / "meta.json").write_text(json.dumps(meta))
 
 
 def read_folder(path: Path) -> RankingDataset:
@@ -98,9 +141,9 @@ def read_folder(path: Path) -> RankingDataset:
     )
 
 
-def cached(path: Path, settings: dict[str, Any]) -> RankingDataset | None:
-    """What the cache beside ``path`` holds, if it was made from this very file with these settings."""
-    folder = _beside(path)
+def cached(path: Path, settings: dict[str, Any], folder: Path | None = None) -> RankingDataset | None:
+    """What the cache (beside ``path``, if it is not ``folder``) holds, if it was made from this with these settings."""
+    folder = folder or _beside(path)
     if not folder.is_dir():
         return None
     try:
@@ -112,18 +155,28 @@ def cached(path: Path, settings: dict[str, Any]) -> RankingDataset | None:
         return None
 
 
-def keep(data: RankingDataset, path: Path, settings: dict[str, Any]) -> None:
-    """Write the cache beside ``path`` where it is worth it and allowed; a failure is no reason to stop."""
-    if path.stat().st_size < _WORTH_IT or not _writable(path.parent):
-        return
+def kept(
+    path: Path, settings: dict[str, Any], build: Callable[[Room], RankingDataset], folder: Path | None = None
+) -> RankingDataset:
+    """What ``build`` gives, in ``folder``; without one, in the cache beside ``path`` if possible, or else in memory."""
+    source = _source(path, settings)
+    if folder is not None:
+        with writing(folder):
+            return build_folder(folder, build, source)
+    if sum(size for _, size, _ in source["files"]) < _WORTH_IT or not _writable(_beside(path).parent):
+        return build(in_memory)
     try:
-        write_folder(data, _beside(path), _source(path, settings))
+        return build_folder(_beside(path), build, source)
     except OSError as error:
         logging.getLogger("tierank").warning("tierank: no cache was written beside %s: %s", path, error)
+        return build(in_memory)
 
 
 def _beside(path: Path) -> Path:
-    return path.with_name(path.name + SUFFIX)
+    """The cache of a file; of a folder, with a name that tells it from a data set that somebody wrote there."""
+    whole = path.resolve() if path.is_dir() else path
+    form = ".parquet" if whole.is_dir() and whole.suffix != ".parquet" else ""
+    return whole.with_name(whole.name + form + SUFFIX)
 
 
 def _writable(folder: Path) -> bool:
@@ -132,8 +185,8 @@ def _writable(folder: Path) -> bool:
 
 
 def _source(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """What identifies the file and how it was read; files beside it (LightGBM's) count too."""
-    sources = [path, *(beside for end in (".query", ".weight") if (beside := Path(f"{path}{end}")).exists())]
+    """What identifies the files and how they were read; files beside them (LightGBM's) count too."""
+    sources = [*files_of(path), *(beside for end in (".query", ".weight") if (beside := Path(f"{path}{end}")).exists())]
     stamps = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sources]
     return {"files": stamps, "settings": settings}
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.inputs import as_weights, group_runs
+from tierank.inputs import Room, as_weights, forget, group_runs, in_memory
 from tierank.kernels import in_threads, letor, n_threads
 
 # Bytes that one thread reads in one go; smaller parts share the work better, larger ones cost fewer calls.
@@ -31,7 +31,12 @@ _GUESS = 200
 
 
 def read_letor(
-    path: Path, *, n_features: int | None = None, zero_based: bool | None = None, n_jobs: int | None = None
+    path: Path,
+    *,
+    room: Room = in_memory,
+    n_features: int | None = None,
+    zero_based: bool | None = None,
+    n_jobs: int | None = None,
 ) -> RankingDataset:
     """Read ``<rating> qid:<id> <index>:<value> ... # comment`` lines.
 
@@ -50,8 +55,7 @@ def read_letor(
         if source_rows is not None:
             targets = np.empty_like(source_rows)
             targets[source_rows] = np.arange(source.n_rows)
-        features, ratings = source.parsed(targets, first_index, n_features, n_jobs)
-        documents = source.documents()
+        features, ratings, documents = source.parsed(targets, first_index, n_features, room, n_jobs)
     if documents is not None and source_rows is not None:
         documents = documents.take(source_rows)
     return RankingDataset.from_parts(
@@ -67,18 +71,26 @@ def read_letor(
 
 def write_letor(data: RankingDataset, path: Path) -> None:
     """Write LETOR text that reads back as the same numbers; ``.gz`` at the end of the name compresses it."""
-    heads = _heads(data)
-    tails = _tails(data)
+    ids = _written_ids(data)
     rows_at_once = max(1, (1 << 22) // (data.n_features * letor.FIELD_BYTES))
     with replacing(path) as fresh, _created(fresh, path) as file:
         for start in range(0, data.n_documents, rows_at_once):
             rows = np.arange(start, min(start + rows_at_once, data.n_documents))
-            head, tail = heads.take(rows), tails.take(rows)
+            chunk = data.features[start : start + len(rows)]
+            head, tail = _heads(data, ids, rows), _tails(data, rows)
             room = len(rows) * (data.n_features * letor.FIELD_BYTES + 1) + len(head.blob) + len(tail.blob)
             out = np.empty(room, np.uint8)
-            chunk = data.features[start : start + len(rows)]
             used = letor.format_rows(chunk, 1, head.blob, head.ends, tail.blob, tail.ends, out, letor.POWERS)
             file.write(out[:used].data)
+            forget(chunk)
+
+
+class _Runs(NamedTuple):
+    """Runs of neighbouring rows with the same query id."""
+
+    starts: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    are_plain: bool  # whether the ids, as integers, say all
 
 
 @dataclass(eq=False)
@@ -89,21 +101,22 @@ class _Block:
     line_starts: NDArray[np.int64]
     query_starts: NDArray[np.int64]
     comments: NDArray[np.int64]
+    runs: _Runs
 
     @classmethod
     def of(cls, text: NDArray[np.uint8], n_jobs: int | None) -> _Block:
-        cuts = _cuts(text)
-        spans = list(pairwise(cuts))
-        counts = in_threads(letor.count_lines, [(text, *span) for span in spans], n_jobs)
-
-        def index(start: int, end: int, n_lines: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        def index(start: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64], _Runs]:
+            n_lines = letor.count_lines(text, start, end)
             line_starts, query_starts = np.empty(n_lines, np.int64), np.empty(n_lines, np.int64)
             n = letor.index_lines(text, start, end, line_starts, query_starts)
-            return line_starts[:n], query_starts[:n]
+            runs = _runs(text, query_starts[:n])
+            forget(text[start:end])
+            return line_starts[:n], query_starts[:n], runs
 
-        parts = in_threads(index, [(*span, n) for span, n in zip(spans, counts, strict=True)], n_jobs)
+        parts = in_threads(index, pairwise(_cuts(text)), n_jobs)
         starts, queries = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        return cls(text, starts, queries, np.empty_like(starts))
+        runs = _joined_runs([part[2] for part in parts], [len(part[0]) for part in parts])
+        return cls(text, starts, queries, np.empty_like(starts), runs)
 
     @property
     def n_rows(self) -> int:
@@ -126,11 +139,20 @@ class _Block:
                 return seen[: found.start()]
             length *= 8
 
-    def runs(self) -> tuple[NDArray[np.int64], NDArray[np.int64], bool]:
-        """Where runs of one query id start, their ids as integers, and whether those say all."""
-        starts, ids = np.empty(self.n_rows, np.int64), np.empty(self.n_rows, np.int64)
-        n, plain = letor.query_runs(self.text, self.query_starts, starts, ids)
-        return starts[:n], ids[:n], plain
+
+def _runs(text: NDArray[np.uint8], query_starts: NDArray[np.int64]) -> _Runs:
+    if (query_starts < 0).any():  # rows without an id are refused later, or are LightGBM's, which have none
+        return _Runs(np.empty(0, np.int64), np.empty(0, np.int64), True)
+    starts, ids = np.empty_like(query_starts), np.empty_like(query_starts)
+    n, are_plain = letor.query_runs(text, query_starts, starts, ids)
+    return _Runs(starts[:n].copy(), ids[:n].copy(), are_plain)
+
+
+def _joined_runs(parts: list[_Runs], n_rows: list[int]) -> _Runs:
+    """The runs of spans that follow each other; a run across a border counts as two, which are joined later."""
+    shifts = np.cumsum([0, *n_rows[:-1]])
+    starts = np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=True)])
+    return _Runs(starts, np.concatenate([part.ids for part in parts]), all(part.are_plain for part in parts))
 
 
 class _Source:
@@ -158,15 +180,11 @@ class _Source:
             missing = block.query_starts < 0
             if missing.any():
                 self.refuse(block, int(missing.argmax()))
-        runs = [block.runs() for block in self.blocks]
-        shifts = np.cumsum([0, *(block.n_rows for block in self.blocks[:-1])])
-        starts = np.concatenate([run[0] + shift for run, shift in zip(runs, shifts, strict=True)])
-        if all(plain for _, _, plain in runs):
-            ids = np.concatenate([ids for _, ids, _ in runs])
-        else:
-            texts = [b.query_text(row) for b, run in zip(self.blocks, runs, strict=True) for row in run[0].tolist()]
-            ids = np.array(texts)
-        return group_runs(ids, starts, self.n_rows)
+        runs = _joined_runs([block.runs for block in self.blocks], [block.n_rows for block in self.blocks])
+        ids: NDArray[Any] = runs.ids
+        if not runs.are_plain:
+            ids = np.array([b.query_text(row) for b in self.blocks for row in b.runs.starts.tolist()])
+        return group_runs(ids, runs.starts, self.n_rows)
 
     def refuse(self, block: _Block, row: int) -> None:
         """Raise what is wrong with a row."""
@@ -181,15 +199,15 @@ class _Source:
             raise DataError(f"{self.where(block, row)}: {error}") from None
 
     def parsed(
-        self, targets: NDArray[np.int64], first_index: int, n_features: int | None, n_jobs: int | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """The features and ratings of all rows, row i at ``targets[i]``."""
+        self, targets: NDArray[np.int64], first_index: int, n_features: int | None, room: Room, n_jobs: int | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.float64], Texts | None]:
+        """The features and ratings of all rows, row i at ``targets[i]``, and what comments call them, row i at i."""
         width = n_features or max(1, self._guess_width(first_index))
         while True:
-            features, ratings = self._matrix(width), np.empty(self.n_rows)
-            needed = self._parse(targets, first_index, features, ratings, n_jobs)
+            features, ratings = self._matrix(width, room), np.empty(self.n_rows)
+            needed, documents = self._parse(targets, first_index, features, ratings, n_jobs)
             if needed <= width:
-                return features, ratings
+                return features, ratings, documents
             if n_features is not None:
                 raise DataError(
                     f"{self.name}: expected at most {n_features} features, got feature {needed - 1 + first_index};"
@@ -203,15 +221,11 @@ class _Source:
         found = [int(index) for line in lines for index in re.findall(rb"[ \t](\d{1,7}):", line)]
         return max(found, default=0) + 1 - first_index
 
-    def _matrix(self, width: int) -> NDArray[np.float32]:
-        size = self.n_rows * width * 4
-        memory = _memory()
-        if memory is not None and size > memory:
-            raise DataError(
-                f"{self.name}: {self.n_rows} documents x {width} features need {size / 1e9:.1f} GB, this machine has"
-                f" {memory / 1e9:.1f} GB; is the feature index {width} a mistake?"
-            )
-        return np.zeros((self.n_rows, width), np.float32)
+    def _matrix(self, width: int, room: Room) -> NDArray[np.float32]:
+        try:
+            return room(self.n_rows, width)
+        except DataError as error:
+            raise DataError(f"{self.name}: {error}; is the feature index {width} a mistake?") from None
 
     def _parse(
         self,
@@ -220,10 +234,11 @@ class _Source:
         features: NDArray[np.float32],
         ratings: NDArray[np.float64],
         n_jobs: int | None,
-    ) -> int:
+    ) -> tuple[int, Texts | None]:
+        """Fill in all rows; the width that was needed, and the documents."""
         has_query = self.has_query
 
-        def parse(block: _Block, rows_before: int, start: int, end: int) -> int:
+        def parse(block: _Block, rows_before: int, start: int, end: int) -> tuple[int, Texts | None]:
             seen = np.zeros(features.shape[1] + 1, np.int64)
             own_targets = targets[rows_before : rows_before + block.n_rows]
             row, widest = start, 0
@@ -234,7 +249,7 @@ class _Source:
                 )  # fmt: skip
                 widest = max(widest, needed)
                 if row == end:
-                    return widest
+                    break
                 rating, values = self.read_slowly(block, row, has_query, first_index)
                 ratings[own_targets[row]] = rating
                 block.comments[row] = _comment_start(block, row)
@@ -243,6 +258,11 @@ class _Source:
                     if column < features.shape[1]:
                         features[own_targets[row], column] = value
                 row += 1
+            documents = _documents(block.text, block.comments[start:end])
+            filled = own_targets[start:end]
+            forget(features[filled.min() : filled.max() + 1])
+            forget(block.text[block.line_starts[start] : block.line_starts[end - 1]])
+            return widest, documents
 
         parts, before = [], 0
         for block in self.blocks:
@@ -250,19 +270,26 @@ class _Source:
             cuts = np.linspace(0, block.n_rows, n_parts + 1).astype(int).tolist()
             parts += [(block, before, a, b) for a, b in pairwise(cuts) if a < b]
             before += block.n_rows
-        return max(in_threads(parse, parts, n_jobs))
+        widths, documents = zip(*in_threads(parse, parts, n_jobs), strict=True)
+        if all(texts is None for texts in documents):
+            return max(widths), None
+        return max(widths), Texts.concat(
+            [_unnamed(b - a) if texts is None else texts for texts, (_, _, a, b) in zip(documents, parts, strict=True)]
+        )
 
-    def documents(self) -> Texts | None:
-        """What the comments call the documents, or None where no line has a comment."""
-        if all((block.comments < 0).all() for block in self.blocks):
-            return None
-        texts = []
-        for block in self.blocks:
-            ends = np.empty(block.n_rows, np.int64)
-            blob = np.empty(letor.comment_spans(block.text, block.comments, ends), np.uint8)
-            letor.gather(block.text, block.comments, ends, blob)
-            texts.append(Texts(blob, ends))
-        return Texts.concat(texts)
+
+def _documents(text: NDArray[np.uint8], comments: NDArray[np.int64]) -> Texts | None:
+    """What the comments of some rows call the documents, or None where no row has a comment."""
+    if (comments < 0).all():
+        return None
+    ends = np.empty(len(comments), np.int64)
+    blob = np.empty(letor.comment_spans(text, comments, ends), np.uint8)
+    letor.gather(text, comments, ends, blob)
+    return Texts(blob, ends)
+
+
+def _unnamed(n: int) -> Texts:
+    return Texts(np.empty(0, np.uint8), np.zeros(n, np.int64))
 
 
 _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|null", re.IGNORECASE)
@@ -394,31 +421,29 @@ def _numbers(path: Path) -> NDArray[np.float64]:
     return np.array([_value(field, f"{path}: expected a number") for field in fields])
 
 
-def _memory() -> int | None:
-    """Bytes of memory that this machine has, where it tells."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
 def _created(fresh: Path, path: Path) -> Any:
     return gzip.open(fresh, "wb", compresslevel=6) if path.suffix == ".gz" else fresh.open("wb")
 
 
-def _heads(data: RankingDataset) -> Texts:
+def _written_ids(data: RankingDataset) -> list[str]:
+    """The query ids as text, if they can be read back."""
     ids = [str(i) for i in data.query_ids.tolist()]
     bad = next((i for i in ids if not i or re.search(r"[\s#]", i)), None)
     if bad is not None:
         raise DataError(f"expected query ids without blanks and '#', which end the id in a text file, got {bad!r}")
-    ratings = [plain_number(r) for r in data.ratings.tolist()]
-    return Texts.of(f"{r} qid:{ids[q]}" for r, q in zip(ratings, data.query_of_row.tolist(), strict=True))
+    return ids
 
 
-def _tails(data: RankingDataset) -> Texts:
+def _heads(data: RankingDataset, ids: list[str], rows: NDArray[np.int64]) -> Texts:
+    queries = (data.offsets.searchsorted(rows, "right") - 1).tolist()
+    ratings = data.ratings[rows].tolist()
+    return Texts.of(f"{plain_number(r)} qid:{ids[q]}" for r, q in zip(ratings, queries, strict=True))
+
+
+def _tails(data: RankingDataset, rows: NDArray[np.int64]) -> Texts:
     if data.document_texts is None:
-        return Texts(np.empty(0, np.uint8), np.zeros(data.n_documents, np.int64))
-    return Texts.of(f" #docid = {text}" if text else "" for text in data.document_texts)
+        return _unnamed(len(rows))
+    return Texts.of(f" #docid = {text}" if text else "" for text in data.document_texts.take(rows))
 
 
 def plain_number(value: float) -> str:

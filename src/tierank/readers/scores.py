@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import chain, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,12 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.readers.letor import plain_number
+
+# Lines of a file: their number, from 1, and their fields.
+Rows = Iterator[tuple[int, list[str]]]
+
+# Scores that are made numbers of Python at a time.
+_AT_ONCE = 1 << 16
 
 
 def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
@@ -28,38 +37,56 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
         raise DataError(f"{path}: expected a file of scores, got nothing there")
     if path.suffix == ".npy":
         return _checked(_array(path), path, data)
-    lines = path.read_bytes().decode(errors="replace").splitlines()
-    rows = [(number, line.split()) for number, line in enumerate(lines, 1) if line.strip()]
-    if not rows:
-        raise DataError(f"{path}: expected a score per line, got an empty file")
-    width = len(rows[0][1])
-    readers = {1: _plain, 3: _ranklib, 6: _trec}
-    if width not in readers:
-        raise DataError(f"{path}:{rows[0][0]}: expected 1, 3 (RankLib) or 6 (TREC run) fields, got {width}")
-    for number, fields in rows:
-        if len(fields) != width:
-            raise DataError(f"{path}:{number}: expected {width} fields as in the first line, got {len(fields)}")
-    return _checked(readers[width](rows, path, data), path, data)
+    with path.open(encoding="utf-8", errors="replace") as file:
+        rows = ((number, fields) for number, line in enumerate(file, 1) if (fields := line.split()))
+        first = next(rows, None)
+        if first is None:
+            raise DataError(f"{path}: expected a score per line, got an empty file")
+        width = len(first[1])
+        readers = {1: _plain, 3: _ranklib, 6: _trec}
+        if width not in readers:
+            raise DataError(f"{path}:{first[0]}: expected 1, 3 (RankLib) or 6 (TREC run) fields, got {width}")
+        return _checked(readers[width](_alike(chain([first], rows), width, path), path, data), path, data)
 
 
 def write_scores(path: str | Path, scores: NDArray[np.float64]) -> None:
     """Write a number per line, in the caller's order of rows."""
-    with replacing(path) as fresh:
-        fresh.write_text("".join(f"{score!r}\n" for score in np.asarray(scores, np.float64).tolist()))
+    with replacing(path) as fresh, fresh.open("w") as file:
+        file.writelines(score_lines(np.asarray(scores, np.float64)))
+
+
+def score_lines(scores: NDArray[np.float64]) -> Iterator[str]:
+    r"""A line per score, without an object for every score at once.
+
+    >>> list(score_lines(np.array([0.5, -2.0])))
+    ['0.5\n', '-2.0\n']
+    """
+    for start in range(0, len(scores), _AT_ONCE):
+        yield from (f"{score!r}\n" for score in scores[start : start + _AT_ONCE].tolist())
+
+
+def rank_lines(columns: Sequence[NDArray[Any]]) -> Iterator[str]:
+    r"""A head line and a line per ranked document, of the columns query, rank, row and score.
+
+    >>> list(rank_lines([np.array(["a"]), np.array([1]), np.array([7]), np.array([0.5])]))
+    ['query\trank\trow\tscore\n', 'a\t1\t7\t0.5\n']
+    """
+    yield "query\trank\trow\tscore\n"
+    for start in range(0, len(columns[0]), _AT_ONCE):
+        rows = zip(*(column[start : start + _AT_ONCE].tolist() for column in columns), strict=True)
+        yield from ("\t".join(map(str, row)) + "\n" for row in rows)
 
 
 def write_run(path: str | Path, data: RankingDataset, scores: NDArray[np.float64], name: str = "tierank") -> None:
     """Write a TREC run: ``query Q0 document rank score name``, best first. Scores are in the caller's order of rows."""
     queries, documents = _trec_names(data)
     own = data.arrange(np.asarray(scores, np.float64))
-    lines = []
-    for q, (start, end) in enumerate(zip(data.offsets[:-1].tolist(), data.offsets[1:].tolist(), strict=True)):
-        order = start + np.argsort(-own[start:end], kind="stable")
-        lines += [
-            f"{queries[q]} Q0 {documents[i]} {k} {float(own[i])!r} {name}\n" for k, i in enumerate(order.tolist(), 1)
-        ]
-    with replacing(path) as fresh:
-        fresh.write_text("".join(lines))
+    with replacing(path) as fresh, fresh.open("w") as file:
+        for query, (start, end) in zip(queries, pairwise(data.offsets.tolist()), strict=True):
+            order = start + np.argsort(-own[start:end], kind="stable")
+            file.writelines(
+                f"{query} Q0 {documents[i]} {k} {float(own[i])!r} {name}\n" for k, i in enumerate(order.tolist(), 1)
+            )
 
 
 def write_qrels(data: RankingDataset, path: str | Path) -> None:
@@ -69,8 +96,8 @@ def write_qrels(data: RankingDataset, path: str | Path) -> None:
         raise DataError(f"expected whole ratings, which qrels files hold, got {data.ratings[fraction.argmax()]:g}")
     queries, documents = _trec_names(data)
     rows = zip(data.query_of_row.tolist(), documents, data.ratings.tolist(), strict=True)
-    with replacing(path) as fresh:
-        fresh.write_text("".join(f"{queries[q]} 0 {d} {plain_number(r)}\n" for q, d, r in rows))
+    with replacing(path) as fresh, fresh.open("w") as file:
+        file.writelines(f"{queries[q]} 0 {d} {plain_number(r)}\n" for q, d, r in rows)
 
 
 def _array(path: Path) -> NDArray[np.float64]:
@@ -90,18 +117,26 @@ def _checked(scores: NDArray[np.float64], path: Path, data: RankingDataset) -> N
     return scores
 
 
-def _number(field: str, place: str) -> float:
+def _number(field: str, path: Path, line: int) -> float:
     try:
         return float(field)
     except ValueError:
-        raise DataError(f"{place}: expected a score, got {field[:60]!r}") from None
+        raise DataError(f"{path}:{line}: expected a score, got {field[:60]!r}") from None
 
 
-def _plain(rows: list[tuple[int, list[str]]], path: Path, data: RankingDataset) -> NDArray[np.float64]:
-    return np.array([_number(fields[0], f"{path}:{number}") for number, fields in rows])
+def _alike(rows: Rows, width: int, path: Path) -> Rows:
+    """The rows, up to one with another number of fields."""
+    for number, fields in rows:
+        if len(fields) != width:
+            raise DataError(f"{path}:{number}: expected {width} fields as in the first line, got {len(fields)}")
+        yield number, fields
 
 
-def _ranklib(rows: list[tuple[int, list[str]]], path: Path, data: RankingDataset) -> NDArray[np.float64]:
+def _plain(rows: Rows, path: Path, data: RankingDataset) -> NDArray[np.float64]:
+    return np.fromiter((_number(fields[0], path, number) for number, fields in rows), np.float64)
+
+
+def _ranklib(rows: Rows, path: Path, data: RankingDataset) -> NDArray[np.float64]:
     place = {str(q): start for q, start in zip(data.query_ids.tolist(), data.offsets[:-1].tolist(), strict=True)}
     length = dict(zip(place, data.lengths.tolist(), strict=True))
     scores = np.full(data.n_documents, np.nan)
@@ -112,18 +147,18 @@ def _ranklib(rows: list[tuple[int, list[str]]], path: Path, data: RankingDataset
             raise DataError(
                 f"{path}:{number}: expected the index of one of {length[query]} documents from 0, got {index!r}"
             )
-        scores[place[query] + int(index)] = _number(score, f"{path}:{number}")
+        scores[place[query] + int(index)] = _number(score, path, number)
     return data.restore(scores)
 
 
-def _trec(rows: list[tuple[int, list[str]]], path: Path, data: RankingDataset) -> NDArray[np.float64]:
+def _trec(rows: Rows, path: Path, data: RankingDataset) -> NDArray[np.float64]:
     queries, documents = _trec_names(data)
     place = {(queries[q], d): i for i, (q, d) in enumerate(zip(data.query_of_row.tolist(), documents, strict=True))}
     scores = np.full(data.n_documents, np.nan)
     for number, (query, _, document, _, score, _) in rows:
         if (query, document) not in place:
             raise DataError(f"{path}:{number}: expected a document of the data, got {document!r} of query {query!r}")
-        scores[place[query, document]] = _number(score, f"{path}:{number}")
+        scores[place[query, document]] = _number(score, path, number)
     return data.restore(scores)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,55 +12,32 @@ import numpy as np
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.inputs import as_column, column_names, table_matrix
+from tierank.inputs import Room, as_column, column_names, forget, table_matrix
+from tierank.readers.columns import Columns, ParquetPart, TablePart, files_of, first_line, needs_arrow, read_parts
 
-# What a column may be called to be found without being named.
-QUERY_NAMES = ("qid", "query", "query_id")
-RATING_NAMES = ("rating", "label", "relevance", "grade")
-DOCUMENT_NAMES = ("document", "document_id", "docid", "doc_id")
-WEIGHT_NAMES = ("row_weight", "query_weight")
+# Bytes of features that are made a table of at a time when a file is written.
+_WRITTEN = 1 << 26
 
 
-def read_table(
-    table: Any,
-    *,
-    query: str | None = None,
-    rating: str | None = None,
-    document: str | None = None,
-    features: Sequence[str] | None = None,
-    where: str = "table",
-) -> RankingDataset:
-    """A data set from a pandas, polars or Arrow table; what is not query, rating, document or weight is a feature."""
-    names = column_names(table)
-    query = query or _found(names, QUERY_NAMES)
-    if query is None:
-        raise DataError(
-            f"{where}: expected a query column called {', '.join(QUERY_NAMES[:-1])} or {QUERY_NAMES[-1]},"
-            f" got the columns {_listed(names)}; name yours with query="
-        )
-    rating = rating or _found(names, RATING_NAMES)
-    document = document or _found(names, DOCUMENT_NAMES)
-    others = {query, rating, document, *WEIGHT_NAMES}
-    chosen = [name for name in names if name not in others] if features is None else list(features)
-    if not chosen:
-        raise DataError(f"{where}: expected at least one feature column, got only {_listed(names)}")
-
-    weights = {name: as_column(table, name) for name in WEIGHT_NAMES if name in names}
+def read_table(table: Any, **named: Any) -> RankingDataset:
+    """A data set from a pandas, polars or Arrow table; ``named`` says which columns are what, as in ``read``."""
+    columns = Columns.of(column_names(table), "table", **named)
+    weights = {name: as_column(table, name) for name in columns.weights}
     try:
         return RankingDataset(
-            table_matrix(table, chosen),
-            None if rating is None else as_column(table, rating),
-            as_column(table, query),
-            feature_names=chosen,
-            document_ids=None if document is None else as_column(table, document).tolist(),
+            table_matrix(table, columns.features),
+            None if columns.rating is None else as_column(table, columns.rating),
+            as_column(table, columns.query),
+            feature_names=columns.features,
+            document_ids=None if columns.document is None else as_column(table, columns.document).tolist(),
             row_weight=weights.get("row_weight"),
             query_weight=weights.get("query_weight"),
         )
     except DataError as error:
-        raise DataError(f"{where}: {error}") from None
+        raise DataError(f"table: {error}") from None
 
 
-def read_csv(path: Path, **columns: Any) -> RankingDataset:
+def read_csv(path: Path, *, room: Room, **named: Any) -> RankingDataset:
     """A data set from a CSV file with a header line, or a TSV file."""
     arrow = needs_arrow("CSV")
     import pyarrow.csv
@@ -68,20 +46,16 @@ def read_csv(path: Path, **columns: Any) -> RankingDataset:
     try:
         table = pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter))
     except arrow.ArrowInvalid as error:
-        raise DataError(f"{path}: expected a CSV table with a header line, got: {_first_line(error)}") from None
-    return read_table(table, where=str(path), **columns)
+        raise DataError(f"{path}: expected a CSV table with a header line, got: {first_line(error)}") from None
+    return read_parts([TablePart(str(path), table)], str(path), room, **named)
 
 
-def read_parquet(path: Path, **columns: Any) -> RankingDataset:
-    """A data set from a Parquet file."""
-    arrow = needs_arrow("Parquet")
-    import pyarrow.parquet
-
-    try:
-        table = pyarrow.parquet.read_table(path, memory_map=True)
-    except (arrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: expected a Parquet file, got: {_first_line(error)}") from None
-    return read_table(table, where=str(path), **columns)
+def read_parquet(path: Path, *, room: Room, **named: Any) -> RankingDataset:
+    """A data set from a Parquet file, or from a folder of them."""
+    files = files_of(path)
+    if not files:
+        raise DataError(f"{path}: expected a folder of Parquet files, got none in it")
+    return read_parts([ParquetPart(file) for file in files], str(path), room, **named)
 
 
 def write_csv(data: RankingDataset, path: Path) -> None:
@@ -90,8 +64,11 @@ def write_csv(data: RankingDataset, path: Path) -> None:
     import pyarrow.csv
 
     options = pyarrow.csv.WriteOptions(delimiter="\t" if ".tsv" in path.suffixes else ",")
-    with replacing(path) as fresh:
-        pyarrow.csv.write_csv(to_arrow(data), fresh, options)
+    tables = _tables(data)
+    first = next(tables)
+    with replacing(path) as fresh, pyarrow.csv.CSVWriter(fresh, first.schema, write_options=options) as file:
+        for table in chain([first], tables):
+            file.write_table(table)
 
 
 def write_parquet(data: RankingDataset, path: Path) -> None:
@@ -99,53 +76,44 @@ def write_parquet(data: RankingDataset, path: Path) -> None:
     needs_arrow("Parquet")
     import pyarrow.parquet
 
-    with replacing(path) as fresh:
-        table = to_arrow(data)
-        # Split into streams of bytes, float32 columns pack better than through a dictionary of values.
-        floats = [field.name for field in table.schema if str(field.type) == "float"]
-        others = [field.name for field in table.schema if str(field.type) != "float"]
-        pyarrow.parquet.write_table(
-            table, fresh, compression="zstd", use_dictionary=others, use_byte_stream_split=floats
-        )
+    tables = _tables(data)
+    first = next(tables)
+    # Split into streams of bytes, float32 columns pack better than through a dictionary of values.
+    floats = [field.name for field in first.schema if str(field.type) == "float"]
+    others = [field.name for field in first.schema if str(field.type) != "float"]
+    packing = {"compression": "zstd", "use_dictionary": others, "use_byte_stream_split": floats}
+    with replacing(path) as fresh, pyarrow.parquet.ParquetWriter(fresh, first.schema, **packing) as file:
+        for table in chain([first], tables):
+            file.write_table(table)
 
 
 def to_arrow(data: RankingDataset) -> Any:
     """The data set as an Arrow table, in the caller's order of rows."""
+    return next(_tables(data, data.n_documents))
+
+
+def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
+    """The data set as Arrow tables of some rows each, in the caller's order of rows."""
     arrow = needs_arrow("Arrow")
-    rows = data.restore(np.arange(data.n_documents))
-    columns: dict[str, Any] = {"query": np.repeat(data.query_ids, data.lengths)[rows]}
-    if data.is_rated:
-        columns["rating"] = data.ratings[rows]
-    if data.document_ids is not None:
-        columns["document"] = [data.document_ids[row] for row in rows]
-    if data.row_weight is not None:
-        columns["row_weight"] = data.row_weight[rows]
-    if data.query_weight is not None:
-        columns["query_weight"] = np.repeat(data.query_weight, data.lengths)[rows]
     names = data.feature_names or [f"feature_{k + 1}" for k in range(data.n_features)]
-    clash = next((name for name in names if name in columns), None)
-    if clash is not None:
-        raise DataError(f"expected feature names other than {', '.join(columns)}, got a feature called {clash!r}")
-    columns.update({name: data.features[rows, k] for k, name in enumerate(names)})
-    return arrow.table(columns)
-
-
-def needs_arrow(what: str) -> Any:
-    """The module pyarrow, or an error that says how to get it."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise DataError(f"{what} files need pyarrow, which is not installed: pip install 'tierank[arrow]'") from None
-    return pyarrow
-
-
-def _found(names: list[str], known: tuple[str, ...]) -> str | None:
-    return next((name for name in known if name in names), None)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0][:200]
+    rows_in_order = data.restore(np.arange(data.n_documents))
+    query_ids = arrow.array(data.query_ids)
+    at_once = at_once or max(1, _WRITTEN // (4 * data.n_features))
+    for start in range(0, data.n_documents, at_once):
+        rows = rows_in_order[start : start + at_once]
+        queries = data.offsets.searchsorted(rows, "right") - 1
+        columns: dict[str, Any] = {"query": query_ids.take(arrow.array(queries))}
+        if data.is_rated:
+            columns["rating"] = data.ratings[rows]
+        if data.document_texts is not None:
+            columns["document"] = list(data.document_texts.take(rows))
+        if data.row_weight is not None:
+            columns["row_weight"] = data.row_weight[rows]
+        if data.query_weight is not None:
+            columns["query_weight"] = data.query_weight[queries]
+        clash = next((name for name in names if name in columns), None)
+        if clash is not None:
+            raise DataError(f"expected feature names other than {', '.join(columns)}, got a feature called {clash!r}")
+        columns.update({name: data.features[rows, k] for k, name in enumerate(names)})
+        yield arrow.table(columns)
+        forget(data.features[rows.min() : rows.max() + 1])

@@ -1,0 +1,347 @@
+"""Trees on a Dask cluster: one task on each worker, and a watch over them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from sklearn.base import clone
+
+from tierank.dataset import RankingDataset
+from tierank.distributed.placement import Part, open_source, take_part
+from tierank.distributed.processes import TIMEOUT, free_port, join
+from tierank.errors import ParameterError, TeamError, TierankError
+from tierank.rankers import LambdaMART, Ranker, TreeRanker, UMart
+from tierank.settings import as_positive, as_whole
+from tierank.team import cut_queries
+
+R = TypeVar("R", bound=Ranker)
+
+# Seconds between two looks at the tasks and at the list of workers.
+_LOOK = 1.0
+# Seconds in which the tasks of a fit that has failed can end by themselves, before their workers are restarted.
+_GRACE = 30.0
+# Seconds that a worker has to come back after it was restarted, and the result to arrive.
+_RESTART, _FETCH = 60.0, 600.0
+
+
+def fit(
+    ranker: R,
+    data: Any,
+    client: Any,
+    *,
+    valid: Any = None,
+    workers: int | Sequence[str] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+    timeout: float = TIMEOUT,
+    query: str | None = None,
+    rating: str | None = None,
+    features: Sequence[str] | None = None,
+) -> R:
+    """Train trees on the workers of a Dask cluster, and return them fitted; ``ranker`` itself stays as it is.
+
+    ``data`` and ``valid`` are each one of
+
+    * a path, which every worker can read: each takes its own queries (a large file is read once and then mapped, where
+      the workers have a disk in common);
+    * a ``RankingDataset``, a table or ``(X, y, qid)`` in the memory of the client: cut here and sent to the workers;
+    * a Dask DataFrame, with the columns that ``read`` knows (``query``, ``rating`` and ``features`` name others), or
+      ``(X, y, qid)`` as Dask arrays. The partitions may be cut anywhere, through queries too: rows are brought together
+      on the workers, query by query, and the client sees nothing but query ids and counts.
+
+    Each worker learns from whole queries, about as many documents as the others, and all of them grow the same trees of
+    all documents. The trees depend on the data, on how they are cut into partitions and on the number of workers, not
+    on which worker holds what.
+
+    ==============  ====================================================================================================
+    ``workers``     how many, or a list of their addresses; None: all. Each is a process of its own
+    ``checkpoint``  a folder on a disk that the first worker can write, and that it writes to as training goes. A run
+                    that ended early goes on from it: call ``fit`` again, with any number of workers
+    ``progress``    shown by the first worker, in its log
+    ``timeout``     seconds that a worker waits for the others, at any time, before it gives up
+    ==============  ====================================================================================================
+
+    A ranker whose ``n_jobs`` is None has as many threads on each worker as Dask gave it. A worker that is lost, and a
+    task that fails, end all tasks and give an error; nothing waits forever. A worker whose thread does not come back
+    from a run that has failed or was interrupted is restarted.
+
+    .. code-block:: python
+
+        from dask.distributed import Client
+
+        client = Client("scheduler:8786")
+        table = dask.dataframe.read_parquet("train/*.parquet")
+        ranker = tierank.distributed.fit(tierank.UMart(), table, client, checkpoint="/disk/kept")
+    """
+    _check(ranker, client, timeout)
+    kept = None if checkpoint is None else Path(checkpoint).absolute()
+    cluster = _Cluster(client, _chosen(client, workers), kept)
+    cluster.warm_up()
+    columns = {"query": query, "rating": rating, "features": None if features is None else list(features)}
+    sources = [open_source(source, columns, cluster) for source in ([data] if valid is None else [data, valid])]
+    n_parts = min(len(cluster.workers), *(len(source.lengths) for source in sources))
+    if n_parts < len(cluster.workers):
+        logging.getLogger("tierank").warning(
+            "tierank: %d of %d workers are used: there are no more queries, and each worker needs one",
+            n_parts,
+            len(cluster.workers),
+        )
+    cuts = [cut_queries(np.concatenate([[0], source.lengths.cumsum()]), n_parts) for source in sources]
+    cluster.workers = sources[0].choose(cuts[0])
+    parts = [source.place(edges) for source, edges in zip(sources, cuts, strict=True)]
+    first = cluster.workers[0]
+    address = f"{first.host}:{cluster.results([cluster.submit(free_port, on=first)])[0]}"
+    fresh: R = clone(ranker)
+    return cluster.train(fresh, list(zip(*parts, strict=True)), _Job(n_parts, address, timeout, kept, progress))
+
+
+def _check(ranker: object, client: object, timeout: float) -> None:
+    """Settings that can be told wrong before anything is sent."""
+    if not isinstance(ranker, (UMart, LambdaMART, TreeRanker)):
+        raise ParameterError(
+            f"ranker: expected UMart, LambdaMART or TreeRanker, got {type(ranker).__name__}; networks train on several"
+            " processes by `tierank train --ranks` or torchrun: see docs/scale.md"
+        )
+    try:
+        from distributed import Client
+    except ImportError:
+        raise ParameterError(
+            "training on a Dask cluster needs dask and distributed, which are not installed:"
+            " pip install 'tierank[dask]'"
+        ) from None
+    if not isinstance(client, Client) or client.asynchronous:
+        raise ParameterError(
+            f"client: expected a Client of dask.distributed that is not asynchronous, got {client!r};"
+            " Client('scheduler:8786') makes one"
+        )
+    as_positive("timeout", timeout)
+
+
+# The cluster
+
+
+@dataclass(frozen=True)
+class _Worker:
+    """A worker as the scheduler lists it. Its folder is new after a restart, where all else may be as it was."""
+
+    address: str
+    host: str
+    folder: str
+    nanny: str | None
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the tasks of one fit have in common."""
+
+    size: int
+    address: str
+    timeout: float
+    checkpoint: Path | None
+    progress: bool
+
+
+def _listed(client: Any) -> dict[str, _Worker]:
+    """The workers that the scheduler has now, by their addresses; none where the scheduler is gone."""
+    found = client.scheduler_info(n_workers=-1).get("workers", {})
+    return {
+        address: _Worker(address, info["host"], info["local_directory"], info.get("nanny"))
+        for address, info in sorted(found.items())
+    }
+
+
+def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[_Worker]:
+    """The workers that the caller asked for."""
+    known = _listed(client)
+    if not known:
+        raise ParameterError("client: expected a cluster with at least one worker, got none; start workers first")
+    if workers is None:
+        return list(known.values())
+    if isinstance(workers, Sequence) and not isinstance(workers, str):
+        unknown = next((address for address in workers if address not in known), None)
+        if unknown is not None:
+            raise ParameterError.unknown("worker", unknown, known)
+        if not workers or len(set(workers)) < len(workers):
+            raise ParameterError(f"workers: expected at least one address, and each once, got {list(workers)}")
+        return [known[address] for address in workers]
+    if as_whole("workers", workers) > len(known):
+        raise ParameterError(f"workers: expected at most {len(known)}, which the cluster has, got {workers}")
+    return list(known.values())[: int(workers)]
+
+
+class _Cluster:
+    """The workers of one fit. Whoever waits for them here learns at once that one of them is lost."""
+
+    def __init__(self, client: Any, workers: list[_Worker], checkpoint: Path | None) -> None:
+        self.client, self.workers, self.checkpoint = client, workers, checkpoint
+        self.processes: dict[_Worker, int] = {}
+
+    def submit(self, function: Any, *arguments: Any, on: _Worker | None = None) -> Any:
+        """The future of a call on one worker, or on any of them."""
+        addresses = [worker.address for worker in (self.workers if on is None else [on])]
+        return self.client.submit(
+            function, *arguments, workers=addresses, allow_other_workers=False, pure=False, retries=0
+        )
+
+    def wait(self, futures: Sequence[Any]) -> None:
+        """Until all are finished; an error as soon as one of them fails or a worker is lost."""
+        from distributed import CancelledError, wait
+
+        while True:
+            with contextlib.suppress(CancelledError, TimeoutError):
+                wait(futures, timeout=_LOOK)  # type: ignore[no-untyped-call]
+            if all(future.status == "finished" for future in futures):
+                return
+            lost = self._lost()
+            if lost:
+                raise self._loss(lost)
+            failed = next((future for future in futures if future.status not in ("pending", "finished")), None)
+            if failed is not None:
+                raise self._failure(failed)
+
+    def results(self, futures: Sequence[Any]) -> list[Any]:
+        """What the calls gave."""
+        self.wait(futures)
+        return [future.result(timeout=_FETCH) for future in futures]
+
+    def warm_up(self) -> None:
+        """Load and compile what training needs, before anybody waits for it: one worker of each host, then the rest."""
+        firsts = list({worker.host: worker for worker in reversed(self.workers)}.values())
+        others = [worker for worker in self.workers if worker not in firsts]
+        for wave in (firsts, others):
+            self.processes |= dict(zip(wave, self.results([self.submit(_warm_up, on=w) for w in wave]), strict=True))
+        if len({(worker.host, process) for worker, process in self.processes.items()}) < len(self.workers):
+            raise ParameterError(
+                "workers: expected each to be a process of its own, got several in one; start them with processes=True"
+            )
+
+    def train(self, ranker: R, parts: list[tuple[Part, ...]], job: _Job) -> R:
+        """One task on each worker, all at the same time; the ranker that they end with."""
+        futures = {
+            worker: self.submit(_train, ranker, job, number, self.processes[worker], *parts[number], on=worker)
+            for number, worker in enumerate(self.workers)
+        }
+        try:
+            found = self.results(list(futures.values()))
+        except TierankError as error:
+            self._settle(futures)
+            cause = self._cause(futures) or error
+            restarted = self._stop(futures)
+            if restarted:
+                cause.add_note(restarted)
+            raise cause from cause.__cause__
+        except BaseException:  # interrupted by the caller: the tasks would go on for hours
+            self._stop(futures)
+            raise
+        digests = [digest for _, digest in found]
+        if len(set(digests)) > 1:
+            raise TeamError(f"expected the same trees on all workers, got different ones: {digests}; please report it")
+        fitted: R = found[0][0]
+        return fitted
+
+    def _lost(self) -> list[_Worker]:
+        """The workers that are not what they were: ended, or restarted."""
+        now = _listed(self.client)
+        return [worker for worker in self.workers if now.get(worker.address) != worker]
+
+    def _loss(self, lost: list[_Worker]) -> TeamError:
+        names = ", ".join(worker.address for worker in lost)
+        what = f"worker {names}" if self.client.status == "running" else "the scheduler"
+        return TeamError(
+            f"{what} was lost: expected all {len(self.workers)} workers to stay until fit is done; {self._advice()}"
+        )
+
+    def _failure(self, future: Any) -> TierankError:
+        """The error of a call, as one of ours."""
+        if future.status != "error":
+            return TeamError(f"a task was {future.status}: expected it to be left alone; {self._advice()}")
+        error = future.exception()
+        if isinstance(error, TierankError):
+            return error
+        failure = TeamError(f"a task failed: expected it to end well, got {error!r}; {self._advice()}")
+        failure.__cause__ = error
+        return failure
+
+    def _cause(self, futures: dict[_Worker, Any]) -> TierankError | None:
+        """What made a fit fail, if it can be told now that all tasks are over: the others only lost their neighbour."""
+        lost = self._lost()
+        if lost:
+            return self._loss(lost)
+        errors = [self._failure(future) for future in futures.values() if future.status == "error"]
+        return next((error for error in errors if not isinstance(error, TeamError)), None)
+
+    def _advice(self) -> str:
+        if self.checkpoint is None:
+            return "nothing was kept: with checkpoint= a run that ends early can go on"
+        return (
+            f"what the first worker had written to {self.checkpoint} is there: run fit again with this checkpoint, on"
+            " any number of workers, to go on"
+        )
+
+    def _settle(self, futures: dict[_Worker, Any]) -> None:
+        """Give tasks whose neighbour is gone the time to find out."""
+        end = time.monotonic() + _GRACE
+        while self._running(futures) and time.monotonic() < end:
+            time.sleep(_LOOK / 5)
+
+    def _running(self, futures: dict[_Worker, Any]) -> list[_Worker]:
+        """The workers whose tasks are not over."""
+        lost = self._lost()
+        return [worker for worker, future in futures.items() if future.status == "pending" and worker not in lost]
+
+    def _stop(self, futures: dict[_Worker, Any]) -> str:
+        """End all tasks, if need be with the process of their worker; what had to be done, in words."""
+        if self.client.status != "running":  # without a scheduler the workers end themselves
+            return ""
+        stuck = self._running(futures)
+        self.client.cancel(list(futures.values()), force=True)
+        words = []
+        cared_for = [worker.address for worker in stuck if worker.nanny]
+        alone = [worker.address for worker in stuck if not worker.nanny]
+        if cared_for:
+            answers = self.client.restart_workers(cared_for, timeout=_RESTART, raise_for_error=False)
+            words.append(f"restarted, because their threads did not come back: {', '.join(cared_for)}")
+            late = [address for address, answer in answers.items() if answer != "OK"]
+            if late:
+                words.append(f"not back after {_RESTART:g} seconds: {', '.join(late)}")
+        if alone:
+            words.append(f"still busy, and without a nanny to restart them: {', '.join(alone)}; end them by hand")
+        return "; ".join(words)
+
+
+# What the workers run
+
+
+def _warm_up() -> int:
+    """A model of two queries: after it all code is loaded and compiled. Gives the number of the process."""
+    data = RankingDataset([[0.0], [1.0], [2.0], [3.0]], [1, 0, 0, 2], qid=[0, 0, 1, 1])
+    UMart(n_trees=1, min_documents=1, query_features=True, n_jobs=1).fit(data, valid=data)
+    return os.getpid()
+
+
+def _train(
+    ranker: Any, job: _Job, number: int, process: int, train: Part, valid: Part | None = None
+) -> tuple[Any, str]:
+    """The task of one worker: the fitted ranker, from the first worker alone, and a digest of its trees."""
+    from distributed import get_worker
+
+    if os.getpid() != process:  # Dask runs a task again where the worker that ran it has died
+        raise TeamError(f"process {number} of {job.size}: expected the worker that was there before, got a new one")
+    own, held_out = take_part(train), None if valid is None else take_part(valid)
+    threads = ranker.n_jobs
+    if threads is None:
+        ranker.n_jobs = get_worker().state.nthreads
+    with join(number, job.size, job.address, timeout=job.timeout, holds_parts=True) as team:
+        ranker.fit(own, valid=held_out, checkpoint=job.checkpoint, progress=job.progress, team=team)
+    ranker.n_jobs = threads
+    digest = hashlib.sha256(ranker.model_text_.encode()).hexdigest()
+    return (ranker if number == 0 else None), digest

@@ -1,0 +1,124 @@
+"""Run one command in several processes of this machine, and watch over them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from tierank.distributed.processes import free_port
+from tierank.errors import TeamError
+
+# What a process returns that another one left alone: not its fault, so its words are not the ones to show.
+LEFT_ALONE = 3
+# Seconds that the others have to notice that one is gone, before they are ended.
+_GRACE = 15.0
+_EVERY = 0.05
+
+
+def launch(arguments: Sequence[str], size: int) -> None:
+    """Run ``tierank`` with these arguments in ``size`` processes that find each other by the environment.
+
+    The variables are those of ``torchrun``. The first process has the terminal; of the others only the words of one
+    that failed by itself are shown. Returns when all have ended well; where one fails the others are ended too.
+    """
+    with tempfile.TemporaryDirectory() as folder, _told_to_stop() as stop:
+        started = [
+            _Process(arguments, number, size, port, Path(folder)) for port in [free_port()] for number in range(size)
+        ]
+        try:
+            _watch(started, stop)
+        finally:
+            for process in started:
+                process.end()
+        failed = [process for process in started if process.code]
+        if failed:
+            _explain(failed, size)
+
+
+class _Process:
+    """One of the processes."""
+
+    def __init__(self, arguments: Sequence[str], number: int, size: int, port: int, folder: Path) -> None:
+        self.number, self.words = number, folder / f"{number}.txt"
+        place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+        rest = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONUNBUFFERED": 1}
+        command = [sys.executable, "-m", "tierank.cli", *arguments]
+        environment = os.environ | {name: str(value) for name, value in (place | rest).items()}
+        with self.words.open("wb") as words:
+            quiet: dict[str, IO[bytes]] = {} if number == 0 else {"stdout": words, "stderr": words}
+            self.running = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, **quiet)  # type: ignore[call-overload]  # noqa: S603
+
+    @property
+    def code(self) -> int | None:
+        """What it returned; None while it runs; below 0 where a signal ended it."""
+        code: int | None = self.running.poll()
+        return code
+
+    def end(self) -> None:
+        """End it, if it still runs, in any case."""
+        if self.code is None:
+            self.running.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self.running.wait(2.0)
+        if self.code is None:
+            self.running.kill()
+            self.running.wait()
+
+
+def _watch(started: list[_Process], stop: list[int]) -> None:
+    """Until all have ended; once one has failed, for a little while only."""
+    limit = None
+    while any(process.code is None for process in started) and not stop:
+        if limit is None and any(process.code for process in started):
+            limit = time.monotonic() + _GRACE
+        if limit is not None and time.monotonic() > limit:
+            return
+        time.sleep(_EVERY)
+
+
+def _explain(failed: list[_Process], size: int) -> None:
+    """Raise what went wrong."""
+    guilty = [process for process in failed if process.code != LEFT_ALONE]
+    killed = next((process for process in guilty if (process.code or 0) < 0 and not _was_ended_by_us(process)), None)
+    if killed is not None:
+        name = signal.Signals(-(killed.code or 0)).name
+        hint = " (out of memory?)" if name == "SIGKILL" else ""
+        raise TeamError(f"process {killed.number} of {size} was ended by {name}{hint}")
+    silent = next((process for process in guilty if process.number > 0), None)
+    if silent is None or any(process.number == 0 for process in guilty):
+        raise TeamError(f"the {size} processes have ended; the line above says why")  # the first has the terminal
+    words = silent.words.read_text(errors="replace").strip()
+    raise TeamError(f"process {silent.number} of {size}: {words or f'ended with code {silent.code}'}")
+
+
+def _was_ended_by_us(process: _Process) -> bool:
+    return process.code == -signal.SIGTERM
+
+
+@contextmanager
+def _told_to_stop() -> Iterator[list[int]]:
+    """A list that fills when this process is told to end: those that it started have to end with it."""
+    heard: list[int] = []
+
+    def hear(number: int, frame: Any) -> None:
+        heard.append(number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, hear)
+    except ValueError:  # not the main thread: nobody tells this one
+        yield heard
+        return
+    try:
+        yield heard
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if heard:
+        raise KeyboardInterrupt

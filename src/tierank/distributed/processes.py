@@ -1,0 +1,173 @@
+"""A team of processes that torch.distributed connects: gloo between processors, nccl between graphics cards."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+import torch.distributed as torch_distributed
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tierank.errors import ParameterError, TeamError
+from tierank.team import Team
+
+# Seconds that a process waits for the others before it gives up.
+TIMEOUT = 600.0
+
+
+class Processes(Team):
+    """A team of several processes; leaving it (``with join() as team:``) closes the connections."""
+
+    def __init__(self, number: int, size: int, address: str, timeout: float, holds_parts: bool) -> None:
+        self.number, self.size, self.timeout, self.holds_parts = number, size, timeout, holds_parts
+        has_cards = torch.cuda.is_available() and torch_distributed.is_nccl_available()
+        if has_cards:
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", number)) % torch.cuda.device_count())
+        host, _, port = address.rpartition(":")
+        self.host = _own_address(host)
+        limit = timedelta(seconds=timeout)
+        try:
+            store = torch_distributed.TCPStore(  # type: ignore[attr-defined]
+                host, int(port), size, is_master=number == 0, timeout=limit
+            )
+            torch_distributed.init_process_group(
+                "cpu:gloo,cuda:nccl" if has_cards else "gloo", store=store, rank=number, world_size=size, timeout=limit
+            )
+            self.gather(None)  # nobody begins before all are there
+        except (RuntimeError, ValueError) as error:
+            raise TeamError(
+                f"process {number} of {size}: expected all processes at {address} within {timeout:g} seconds, got:"
+                f" {_first_line(error)}"
+            ) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        torch_distributed.destroy_process_group()
+
+    def sum(self, values: Any) -> Any:
+        """The sum of an array, or a tensor, over the processes; the argument may be overwritten."""
+        if isinstance(values, Tensor):
+            self._reduce(values)
+            return values
+        is_unsigned = values.dtype == np.uint64  # which torch cannot add; the bits of sums are the same
+        summed = torch.from_numpy(np.ascontiguousarray(values.view(np.int64) if is_unsigned else values))
+        self._reduce(summed)
+        return summed.numpy().view(values.dtype)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process gave, in the order of their numbers: anything that JSON can hold."""
+        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        return [json.loads(content.tobytes()) for content in self._gather(own)]
+
+    def gather_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The rows of all processes, one after the other."""
+        flat = self._gather(np.ascontiguousarray(rows).reshape(-1))
+        return np.concatenate(flat).reshape(-1, rows.shape[1])
+
+    def share(self, content: bytes | None) -> bytes | None:
+        """What the first process gave, in all of them."""
+        own = np.frombuffer(content or b"", np.uint8) if self.is_first else np.empty(0, np.uint8)
+        length = self.gather(None if self.is_first and content is None else len(own))[0]
+        if length is None:
+            return None
+        sent = torch.from_numpy(own.copy()) if self.is_first else torch.empty(length, dtype=torch.uint8)
+        if length:
+            self._together(torch_distributed.broadcast, sent, 0)
+        return sent.numpy().tobytes()
+
+    def _gather(self, own: NDArray[Any]) -> list[NDArray[Any]]:
+        """Arrays of different lengths: lengths first, then each from its process."""
+        lengths = torch.zeros(self.size, dtype=torch.int64)
+        lengths[self.number] = len(own)
+        self._reduce(lengths)
+        found = []
+        for number, length in enumerate(lengths.tolist()):
+            array = own.copy() if number == self.number else np.empty(length, own.dtype)
+            if length:
+                self._together(torch_distributed.broadcast, torch.from_numpy(array), number)
+            found.append(array)
+        return found
+
+    def _reduce(self, tensor: Tensor) -> None:
+        self._together(torch_distributed.all_reduce, tensor)
+
+    def _together(self, collective: Any, *arguments: Any) -> None:
+        try:
+            collective(*arguments)
+        except RuntimeError as error:
+            raise TeamError.lost(self.number, self.size, error) from None
+
+
+def join(
+    number: int | None = None,
+    size: int | None = None,
+    address: str | None = None,
+    *,
+    timeout: float = TIMEOUT,
+    holds_parts: bool = False,
+) -> Processes:
+    """Join the team: call it once in each process, and hand the team to ``fit``.
+
+    ``number`` counts the processes from 0, ``size`` is how many there are, ``address`` is ``host:port`` of the first.
+    Where they are not given they come from the environment, as ``torchrun`` and ``tierank train --ranks`` set it.
+    ``timeout`` is how many seconds a process waits for the others, at any time, before it gives up. ``holds_parts``
+    says that each process was given only its own part of the data: whole queries, none of them in two parts.
+
+    .. code-block:: python
+
+        with tierank.distributed.join() as team:          # torchrun --nproc-per-node 2 program.py
+            ranker = tierank.URank().fit(train, valid=valid, team=team)
+            if team.is_first:
+                ranker.save("model")
+    """
+    number = _from_environment("number", number, "RANK")
+    size = _from_environment("size", size, "WORLD_SIZE")
+    if not 0 <= number < size:
+        raise ParameterError(f"number: expected 0 to {size - 1} in a team of {size}, got {number}")
+    if address is None:
+        host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+        address = f"{host}:{_from_environment('address', None, 'MASTER_PORT')}"
+    return Processes(number, size, address, timeout, holds_parts)
+
+
+def free_port(host: str = "") -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def _own_address(first: str) -> str:
+    """The address of this machine, as a process on the machine of the first one sees it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((first, 9))  # nothing is sent: the system only says from where it would be
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+def _from_environment(name: str, value: int | None, variable: str) -> int:
+    if value is not None:
+        return int(value)
+    found = os.environ.get(variable, "")
+    if not found.isdigit():
+        raise ParameterError(
+            f"{name}: expected a number, or {variable} in the environment as torchrun sets it, got {found or None!r}"
+        )
+    return int(found)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

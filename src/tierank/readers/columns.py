@@ -1,0 +1,365 @@
+"""Files with named columns, read some rows at a time into the place where the features shall lie.
+
+The first walk takes the columns that say how rows are grouped and rated, the second the features, each row to where its
+query stands. What is in memory is some tens of bytes per document and a batch of rows, however large the files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.dataset import RankingDataset, Texts
+from tierank.errors import DataError, ParameterError
+from tierank.inputs import (
+    Room,
+    as_column,
+    as_names,
+    as_ratings,
+    as_weights,
+    check_finite,
+    decoded,
+    forget,
+    group_codes,
+    group_rows,
+    table_matrix,
+)
+
+# What a column may be called to be found without being named.
+QUERY_NAMES = ("qid", "query", "query_id")
+RATING_NAMES = ("rating", "label", "relevance", "grade")
+DOCUMENT_NAMES = ("document", "document_id", "docid", "doc_id")
+WEIGHT_NAMES = ("row_weight", "query_weight")
+# Row numbers that pandas and Dask leave in Parquet files: no feature.
+_ROW_NUMBERS = re.compile(r"__index_level_\d+__|__null_dask_index__")
+
+PARQUET_ENDINGS = (".parquet", ".pq")
+# Bytes of the matrix that are filled in one go, and values that are made texts in one go.
+_BATCH = 1 << 22
+_AT_ONCE = 1 << 16
+# Bytes that are read at once of all columns, and of one at most and at least: Arrow would read the whole of each.
+_BUFFERS, _BUFFER, _LEAST_BUFFER = 1 << 24, 1 << 18, 1 << 14
+
+
+class Columns(NamedTuple):
+    """Which column is what."""
+
+    query: str
+    rating: str | None
+    document: str | None
+    weights: list[str]
+    features: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        names: list[str],
+        where: str,
+        *,
+        query: str | None = None,
+        rating: str | None = None,
+        document: str | None = None,
+        features: Sequence[str] | None = None,
+    ) -> Columns:
+        """As named, or as found; what is not query, rating, document or weight is a feature."""
+        query = query or _found(names, QUERY_NAMES)
+        if query is None:
+            raise DataError(
+                f"{where}: expected a query column called {', '.join(QUERY_NAMES[:-1])} or {QUERY_NAMES[-1]},"
+                f" got the columns {_listed(names)}; name yours with query="
+            )
+        rating = rating or _found(names, RATING_NAMES)
+        document = document or _found(names, DOCUMENT_NAMES)
+        others = {query, rating, document, *WEIGHT_NAMES}
+        free = [name for name in names if name not in others and not _ROW_NUMBERS.fullmatch(name)]
+        chosen = free if features is None else list(features)
+        if not chosen:
+            raise DataError(f"{where}: expected at least one feature column, got only {_listed(names)}")
+        self = cls(query, rating, document, [name for name in WEIGHT_NAMES if name in names], chosen)
+        unknown = next((name for name in [*self.heads, *chosen] if name not in names), None)
+        if unknown is not None:
+            raise DataError(f"{where}: {ParameterError.unknown('column', unknown, names)}")
+        return self
+
+    @property
+    def heads(self) -> list[str]:
+        """All but the features."""
+        return [name for name in (self.query, self.rating, self.document, *self.weights) if name is not None]
+
+
+class Part(Protocol):
+    """One of the files of a data set."""
+
+    where: str
+    names: list[str]
+    n_rows: int
+
+    def read(self, names: list[str]) -> Any:
+        """Some columns as an Arrow table."""
+
+    def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
+        """Some columns as Arrow tables of at most so many rows."""
+
+
+@dataclass
+class ParquetPart:
+    """A Parquet file, which is open only while it is read: there may be thousands."""
+
+    path: Path
+
+    def __post_init__(self) -> None:
+        self.where = str(self.path)
+        with self._opened(1) as file:
+            self.names, self.n_rows = file.schema_arrow.names, file.metadata.num_rows
+
+    def read(self, names: list[str]) -> Any:
+        """Some columns as an Arrow table."""
+        with self._opened(len(names)) as file:
+            return file.read(columns=names)
+
+    def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
+        """Some columns as Arrow tables of at most so many rows."""
+        arrow = needs_arrow("Parquet")
+        with self._opened(len(names)) as file:
+            for batch in file.iter_batches(n_rows, columns=names):
+                yield arrow.Table.from_batches([batch])
+
+    @contextmanager
+    def _opened(self, n_columns: int) -> Iterator[Any]:
+        arrow = needs_arrow("Parquet")
+        import pyarrow.parquet
+
+        buffer = max(_LEAST_BUFFER, min(_BUFFER, _BUFFERS // n_columns))
+        try:
+            with pyarrow.parquet.ParquetFile(self.path, buffer_size=buffer, pre_buffer=False) as file:
+                yield file
+        except (arrow.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: expected a Parquet file, got: {first_line(error)}") from None
+
+
+@dataclass
+class TablePart:
+    """An Arrow table in memory, read from a file."""
+
+    where: str
+    table: Any
+
+    def __post_init__(self) -> None:
+        self.names, self.n_rows = self.table.column_names, len(self.table)
+
+    def read(self, names: list[str]) -> Any:
+        """Some columns as an Arrow table."""
+        return self.table.select(names)
+
+    def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
+        """Some columns as Arrow tables of at most so many rows."""
+        chosen = self.table.select(names)
+        return (chosen.slice(start, n_rows) for start in range(0, self.n_rows, n_rows))
+
+
+def read_parts(parts: Sequence[Part], where: str, room: Room, **named: Any) -> RankingDataset:
+    """The data set of all rows of some files; the rows of a query may be in any of them."""
+    parts = [part for part in parts if part.n_rows]
+    if not parts:
+        raise DataError(f"{where}: expected at least one document, got none")
+    columns = Columns.of(parts[0].names, parts[0].where, **named)
+    for part in parts[1:]:
+        _check_columns(part, parts[0], columns, named.get("features") is not None)
+    heads = [_Heads.of(part, columns) for part in parts]
+    _unite_ids(heads)
+    try:
+        names = as_names(columns.features, len(columns.features))
+        query_ids, offsets, source_rows = _grouped([head.query for head in heads])
+        features = room(sum(part.n_rows for part in parts), len(columns.features))
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    _fill(features, parts, columns.features, source_rows)
+    data = RankingDataset.from_parts(features, None, offsets, query_ids, source_rows=source_rows, feature_names=names)
+    _add_heads(data, heads, where)
+    return data
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file itself, or the Parquet files of a folder by name, as Spark, Dask and pandas write them.
+
+    Names that start with a dot or an underscore are not data. Where no file has the ending of Parquet, all count.
+    """
+    if not path.is_dir():
+        return [path]
+    visible = [file for file in sorted(path.iterdir()) if file.is_file() and not file.name.startswith((".", "_"))]
+    return [file for file in visible if file.suffix in PARQUET_ENDINGS] or visible
+
+
+def needs_arrow(what: str) -> Any:
+    """The module pyarrow, or an error that says how to get it."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise DataError(f"{what} files need pyarrow, which is not installed: pip install 'tierank[arrow]'") from None
+    return pyarrow
+
+
+def first_line(error: Exception) -> str:
+    """What an error of Arrow says, without the rest."""
+    return str(error).splitlines()[0][:200]
+
+
+@dataclass
+class _Heads:
+    """All columns of a file but the features, checked."""
+
+    where: str
+    query: Any
+    ratings: NDArray[np.float64] | None
+    documents: Texts | None
+    weights: dict[str, NDArray[np.float64]]
+
+    @classmethod
+    def of(cls, part: Part, columns: Columns) -> _Heads:
+        table = part.read(columns.heads)
+        rating, document = columns.rating, columns.document
+        try:
+            return cls(
+                part.where,
+                _checked_ids(table.column(columns.query)),
+                None if rating is None else as_ratings(as_column(table, rating), part.n_rows),
+                None if document is None else _texts(table.column(document)),
+                {name: as_weights(as_column(table, name), name, part.n_rows) for name in columns.weights},
+            )
+        except DataError as error:
+            raise DataError(f"{part.where}: {error}") from None
+
+
+def _check_columns(part: Part, first: Part, columns: Columns, all_named: bool) -> None:
+    """An error where a file lacks a column that the first one has, or has one more."""
+    used = [*columns.heads, *columns.features]
+    missing = next((name for name in used if name not in part.names), None)
+    if missing is not None:
+        raise DataError(
+            f"{part.where}: expected the column {missing!r}, as in {first.where}, got {_listed(part.names)}"
+        )
+    added = next((name for name in part.names if name not in first.names and not _ROW_NUMBERS.fullmatch(name)), None)
+    if added is not None and not all_named:
+        raise DataError(
+            f"{part.where}: expected the columns of {first.where}, got {added!r} too; name the columns with features="
+        )
+
+
+def _fill(
+    features: NDArray[np.float32], parts: Sequence[Part], names: list[str], source_rows: NDArray[np.int64] | None
+) -> None:
+    """Read the features of all rows, each into its place."""
+    places = None
+    if source_rows is not None:
+        places = np.empty_like(source_rows)
+        places[source_rows] = np.arange(len(source_rows))
+    end = 0
+    for part in parts:
+        first = end
+        for table in part.batches(names, max(1, _BATCH // (4 * len(names)))):
+            start, end = end, end + len(table)
+            rows = table_matrix(table, names, f"{part.where}: ")
+            try:
+                check_finite(rows, rows, start - first)
+            except DataError as error:
+                raise DataError(f"{part.where}: {error}") from None
+            if places is None:
+                features[start:end] = rows
+                forget(features[start:end])
+            else:
+                own = places[start:end]
+                features[own] = rows
+                forget(features[own.min() : own.max() + 1])
+
+
+def _checked_ids(column: Any) -> Any:
+    """The query ids of a file as Arrow has them; none may be missing."""
+    if column.null_count:
+        row = int(
+            np.argmax(np.concatenate([chunk.is_null().to_numpy(zero_copy_only=False) for chunk in column.chunks]))
+        )
+        raise DataError(f"qid: expected a query id in every row, got none in row {row}")
+    return decoded(column)
+
+
+def _unite_ids(heads: list[_Heads]) -> None:
+    """Make the query ids of all files one type: files may differ in how wide their numbers are, not in more."""
+    arrow = needs_arrow("Parquet")
+    first = heads[0].query.type
+    odd = next((head for head in heads if head.query.type != first), None)
+    if odd is None:
+        return
+    wide = arrow.int64() if arrow.types.is_integer(first) else arrow.large_string() if _is_text(first) else None
+    for head in heads:
+        kind = head.query.type
+        if wide is None or not (arrow.types.is_integer(kind) if wide == arrow.int64() else _is_text(kind)):
+            raise DataError(
+                f"{odd.where}: expected query ids of type {first}, as in {heads[0].where}, got {odd.query.type}"
+            )
+        head.query = head.query.cast(wide)
+
+
+def _grouped(ids: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
+    """Group rows by query, as ``group_rows`` does, without an object for every row where ids are texts."""
+    arrow = needs_arrow("Parquet")
+    whole = arrow.chunked_array([chunk for column in ids for chunk in column.chunks])
+    if not (arrow.types.is_integer(whole.type) or _is_text(whole.type)):
+        return group_rows(np.asarray(whole.to_numpy()), len(whole))
+    encoded = whole.dictionary_encode().chunks
+    unique = arrow.chunked_array([encoded[0].dictionary]).to_numpy()
+    return group_codes(unique, np.concatenate([chunk.indices.to_numpy() for chunk in encoded]))
+
+
+def _add_heads(data: RankingDataset, heads: list[_Heads], where: str) -> None:
+    """Give a data set the ratings, documents and weights of its rows."""
+    ratings = [head.ratings for head in heads if head.ratings is not None]
+    documents = [head.documents for head in heads if head.documents is not None]
+    weights = {name: np.concatenate([head.weights[name] for head in heads]) for name in heads[0].weights}
+    data._ratings = data.arrange(np.concatenate(ratings)) if ratings else None
+    if documents:
+        texts = Texts.concat(documents)
+        data.document_texts = texts if data._source_rows is None else texts.take(data._source_rows)
+    if "row_weight" in weights:
+        data.row_weight = data.arrange(weights["row_weight"])
+    try:
+        data.query_weight = data._per_query(weights["query_weight"]) if "query_weight" in weights else None
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+
+
+def _texts(column: Any) -> Texts:
+    """A column as texts: as Arrow holds them, without an object for each, or made of other values."""
+    column = decoded(column)
+    if not _is_text(column.type):
+        values = np.asarray(column.to_numpy())
+        spans = range(0, len(values), _AT_ONCE)
+        return Texts.concat([Texts.of(str(i) for i in values[k : k + _AT_ONCE].tolist()) for k in spans])
+    whole = column.fill_null(str(None)).cast(needs_arrow("Parquet").large_string())
+    return Texts.concat([_block(chunk) for chunk in whole.chunks])
+
+
+def _block(chunk: Any) -> Texts:
+    _, places, content = chunk.buffers()
+    ends = np.frombuffer(places, np.int64)[chunk.offset : chunk.offset + len(chunk) + 1]
+    blob = np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]]
+    return Texts(blob, ends[1:] - ends[0])
+
+
+def _is_text(kind: Any) -> bool:
+    types = needs_arrow("Parquet").types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def _found(names: list[str], known: tuple[str, ...]) -> str | None:
+    return next((name for name in known if name in names), None)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:12]) + (f", ... ({len(names)} in all)" if len(names) > 12 else "")

@@ -1,0 +1,109 @@
+"""Team: the processes that train one model together. A team of one is the usual case, and costs nothing."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError
+
+T = TypeVar("T")
+
+
+class Team:
+    """One process alone. ``tierank.distributed.join`` gives the team of several, with the same methods.
+
+    Every process of a team calls ``fit`` with the same settings and the same data, and ends with the same model; what
+    follows says how work and numbers are shared. All processes have to call these methods in the same order.
+
+    >>> team = Team()
+    >>> team.size, team.number, team.gather("here"), team.sum(np.array([1.0, 2.0])).tolist()
+    (1, 0, ['here'], [1.0, 2.0])
+    """
+
+    size: int = 1
+    number: int = 0
+    # Whether each process was given its own part of the data alone, not all of it.
+    holds_parts: bool = False
+    # The address of this process's machine, as the others see it; and the seconds that it waits for them.
+    host: str = "127.0.0.1"
+    timeout: float = 0.0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the process that writes files and shows progress."""
+        return self.number == 0
+
+    def sum(self, values: T) -> T:
+        """The sum of an array, or a tensor, over the processes; the argument may be overwritten."""
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each process gave, in the order of their numbers: anything that JSON can hold."""
+        return [value]
+
+    def gather_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The rows of all processes, one after the other."""
+        return rows
+
+    def share(self, content: bytes | None) -> bytes | None:
+        """What the first process gave, in all of them."""
+        return content
+
+    def rows(self, n: int) -> slice:
+        """The rows, of ``n`` that all processes have, that this process looks at."""
+        if self.holds_parts:
+            return slice(0, n)
+        return slice(n * self.number // self.size, n * (self.number + 1) // self.size)
+
+    def part(self, data: RankingDataset) -> RankingDataset:
+        """The queries that are this process's, where each has its own: neighbours, with a fair share of the documents."""
+        if self.holds_parts or self.size == 1:
+            return data
+        cuts = cut_queries(data.offsets, self.size)
+        return data.select(np.arange(cuts[self.number], cuts[self.number + 1]))
+
+    def deal(self, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which of these queries are this process's: all processes get about the same number of documents."""
+        return np.asarray(deal_queries(lengths, self.size) == self.number)
+
+
+def cut_queries(offsets: NDArray[np.int64], n_parts: int) -> NDArray[np.int64]:
+    """Where to cut queries into parts of about as many documents, none of them empty: one more edge than parts.
+
+    >>> cut_queries(np.array([0, 5, 6, 7, 8, 10]), 2).tolist()
+    [0, 1, 5]
+    >>> cut_queries(np.array([0, 9, 10, 11]), 3).tolist()
+    [0, 1, 2, 3]
+    """
+    n_queries = len(offsets) - 1
+    if n_queries < n_parts:
+        raise DataError(f"expected at least one query for each of {n_parts} processes, got {n_queries} queries")
+    wanted = np.linspace(0, offsets[-1], n_parts + 1)[1:-1]
+    after = np.searchsorted(offsets, wanted).clip(1, n_queries)
+    nearer = wanted - offsets[after - 1] <= offsets[after] - wanted
+    cuts = np.concatenate([[0], after - nearer, [n_queries]])
+    places = np.arange(n_parts + 1)
+    cuts = np.maximum.accumulate(cuts - places) + places  # each part has one query at least,
+    return np.asarray(np.minimum(cuts, n_queries - n_parts + places), np.int64)  # the last ones too
+
+
+def deal_queries(lengths: NDArray[np.int64], n_hands: int) -> NDArray[np.int64]:
+    """The hand that each query goes to: the longest first, each to the one that has the fewest documents so far.
+
+    >>> deal_queries(np.array([10, 70, 40, 30]), 2).tolist()
+    [0, 0, 1, 1]
+    """
+    hands = np.zeros(len(lengths), np.int64)
+    if n_hands == 1:
+        return hands
+    loads = [0] * n_hands
+    sizes = lengths.tolist()
+    for query in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        hand = loads.index(min(loads))
+        loads[hand] += sizes[query]
+        hands[query] = hand
+    return hands

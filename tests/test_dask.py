@@ -1,0 +1,431 @@
+"""Trees on a Dask cluster: who holds which queries, one model of all of them, and an end when a worker is lost."""
+
+import json
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+
+import lightgbm
+import numpy as np
+import pandas as pd
+import pytest
+
+import tierank
+from tierank import DataError, LambdaMART, ParameterError, RankingDataset, TeamError, TreeRanker, UMart, URank
+from tierank.distributed import dask as tasks
+from tierank.distributed import fit, placement
+from tierank.team import cut_queries
+
+pytest.importorskip("distributed")
+
+import dask
+import dask.array
+import dask.dataframe
+from distributed import Client, LocalCluster
+
+# In a team LightGBM estimates how many documents a leaf has: only without such a limit are trees those of one process.
+PLAIN = {"min_documents": 1, "min_sum_hessian_in_leaf": 2.0}
+
+
+@pytest.fixture(scope="module")
+def client():
+    # A worker that takes long to come back, on a machine with much to do, is given up after 15 seconds otherwise.
+    with (
+        dask.config.set({"distributed.deploy.lost-worker-timeout": "120s"}),
+        LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def parts():
+    data = tierank.make_ranking(120, n_features=6, mean_length=12, max_length=25, missing=0.02, seed=1)
+    return data.split(0.6, 0.4)
+
+
+def as_frame(data):
+    """A table of the rows of a data set, in its order."""
+    columns = {f"feature_{k + 1}": data.features[:, k] for k in range(data.n_features)}
+    ids = np.repeat(data.query_ids, data.lengths)
+    return pd.DataFrame({"qid": ids, "document": [f"d{i}" for i in range(len(ids))], "rating": data.ratings, **columns})
+
+
+def by_query(*datasets):
+    """The rows of each query, sorted; an error where two data sets have a query in common."""
+    found = {}
+    for data in datasets:
+        table = np.column_stack([data.ratings, np.nan_to_num(data.features, nan=-1e9)])
+        for i, query in enumerate(data.query_ids.tolist()):
+            assert query not in found
+            rows = table[data.offsets[i] : data.offsets[i + 1]]
+            found[query] = rows[np.lexsort(rows.T)].tolist()
+    return found
+
+
+def placed(client, source, n_workers=4, **columns):
+    """What each worker holds after the data were placed, in the order of the parts."""
+    cluster = tasks._Cluster(client, tasks._chosen(client, n_workers), None)
+    opened = placement.open_source(source, {"query": None, "rating": None, "features": None} | columns, cluster)
+    edges = cut_queries(np.concatenate([[0], opened.lengths.cumsum()]), n_workers)
+    cluster.workers = opened.choose(edges)
+    assert len(set(cluster.workers)) == n_workers
+    found = []
+    for (future, n_queries, n_documents), worker in zip(opened.place(edges), cluster.workers, strict=True):
+        assert worker.address in client.who_has([future])[future.key]
+        data = future.result()
+        assert (data.n_queries, data.n_documents) == (n_queries, n_documents)
+        found.append(data)
+    return found
+
+
+def training(client):
+    """The tasks that still train; data of others that a lost worker held may be made anew."""
+    return [key for keys in client.processing().values() for key in keys if "_train" in str(key)]
+
+
+def splits_of(ranker):
+    """For each tree, its splits from the root down: feature, threshold and documents."""
+
+    def walk(node):
+        if "split_feature" in node:
+            yield node["split_feature"], node["threshold"], node["internal_count"]
+            yield from walk(node["left_child"])
+            yield from walk(node["right_child"])
+
+    trees = lightgbm.Booster(model_str=ranker.model_text_).dump_model()["tree_info"]
+    return [list(walk(tree["tree_structure"])) for tree in trees]
+
+
+# Which query goes where
+
+
+def sizes(*partitions):
+    return [None if p is None else (np.array(list(p)), np.array(list(p.values()))) for p in partitions]
+
+
+def moves(pieces, edges):
+    return [(partition, part, queries.tolist()) for partition, part, queries in pieces.moves(np.array(edges))]
+
+
+def test_sorted_partitions_stay_whole():
+    pieces = placement._Pieces(sizes({"a": 2, "b": 3}, {"c": 4}, None, {"d": 1, "e": 5}))
+    assert pieces.lengths.tolist() == [2, 3, 4, 1, 5]
+    assert moves(pieces, [0, 2, 5]) == [(0, 0, [0, 1]), (1, 1, [0]), (3, 1, [0, 1])]
+
+
+def test_a_query_over_three_partitions_goes_where_most_of_it_lies():
+    pieces = placement._Pieces(sizes({"a": 9, "b": 1}, {"b": 6}, {"b": 2, "c": 3}))
+    assert pieces.lengths.tolist() == [9, 9, 3]
+    assert moves(pieces, [0, 1, 3]) == [(0, 0, [0]), (0, 1, [1]), (1, 1, [0]), (2, 1, [0, 1])]
+    assert pieces.documents(2, np.array([1])) == 3
+    # In the order of the partitions of their largest pieces: c is met first, and comes last.
+    turned = placement._Pieces(sizes({"c": 1, "b": 2}, {"a": 5, "b": 1}, {"c": 3}))
+    assert turned.lengths.tolist() == [3, 5, 4]
+    assert moves(turned, [0, 1, 2, 3]) == [(0, 0, [1]), (0, 2, [0]), (1, 0, [1]), (1, 1, [0]), (2, 2, [0])]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_piece_goes_to_one_part_and_every_query_to_one(seed):
+    rng = np.random.default_rng(seed)
+    given = []
+    for _ in range(7):
+        ids = rng.permutation(40)[: rng.integers(0, 20)]
+        given.append({f"q{i}": int(n) for i, n in zip(ids, rng.integers(1, 30, len(ids)), strict=True)} or None)
+    pieces = placement._Pieces(sizes(*given))
+    edges = cut_queries(np.concatenate([[0], pieces.lengths.cumsum()]), 4)
+    owners, documents = {}, np.zeros(4, int)
+    for partition, part, queries in pieces.moves(edges):
+        names = list(given[partition])
+        for name in (names[i] for i in queries):
+            assert owners.setdefault(name, part) == part
+            documents[part] += given[partition][name]
+    assert documents.sum() == sum(sum(p.values()) for p in given if p)
+    np.testing.assert_array_equal(documents, np.add.reduceat(pieces.lengths, edges[:-1]))
+    assert set(owners) == {name for p in given if p for name in p}
+
+
+def test_partitions_without_documents():
+    with pytest.raises(DataError, match="expected at least one document, got partitions without any"):
+        placement._Pieces([None, None])
+
+
+# Placing
+
+
+@pytest.mark.parametrize("arrangement", ["sorted", "shuffled", "large queries"])
+def test_a_dask_table_is_cut_at_queries(client, parts, arrangement):
+    train = parts[0]
+    if arrangement == "large queries":  # 4 queries in 12 partitions: each lies in three or four of them
+        train = RankingDataset(train.features, train.ratings, np.arange(train.n_documents) * 4 // train.n_documents)
+    frame = as_frame(train)
+    if arrangement == "shuffled":
+        frame = frame.sample(frac=1, random_state=0)
+    table = dask.dataframe.from_pandas(frame, npartitions=12, sort=False)
+    found = placed(client, table)
+    assert by_query(*found) == by_query(train)
+    assert found[0].feature_names == tuple(f"feature_{k}" for k in range(1, 7))
+    if arrangement == "sorted":
+        ids = np.concatenate([data.query_ids for data in found])
+        np.testing.assert_array_equal(ids, train.query_ids)
+    again = placed(client, table)
+    for one, other in zip(found, again, strict=True):
+        np.testing.assert_array_equal(one.query_ids, other.query_ids)
+        np.testing.assert_array_equal(one.features, other.features)
+
+
+def test_dask_arrays_are_cut_at_queries(client, parts):
+    train = parts[0]
+    ids = np.array([f"query {i}" for i in np.repeat(train.query_ids, train.lengths)])
+    arrays = (
+        dask.array.from_array(train.features, chunks=(100, 2)),  # columns are cut too
+        dask.array.from_array(train.ratings, chunks=70),
+        dask.array.from_array(ids, chunks=90),
+    )
+    expected = RankingDataset(train.features, train.ratings, ids)
+    assert by_query(*placed(client, arrays)) == by_query(expected)
+    table = dask.dataframe.from_pandas(as_frame(train), npartitions=5, sort=False)
+    names = [f"feature_{k}" for k in range(1, 7)]
+    unknown = tuple(table[name].to_dask_array() for name in (names, "rating", "qid"))  # of lengths that nobody knows
+    assert by_query(*placed(client, unknown)) == by_query(train)
+    with pytest.raises(DataError, match="expected as many ratings and query ids as rows of X, got"):
+        placed(client, (arrays[0], arrays[1][:-1], arrays[2]))
+    with pytest.raises(DataError, match="with the same partitions, got 5, 5, 4"):
+        placed(client, (*unknown[:2], dask.array.from_array(ids, chunks=-1).rechunk(-(-len(ids) // 4))))
+    with pytest.raises(DataError, match="expected Dask collections alone, got ndarray beside them"):
+        placed(client, (arrays[0], train.ratings, ids))
+
+
+def test_weights_and_names_travel_with_their_rows(client):
+    frame = pd.DataFrame({
+        "session": ["a", "b"] * 6, "grade": np.arange(12) % 3, "x": np.arange(12.0), "y": 0.0,
+        "row_weight": np.arange(12) + 1.0, "query_weight": [3.0, 5.0] * 6,
+    })  # fmt: skip
+    table = dask.dataframe.from_pandas(frame, npartitions=4, sort=False)
+    one, two = placed(client, table, 2, query="session", features=["x"])
+    assert (one.query_ids.tolist(), two.query_ids.tolist()) == (["a"], ["b"])
+    assert (one.query_weight.tolist(), two.query_weight.tolist()) == ([3.0], [5.0])
+    np.testing.assert_array_equal(two.row_weight, two.features[:, 0] + 1)
+    assert two.feature_names == ("x",)
+    frame.loc[11, "query_weight"] = 9.0
+    with pytest.raises(DataError, match="query_weight: expected one weight for all rows of query b, got several"):
+        placed(client, dask.dataframe.from_pandas(frame, npartitions=4, sort=False), 2, query="session")
+
+
+def test_rows_that_cannot_be_placed(client):
+    frame = pd.DataFrame({"qid": ["a", "a", None, "b", "b", "b"], "rating": 1.0, "x": 0.5})
+    table = dask.dataframe.from_pandas(frame, npartitions=3, sort=False)
+    with pytest.raises(DataError, match=r"partition 1: .*expected a query id in every row, got none in row 0"):
+        fit(UMart(), table, client)
+    with pytest.raises(DataError, match="this data set has no ratings"):
+        fit(UMart(), table.dropna().drop(columns="rating"), client)
+    with pytest.raises(DataError, match="expected a query column called qid"):
+        fit(UMart(), table.drop(columns="qid"), client)
+    for odd in (5, None, (1, 2, 3, 4)):
+        with pytest.raises(DataError, match=rf"expected a path, a RankingDataset, .* got {type(odd).__name__}"):
+            fit(UMart(), odd, client)
+
+
+def test_data_that_change_while_they_are_read():
+    data = RankingDataset(np.eye(3), [1, 0, 2], qid=[7, 7, 8])
+    assert placement.take_part((data, 2, 3)) is data
+    with pytest.raises(DataError, match="expected 2 queries with 4 documents on this worker, got RankingDataset"):
+        placement.take_part((data, 2, 4))
+
+
+# Training
+
+
+@pytest.mark.parametrize("n_workers", [2, 4])
+def test_trees_are_of_all_documents(client, parts, n_workers):
+    train, valid = parts
+    ranker = UMart(n_trees=20, **PLAIN)
+    fitted = fit(ranker, train, client, workers=n_workers)
+    assert not hasattr(ranker, "n_rounds_")
+    assert fitted.get_params() == ranker.get_params()
+    assert [process["number"] for process in fitted.team_] == list(range(n_workers))
+    assert len({process["pid"] for process in fitted.team_}) == n_workers
+    assert sum(process["queries"] for process in fitted.team_) == train.n_queries
+    mean = train.n_documents / n_workers
+    assert all(abs(process["documents"] - mean) <= 25 for process in fitted.team_)
+    found, alone = splits_of(fitted), UMart(n_trees=20, n_jobs=1, **PLAIN).fit(train)
+    assert [tree[0][2] for tree in found] == [train.n_documents] * 20
+    # Bins are the same, sums are but for rounding: so are the first trees.
+    for ours, theirs in zip(found[:3], splits_of(alone)[:3], strict=True):
+        assert [split[:2] for split in ours] == [split[:2] for split in theirs]
+    judged = [tierank.evaluate(valid, r.predict(valid), "ndcg@10").mean("ndcg@10") for r in (fitted, alone)]
+    assert judged[0] == pytest.approx(judged[1], abs=0.03)
+
+
+def test_the_same_rows_in_any_form_give_the_same_model(client, parts, tmp_path):
+    train, valid = parts
+    settings = {"n_trees": 60, "patience": 10, "select_by": ["ndcg@5", "err@5"]}
+    fitted = fit(UMart(**settings), train, client, valid=valid, workers=2)
+    assert fitted.n_rounds_ + 10 == len(fitted.history_) < 60
+    judged = tierank.evaluate(valid, fitted.predict(valid), ["ndcg@5", "err@5"])
+    assert fitted.best_ == pytest.approx({metric: judged.mean(metric) for metric in ("ndcg@5", "err@5")}, abs=1e-9)
+    fitted.save(tmp_path / "model")
+    np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(valid), fitted.predict(valid))
+
+    def rows(data):
+        return data.features, data.ratings, np.repeat(data.query_ids, data.lengths)
+
+    frames = [as_frame(data) for data in parts]
+    for data, name in zip(parts, ("train", "valid"), strict=True):
+        tierank.write(data, tmp_path / f"{name}.parquet")
+    forms = {
+        "path": [str(tmp_path / "train.parquet"), tmp_path / "valid.parquet"],
+        "arrays in memory, table in memory": [rows(train), frames[1]],
+        "dask, path": [dask.dataframe.from_pandas(frames[0], npartitions=5, sort=False), tmp_path / "valid.parquet"],
+    }
+    for form, (some, held_out) in forms.items():
+        other = fit(UMart(**settings), some, client, valid=held_out, workers=2)
+        np.testing.assert_array_equal(other.predict(valid.features), fitted.predict(valid.features), err_msg=form)
+        assert other.history_ == fitted.history_
+
+
+def test_other_trees(client, parts):
+    train, valid = parts
+
+    def squares(scores, batch):
+        import torch
+
+        return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
+
+    chosen = sorted(client.scheduler_info(n_workers=-1)["workers"])[1:3]
+    shuffled = dask.dataframe.from_pandas(as_frame(train).sample(frac=1, random_state=1), npartitions=3, sort=False)
+    for ranker in (LambdaMART(n_trees=5, query_features=True), TreeRanker(loss=squares, n_trees=5)):
+        fitted = fit(ranker, shuffled, client, valid=valid, workers=chosen)
+        assert type(fitted) is type(ranker)
+        assert sum(process["documents"] for process in fitted.team_) == train.n_documents
+        assert np.ptp(fitted.predict(valid.features, qid=np.repeat(valid.query_ids, valid.lengths))) > 0
+
+
+def test_fewer_queries_than_workers(client, caplog):
+    data = tierank.make_ranking(2, n_features=3, mean_length=30, max_length=30)
+    fitted = fit(UMart(n_trees=3), data, client)
+    assert "2 of 4 workers are used: there are no more queries" in caplog.text
+    assert [process["documents"] for process in fitted.team_] == [30, 30]
+    assert len(fit(UMart(n_trees=3), data.select([0]), client).team_) == 1
+
+
+def test_settings_that_cannot_be_used(client, parts, monkeypatch):
+    train = parts[0]
+    with pytest.raises(ParameterError, match=r"expected UMart, LambdaMART or TreeRanker, got URank; .*tierank train"):
+        fit(URank(), train, client)
+    with pytest.raises(ParameterError, match=r"client: expected a Client of dask.distributed .*, got 'scheduler:8786'"):
+        fit(UMart(), train, "scheduler:8786")
+    with pytest.raises(ParameterError, match="workers: expected at most 4, which the cluster has, got 5"):
+        fit(UMart(), train, client, workers=5)
+    with pytest.raises(ParameterError, match="unknown worker 'tcp://nowhere:1'"):
+        fit(UMart(), train, client, workers=["tcp://nowhere:1"])
+    with pytest.raises(ParameterError, match="workers: expected at least one address, and each once, got"):
+        fit(UMart(), train, client, workers=[])
+    with pytest.raises(ParameterError, match="timeout: expected a finite number above 0, got 0"):
+        fit(UMart(), train, client, timeout=0)
+    with pytest.raises(ParameterError, match=r"unknown setting of UMart or LightGBM 'n_tree'"):
+        fit(UMart(n_tree=5), train, client, workers=2)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(ParameterError, match=re.escape("pip install 'tierank[dask]'")):
+        fit(UMart(), train, client)
+
+
+def test_workers_in_one_process_are_refused(parts):
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        pytest.raises(ParameterError, match="workers: expected each to be a process of its own, got several in one"),
+    ):
+        fit(UMart(), parts[0], client)
+
+
+# Failure
+
+
+@pytest.fixture
+def pids(client, monkeypatch):
+    """The processes of the workers, by address, now that all are there; those that are stuck are soon restarted."""
+    monkeypatch.setattr(tasks, "_GRACE", 2.0)
+    client.wait_for_workers(4, timeout=120)
+    return client.run(os.getpid)
+
+
+def test_a_worker_that_is_killed_ends_the_run_and_the_next_one_goes_on(client, parts, pids, tmp_path):
+    train, valid = parts
+    kept, settings = tmp_path / "kept", {"n_trees": 300, "patience": 300}
+    victim = sorted(pids)[1]
+
+    def kill_when_there_is_something_to_keep():
+        while not (kept / "state.json").exists():
+            time.sleep(0.01)
+        os.kill(pids[victim], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_when_there_is_something_to_keep, daemon=True)
+    killer.start()
+    message = f"worker {victim} was lost: .*{re.escape(str(kept))} is there: run fit again with this checkpoint"
+    with pytest.raises(TeamError, match=message):
+        fit(UMart(**settings), train, client, valid=valid, checkpoint=kept, workers=sorted(pids)[:3])
+    assert not training(client)
+    before = json.loads((kept / "state.json").read_text())["history"]
+    assert 50 <= len(before) < 300
+    client.wait_for_workers(2, timeout=120)
+    fitted = fit(UMart(**settings), train, client, valid=valid, checkpoint=kept, workers=2)
+    assert len(fitted.team_) == 2
+    assert fitted.history_[: len(before)] == before
+    assert len(fitted.history_) == 300
+    assert {tree[0][2] for tree in splits_of(fitted)} == {train.n_documents}
+
+
+def test_a_task_that_fails_alone_ends_the_others(client, parts, pids):
+    unlucky = pids[sorted(pids)[1]]
+
+    def fails_there(scores, batch):
+        import torch
+
+        if os.getpid() == unlucky:
+            raise ZeroDivisionError("in this loss")
+        return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
+
+    with pytest.raises(TeamError, match=r"a task failed: .*ZeroDivisionError\('in this loss'\).*; nothing was kept"):
+        fit(TreeRanker(loss=fails_there, n_trees=5), parts[0], client, workers=sorted(pids)[:2])
+    assert not training(client)
+
+
+def test_a_worker_that_was_restarted_is_no_longer_the_same(client):
+    worker = tasks._chosen(client, 1)[0]
+    cluster = tasks._Cluster(client, [replace(worker, folder="of its life before")], None)
+    with pytest.raises(TeamError, match=f"worker {worker.address} was lost: .*nothing was kept: with checkpoint="):
+        cluster.results([cluster.submit(time.sleep, 1)])
+    job = tasks._Job(2, "127.0.0.1:1", 1.0, None, False)
+    with pytest.raises(TeamError, match="process 1 of 2: expected the worker that was there before, got a new one"):
+        tasks._train(UMart(), job, 1, os.getpid() + 1, (None, 1, 1))
+
+
+def test_workers_that_end_with_different_trees(client, monkeypatch):
+    workers = tasks._chosen(client, 2)
+    cluster = tasks._Cluster(client, workers, None)
+    cluster.processes = dict.fromkeys(workers, 0)
+    monkeypatch.setattr(cluster, "results", lambda futures: [("ranker", "one"), (None, "other")])
+    job = tasks._Job(2, "127.0.0.1:1", 1.0, None, False)
+    with pytest.raises(TeamError, match=r"expected the same trees on all workers, got different ones: \['one', 'other"):
+        cluster.train(UMart(), [((None, 1, 1),), ((None, 1, 1),)], job)
+
+
+def test_an_interrupt_ends_the_tasks(client, parts, pids, monkeypatch):
+    results = tasks._Cluster.results
+
+    def interrupted(self, futures):
+        if not futures[0].key.startswith("_train"):
+            return results(self, futures)
+        time.sleep(1)
+        raise KeyboardInterrupt("by the user")
+
+    monkeypatch.setattr(tasks._Cluster, "results", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="by the user"):
+        fit(UMart(n_trees=1_000_000), parts[0], client, workers=sorted(pids)[:2])
+    assert not training(client)
+    assert not set(client.run(os.getpid)) & set(sorted(pids)[:2])  # those that trained have other processes now
