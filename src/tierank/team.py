@@ -60,7 +60,7 @@ class Team:
         return slice(n * self.number // self.size, n * (self.number + 1) // self.size)
 
     def part(self, data: RankingDataset) -> RankingDataset:
-        """The queries that are this process's, where each has its own: neighbours, with a fair share of the documents."""
+        """The queries of this process, where each has its own: neighbours, with a fair share of the documents."""
         if self.holds_parts or self.size == 1:
             return data
         cuts = cut_queries(data.offsets, self.size)
