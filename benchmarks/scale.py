@@ -126,8 +126,9 @@ def stages(n_documents: int, n_features: int, folder: Path) -> dict[str, dict[st
     one, many = (tierank.UMart(n_trees=k, n_leaves=15, n_jobs=1) for k in (1, 6))
     meter.measure("bin, 1 tree", lambda: one.fit(data), repeats)
     meter.measure("bin, 6 trees", lambda: many.fit(data), repeats)
-    meter.rows["tree"] = difference(meter, "bin, 6 trees", "bin, 1 tree", 5)
-    meter.rows["bin"] = difference(meter, "bin, 1 tree", "tree", 1)
+    tree = difference(meter, "bin, 6 trees", "bin, 1 tree", 5)
+    meter.rows["bin"] = meter.rows["bin, 1 tree"] | {"seconds": meter.rows["bin, 1 tree"]["seconds"] - tree["seconds"]}
+    meter.rows["tree"] = tree
     objective = UMartObjective(n_jobs=1)
     meter.measure("prepare gradients", lambda: objective.prepare(data.ratings, data.offsets), repeats)
     scores = np.random.default_rng(0).normal(size=n)
@@ -160,7 +161,10 @@ def warm(data: Any) -> None:
 
 
 def growth(sizes: list[int]) -> dict[str, dict[str, float]]:
-    """Print what a document costs in each stage, and how costs grow; returns the costs with many features."""
+    """Print what a document costs in each stage, and how costs grow; returns the costs with many features.
+
+    Bytes are those of the largest set, where what does not grow (the sample that bins come from) no longer counts.
+    """
     found = {}
     for n_documents, n_features in [*((n, NARROW) for n in sizes), (min(10**6, max(sizes)), WIDE)]:
         with tempfile.TemporaryDirectory() as folder:
@@ -170,12 +174,13 @@ def growth(sizes: list[int]) -> dict[str, dict[str, float]]:
     narrow = [found[n, NARROW] for n in sizes]
     heads = [f"{n:,}" for n in sizes]
     print(f"\nMicroseconds of one core for a document with {NARROW} features, and the exponent of growth.")
-    print(f"| stage | {' | '.join(heads)} | exponent | {WIDE} features | bytes ({WIDE} features) |")
+    print(f"| stage | {' | '.join(heads)} | exponent | {WIDE} features | bytes |")
     print(f"|---|{'---|' * (len(sizes) + 3)}")
     for stage in wide:
         costs = [rows[stage]["seconds"] for rows in narrow]
         cells = [f"{1e6 * cost:.3f}" for cost in costs]
         own = wide[stage]
+        own["bytes"] = narrow[-1][stage]["bytes"]
         print(
             f"| {stage} | {' | '.join(cells)} | {exponent(sizes, costs)} | {1e6 * own['seconds']:.3f} |"
             f" {own['bytes']:.0f} |",
@@ -302,7 +307,6 @@ def large(what: str, place: Path) -> float:
     import tierank
 
     data = tierank.read(place)
-    warm(data.select(np.arange(8)))
     model = place.with_name("urank" if "uRank" in what else "umart")
     if what.startswith("score"):
         ranker = tierank.load(model)
@@ -311,8 +315,9 @@ def large(what: str, place: Path) -> float:
         return time.perf_counter() - start
     rankers = {
         "urank": tierank.URank(max_epochs=1, queries_per_step=64),
-        # LightGBM buffers 8 bytes for each value of a sparse feature; as a dense one it takes 1.
-        "umart": tierank.UMart(n_trees=20, is_enable_sparse=False),
+        # A byte for each value is 5 GB of 20, and little else may be there: LightGBM buffers 8 bytes a value of bundles
+        # of sparse features, and takes 12 a value of the sample that bins are found from.
+        "umart": tierank.UMart(n_trees=20, enable_bundle=False, bin_construct_sample_cnt=20_000),
     }
     start = time.perf_counter()
     ranker = rankers[model.name].fit(data)
@@ -335,14 +340,14 @@ def extrapolate(costs: dict[str, dict[str, float]], machines: int, cores: int) -
     tree = share * costs["tree"]["seconds"]
     rows = [
         ("features on disk", f"{4 * n * features / 1e9:.0f} GB"),
-        ("trees: memory of a machine", f"{own * costs['bin']['bytes'] / 1e9:.0f} GB"),
-        ("trees: order and bin", f"{share * costs['bin']['seconds'] / 60:.1f} min"),
+        ("trees: memory of a machine", f"{own * (costs['tree']['bytes'] + WIDE - NARROW) / 1e9:.0f} GB"),
+        ("trees: order and bin", f"{share * costs['bin']['seconds']:.0f} s"),
         ("a tree: work", f"{tree:.2f} s"),
         ("a tree: network", f"{talk:.3f} s"),
         (f"{trees} trees", f"{trees * (tree + talk) / 60:.0f} min"),
         ("networks: memory of a process", f"{n * costs['prepare and 1 epoch']['bytes'] / 1e9:.0f} GB"),
-        ("networks: an epoch", f"{share * costs['epoch']['seconds'] / 60:.1f} min"),
-        ("text to the binary form, one machine", f"{n / cores * costs['read text']['seconds'] / 60:.0f} min"),
+        ("networks: an epoch", f"{share * costs['epoch']['seconds']:.0f} s"),
+        ("text to the binary form, one machine", f"{n / cores * costs['read text']['seconds']:.0f} s"),
     ]
     print(
         f"\n10^9 documents, {features} features, {machines} machines of {cores} cores, 10 Gbit/s, from the costs above"

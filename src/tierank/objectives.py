@@ -28,7 +28,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_ratings, as_weights
-from tierank.kernels import in_threads, n_threads
+from tierank.kernels import content, in_threads, n_threads
 from tierank.kernels.umart import umart_gradients
 from tierank.metrics import Gain, gain_levels
 from tierank.settings import as_choice, as_limit, as_positive, as_whole
@@ -193,8 +193,7 @@ class UMartObjective(Objective):
         """Make ready for these documents; weights as of all objectives."""
         offsets = np.ascontiguousarray(offsets, dtype=np.int64)
         ratings = as_ratings(ratings, int(offsets[-1]))
-        order = np.lexsort((-ratings, np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))))
-        tiers, n_tiers = _tiers(ratings, offsets, order)
+        tiers, n_tiers = _tiers(ratings, offsets, _best_first(ratings, offsets))
         self._data = _Prepared(
             offsets=offsets,
             tiers=tiers,
@@ -471,6 +470,17 @@ class _Prepared:
     hessian: NDArray[np.float32]
 
 
+def _best_first(values: Floats, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows, query by query, by decreasing value; equal values in the order of the rows."""
+    order, queries, alike = (
+        np.empty(len(values), np.int64),
+        np.arange(len(offsets) - 1),
+        np.zeros(len(values), np.uint64),
+    )
+    content.order_rows(0, len(queries), queries, offsets, offsets, alike, -values, np.ones(1), order)
+    return order
+
+
 def _tiers(
     ratings: Floats, offsets: NDArray[np.int64], order: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -500,7 +510,7 @@ def _ideal_dcg(gains: Floats, offsets: NDArray[np.int64], k: int | None) -> Floa
     """The DCG@k of each query in its best order."""
     lengths = np.diff(offsets)
     query = np.repeat(np.arange(len(lengths)), lengths)
-    best = gains[np.lexsort((-gains, query))]
+    best = gains[_best_first(gains, offsets)]
     ranks = np.arange(len(gains)) - offsets[query]
     counted = np.where(ranks < (len(gains) if k is None else k), best * _discounts(offsets)[ranks], 0.0)
     return np.add.reduceat(counted, offsets[:-1])

@@ -1,4 +1,4 @@
-"""LightGBM's own network between the processes of a team, and the bins that they agree on."""
+"""LightGBM's own network between the processes of a team, and rows in the bins that they agree on."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from typing import Any
 
 import lightgbm
 import numpy as np
+from numpy.typing import NDArray
 
 from tierank.errors import TeamError
+from tierank.inputs import forget, rows_in
 from tierank.team import Team
 
 # What LightGBM finds bins from, as one process does: so many documents, its default of bin_construct_sample_cnt.
 _SAMPLE = 200_000
+# Bytes of the rows, and scattered rows, that are handed over in one go.
+_BATCH, _SCATTERED = 1 << 25, 1 << 12
+# What LightGBM takes for 0.
+_ZERO = 1e-35
 # Minutes in which LightGBM has to have connected all processes.
 _CONNECT = 2
 # Seconds between two looks at its connections.
@@ -56,22 +62,52 @@ def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
         _call("LGBM_NetworkFree")
 
 
-def agree_on_bins(features: Any, n_documents: int, team: Team, params: dict[str, Any]) -> lightgbm.Dataset | None:
-    """A small data set with the bins of a sample of all documents, the same in every process.
+class Rows(lightgbm.Sequence):
+    """The rows of a matrix in an order of ours, handed over some thousands at a time: no copy of the matrix."""
 
-    ``features`` gives a sample of rows by their numbers. Where it is all documents, bins are those that LightGBM finds
-    by itself, and one process needs none of this: None. Where it is not, this takes half the memory of LightGBM's way.
+    def __init__(self, features: NDArray[np.float32], order: NDArray[np.int64]) -> None:
+        self.features, self.order = features, order
+        self.batch_size = rows_in(features, _BATCH)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = self.features[self.order[rows]]
+        forget(self.features)  # what was read of a mapped matrix is not kept
+        return found
+
+    def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Some rows, here and there: the system maps much around each of a mapped matrix, so they come by and by."""
+        found = np.empty((len(rows), self.features.shape[1]), np.float32)
+        for start in range(0, len(rows), _SCATTERED):
+            some = slice(start, start + _SCATTERED)
+            found[some] = self[rows[some]]
+        return found
+
+
+def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset:
+    """The rows as LightGBM has them, in bins of a sample of all documents, which are the same in every process.
+
+    LightGBM can draw the sample itself, of what one process has, and takes several times the memory for it.
     """
-    total = int(team.sum(np.array([n_documents]))[0])
+    total = int(team.sum(np.array([len(rows)]))[0])
     wanted = int(params.get("bin_construct_sample_cnt", _SAMPLE))
-    if team.size == 1 and total <= wanted:
-        return None
-    n_own = n_documents if total <= wanted else max(1, wanted * n_documents // total)
-    rows = np.linspace(0, n_documents - 1, n_own).astype(np.int64) if n_own < n_documents else np.arange(n_documents)
-    found = lightgbm.Dataset(team.gather_rows(features.sample(rows)), params=params).construct()
-    if hasattr(ctypes.CDLL(None), "malloc_trim"):  # a gigabyte of samples, in small pieces that are kept otherwise
-        ctypes.CDLL(None).malloc_trim(0)
+    n_own = len(rows) if total <= wanted else max(1, wanted * len(rows) // total)
+    sample = team.gather_rows(rows.sample(np.arange(n_own) * len(rows) // n_own))
+    found = lightgbm.Dataset(None, params=params)
+    values, places = zip(*(_known(column) for column in sample.T), strict=True)
+    found._init_from_sample(list(values), list(places), len(sample), len(rows))
+    del sample, values, places
+    for start in range(0, len(rows), rows.batch_size):
+        found._push_rows(rows[start : start + rows.batch_size])
     return found
+
+
+def _known(column: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """The values of a column that are not 0, and where they stand: the form in which LightGBM takes a sample."""
+    places = np.flatnonzero(~(np.abs(column) <= _ZERO))  # missing values are no zeros
+    return column[places].astype(np.float64), places.astype(np.int32)
 
 
 def check_is_global(text: str, n_documents: int) -> None:

@@ -22,7 +22,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.files import replacing
-from tierank.inputs import chunks, forget, rows_in
+from tierank.inputs import chunks, rows_in
 from tierank.kernels import n_threads
 from tierank.metrics import Gain, Judge, Rule
 from tierank.objectives import LossObjective, Objective, UMartObjective, as_loss
@@ -42,7 +42,7 @@ from tierank.rankers.base import (
     outline_inner,
     restore_inner,
 )
-from tierank.rankers.tree_network import agree_on_bins, check_is_global, connected
+from tierank.rankers.tree_network import Rows, bin_rows, check_is_global, connected
 from tierank.rankers.tree_text import check_trees
 from tierank.settings import as_positive, as_whole
 from tierank.team import Team
@@ -57,8 +57,8 @@ os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThread
 # starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
 _STRETCH = 50
 
-# Bytes of features, or scattered rows, after which what was read of a mapped matrix is let go.
-_KEPT_BYTES, _SCATTERED = 1 << 27, 1 << 12
+# Bytes of features that are scored in one go.
+_SCORED = 1 << 27
 
 # What LightGBM's own lambdarank cannot take.
 _NATIVE_LEVELS, _NATIVE_DOCUMENTS = 31, 10_000
@@ -450,7 +450,7 @@ class _Data:
         self,
         train: lightgbm.Dataset,
         valid: lightgbm.Dataset | None,
-        rows: tuple[_Rows, _Rows | None],
+        rows: tuple[Rows, Rows | None],
         gradients: Callable[[Floats, lightgbm.Dataset], tuple[Any, Any]] | None,
         contents: list[str | None],
     ) -> None:
@@ -468,21 +468,17 @@ class _Data:
     ) -> _Data:
         order, offsets, content = canonical_rows(train, settings["n_jobs"])
         ratings, weight = train.ratings[order], _row_weights(train)
-        rows = _Rows(train.features, order)
-        own = lightgbm.Dataset(
-            rows,
-            label=ratings,
-            group=np.diff(offsets),
-            weight=None if weight is None else weight[order],
-            reference=agree_on_bins(rows, len(order), team, params),
-            params=params,
-        ).construct()
+        rows = Rows(train.features, order)
+        own = bin_rows(rows, team, params)
+        own.set_label(ratings).set_group(np.diff(offsets))
+        if weight is not None:
+            own.set_weight(weight[order])
         if objective is not None:
             objective.prepare(ratings, offsets, None if weight is None else weight[order])
         contents: list[str | None] = [join_contents(team.gather(content)), None]
         if valid is None:
             return cls(own, None, (rows, None), objective, contents)
-        valid_rows = _Rows(valid.features, np.arange(valid.n_documents))
+        valid_rows = Rows(valid.features, np.arange(valid.n_documents))
         held_out = lightgbm.Dataset(valid_rows, label=valid.ratings, reference=own, params=params).construct()
         contents[1] = join_contents(team.gather(canonical_rows(valid, settings["n_jobs"])[2]))
         return cls(own, held_out, (rows, valid_rows), objective, contents)
@@ -507,7 +503,7 @@ class _Run:
         if job.checkpoint is not None:
             described = {name: value for name, value in settings.items() if name != "n_jobs"}
             identity = {"settings": described, "contents": data.contents, "lightgbm": lightgbm.__version__}
-            self.checkpoint = _Checkpoint(job.checkpoint, identity, data.rows[0].n_features, job.team)
+            self.checkpoint = _Checkpoint(job.checkpoint, identity, data.rows[0].features.shape[1], job.team)
             found = self.checkpoint.read()
         self.state = found or _State()
         if found is None and starts is not None:
@@ -518,8 +514,11 @@ class _Run:
     def _score_again(self, data: _Data) -> None:
         """The scores of the trees so far, where the checkpoint holds none: to the bits that training had."""
         booster = lightgbm.Booster(model_str=_join(self.state.texts))
-        train, valid = (None if rows is None else rows.scores(booster, self.settings["n_jobs"]) for rows in data.rows)
-        self.state.scores, self.state.valid_scores = train, valid
+        found = [
+            None if rows is None else _predicted(booster, rows.features, self.settings["n_jobs"])[rows.order]
+            for rows in data.rows
+        ]
+        self.state.scores, self.state.valid_scores = found
 
     def boost(self) -> None:
         """Run to the end, stretch by stretch."""
@@ -642,49 +641,10 @@ class _Checkpoint:
         return np.asarray(np.load(file, allow_pickle=False), np.float64) if is_kept else None
 
 
-class _Rows(lightgbm.Sequence):
-    """The rows of a matrix in an order of ours, handed over some thousands at a time: no copy of the matrix."""
-
-    batch_size = 8192
-
-    def __init__(self, features: NDArray[np.float32], order: NDArray[np.int64]) -> None:
-        self.features, self.order = features, order
-        self._seen = 0
-
-    @property
-    def n_features(self) -> int:
-        """How many features a document has."""
-        return int(self.features.shape[1])
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def __getitem__(self, rows: Any) -> Floats:
-        found = np.asarray(self.features[self.order[rows]], np.float64)
-        self._seen += found.nbytes
-        if self._seen > _KEPT_BYTES:  # what was read of a mapped matrix is not kept
-            forget(self.features)
-            self._seen = 0
-        return found
-
-    def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Some rows, here and there: the system maps many around each, which are let go soon."""
-        found = np.empty((len(rows), self.n_features), np.float32)
-        for start in range(0, len(rows), _SCATTERED):
-            some = slice(start, start + _SCATTERED)
-            found[some] = self.features[self.order[rows[some]]]
-            forget(self.features)
-        return found
-
-    def scores(self, booster: lightgbm.Booster, n_jobs: int | None) -> Floats:
-        """The scores of all rows, in their order."""
-        return _predicted(booster, self.features, n_jobs)[self.order]
-
-
 def _predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: int | None) -> Floats:
     """The score of each row, a good number of rows at a time."""
     threads = n_threads(n_jobs)
-    parts = chunks(features, rows_in(features, _KEPT_BYTES))
+    parts = chunks(features, rows_in(features, _SCORED))
     return np.concatenate(
         [booster.predict(rows, raw_score=True, num_threads=threads) for rows in parts], dtype=np.float64
     )
