@@ -25,7 +25,9 @@ TIMEOUT = 600.0
 class Processes(Team):
     """A team of several processes; leaving it (``with join() as team:``) closes the connections."""
 
-    def __init__(self, number: int, size: int, address: str, timeout: float, holds_parts: bool) -> None:
+    def __init__(
+        self, number: int, size: int, address: str, timeout: float, holds_parts: bool, is_hosted: bool = False
+    ) -> None:
         self.number, self.size, self.timeout, self.holds_parts = number, size, timeout, holds_parts
         has_cards = torch.cuda.is_available() and torch_distributed.is_nccl_available()
         if has_cards:
@@ -35,7 +37,7 @@ class Processes(Team):
         limit = timedelta(seconds=timeout)
         try:
             store = torch_distributed.TCPStore(  # type: ignore[attr-defined]
-                host, int(port), size, is_master=number == 0, timeout=limit
+                host, int(port), size, is_master=number == 0 and not is_hosted, timeout=limit
             )
             torch_distributed.init_process_group(
                 "cpu:gloo,cuda:nccl" if has_cards else "gloo", store=store, rank=number, world_size=size, timeout=limit
@@ -135,10 +137,12 @@ def join(
     size = _from_environment("size", size, "WORLD_SIZE")
     if not 0 <= number < size:
         raise ParameterError(f"number: expected 0 to {size - 1} in a team of {size}, got {number}")
+    is_hosted = False
     if address is None:
+        is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun is at this address itself
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         address = f"{host}:{_from_environment('address', None, 'MASTER_PORT')}"
-    return Processes(number, size, address, timeout, holds_parts)
+    return Processes(number, size, address, timeout, holds_parts, is_hosted)
 
 
 def free_port(host: str = "") -> int:
