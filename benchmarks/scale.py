@@ -365,7 +365,7 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=10**6, help="for team")
     parser.add_argument("--repeats", type=int, default=3, help="for team")
     parser.add_argument("--gigabytes", type=float, default=20, help="of features, for beyond")
-    parser.add_argument("--features", type=int, default=700, help="for beyond")
+    parser.add_argument("--features", type=int, default=1400, help="for beyond")
     parser.add_argument("--folder", type=Path, help="keeps the large data set of beyond, and its models")
     options = parser.parse_args()
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
