@@ -13,9 +13,10 @@ import tierank
 from tierank.distributed import join
 from tierank.errors import TierankError
 from tierank.losses import LOSSES
-from tierank.rankers import neural
+from tierank.rankers import training as loop
 from tierank.rankers.base import Job
-from tierank.rankers.neural import NetworkRanker, _Lists, _network, _Task, _Training
+from tierank.rankers.neural import NetworkRanker, _network
+from tierank.rankers.training import Lists, Task, Training
 from tierank.transforms import TRANSFORMS
 
 # Losses whose value depends on the scores alone: listmle and its kin shuffle ties.
@@ -40,9 +41,9 @@ def training(team, train, **settings):
     ranker.has_queries_ = True
     resolved = ranker._resolved()
     transform = TRANSFORMS["query_minmax"]().fit(train)
-    lists = _Lists(train, transform, True, resolved, team)
-    task = _Task(resolved, ranker._loss(resolved), lists, None, None, Job(team=team))
-    return _Training(lambda: _network(resolved, train.n_features, 0), task, {"member": 0}, 0, None)
+    lists = Lists(train, transform, True, resolved, team)
+    task = Task(resolved, ranker._loss(resolved), lists, None, None, Job(team=team))
+    return Training(lambda: _network(resolved, train.n_features, 0), task, {"member": 0}, 0, None)
 
 
 def gradients(team, train, queries, **settings):
@@ -94,7 +95,7 @@ patient.__module__ = "tests"  # of a checkpoint's identity: the same where this 
 def resumable(folder, team=None, left=None, max_epochs=6):
     """A network that writes a checkpoint after each epoch, and is interrupted after so many steps."""
     train, valid = generated()
-    patient.left, neural._EVERY = left, 0.0
+    patient.left, loop._EVERY = left, 0.0
     ranker = NetworkRanker(patient, max_epochs=max_epochs, n_jobs=1, weight_decay=0.01)
     with contextlib.suppress(InterruptedError):
         ranker.fit(train, valid=valid, checkpoint=folder, team=team)

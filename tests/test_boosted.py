@@ -12,7 +12,7 @@ import tierank
 from tierank import DataError, ListNet, ParameterError, RankingDataset, UMart, URank
 from tierank.losses import LOSSES, Batch, stepwise_urank
 from tierank.networks import NETWORKS, TierRNN
-from tierank.rankers import base, boosted, neural
+from tierank.rankers import base, boosted, training
 from tierank.rankers.boosted import UBoost, UrBoost
 
 QUICK = {"max_epochs": 4, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
@@ -58,7 +58,7 @@ def residuals_by_hand(scores, ratings):
 
 def lists_of(data):
     settings = {"n_jobs": 1, "gain": "exp2", "device": "cpu"}
-    return neural._Lists(data, tierank.TRANSFORMS["query_minmax"]().fit(data), True, settings)
+    return training.Lists(data, tierank.TRANSFORMS["query_minmax"]().fit(data), True, settings)
 
 
 # Residuals
@@ -148,7 +148,7 @@ def test_learners_are_kept_while_they_make_it_better(halves, kind):
         assert [row["learner"] for row in rows] == list(range(1, len(rows) + 1))
         # All but perhaps the last are kept, each with better metrics than the one before.
         assert all(row["kept"] for row in rows[:-1])
-        selection = neural.Selection(())
+        selection = base.Selection(())
         assert [selection.is_better([row["ndcg@3"], row["ndcg@10"]]) for row in rows] == [row["kept"] for row in rows]
         assert len(rows) == 6 or not rows[-1]["kept"]
         stopped += not rows[-1]["kept"]
@@ -347,19 +347,19 @@ def test_an_interrupted_run_goes_on_to_the_same_bits(halves, kind, own, tmp_path
     train, valid = halves
     settings = {**QUICK, **own, "dropout": 0.2, "n_learners": 3, "n_seeds": 2}
     whole = kind(**settings).fit(train)
-    run, ran = neural._Training.run, []
+    run, ran = training.Training.run, []
 
     def interrupted(training, label):
         if (training.place["member"], training.place["learner"]) == (1, 3):
             raise KeyboardInterrupt("stop")
         run(training, label)
 
-    monkeypatch.setattr(neural._Training, "run", interrupted)
+    monkeypatch.setattr(training.Training, "run", interrupted)
     with pytest.raises(KeyboardInterrupt, match="stop"):
         kind(**settings).fit(train, checkpoint=tmp_path / "c")
-    monkeypatch.setattr(neural._Training, "run", run)
-    learn = neural._Training._learn
-    monkeypatch.setattr(neural._Training, "_learn", lambda self: ran.append(self.place) or learn(self))
+    monkeypatch.setattr(training.Training, "run", run)
+    learn = training.Training._learn
+    monkeypatch.setattr(training.Training, "_learn", lambda self: ran.append(self.place) or learn(self))
     resumed = kind(**settings).fit(train, checkpoint=tmp_path / "c")
     assert ran == [{"member": 1, "learner": 3}] * 4  # what was finished is not trained again
     np.testing.assert_array_equal(resumed.predict(valid), whole.predict(valid))

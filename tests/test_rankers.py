@@ -274,8 +274,8 @@ def test_scikit_learn_sees_the_settings(name):
 RESUME = """
 import json, sys, numpy as np, tierank
 from tierank import RANKERS
-from tierank.rankers import neural
-neural._EVERY = 0.0
+from tierank.rankers import training
+training._EVERY = 0.0
 name, folder, out, settings = sys.argv[1:]
 data = tierank.make_ranking(120, n_features=10, mean_length=25, max_length=60, seed=5)
 train, valid, test = data.split(0.5, 0.25, 0.25)

@@ -27,17 +27,8 @@ from tierank.rankers.base import (
     outline_inner,
     restore_inner,
 )
-from tierank.rankers.neural import (
-    Floats,
-    URank,
-    Weights,
-    _Checkpoint,
-    _Lists,
-    _Network,
-    _network,
-    _Task,
-    _Training,
-)
+from tierank.rankers.neural import URank, _Network, _network
+from tierank.rankers.training import Checkpoint, Floats, Lists, Task, Training, Weights
 from tierank.settings import as_positive, as_whole
 from tierank.transforms import Transform
 
@@ -58,22 +49,22 @@ class _Boosted(_Network):
     def _first_network(self, settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
         return _network(settings, n_features, seed)
 
-    def _first_training(self, *training: Any) -> _Training:
-        return _Training(*training)
+    def _first_training(self, *training: Any) -> Training:
+        return Training(*training)
 
     def _check_settings(self, settings: dict[str, Any]) -> None:
         super()._check_settings(settings)
         as_whole("n_learners", settings["n_learners"])
         as_positive("coefficient", settings["coefficient"])
 
-    def _train(self, task: _Task) -> None:
+    def _train(self, task: Task) -> None:
         self.learners_ = []
         kept = task.open_checkpoint()
         for member in range(task.settings["n_seeds"]):
             self.members_.append({})
             self._boost(task, member, kept)
 
-    def _boost(self, task: _Task, member: int, kept: _Checkpoint | None) -> None:
+    def _boost(self, task: Task, member: int, kept: Checkpoint | None) -> None:
         """Learner after learner, while the validation metrics get better."""
         train = _Frozen(task.lists, self.base_)
         valid = None if task.valid is None else _Frozen(task.valid, self.base_)
@@ -90,13 +81,13 @@ class _Boosted(_Network):
 
     def _start(
         self,
-        task: _Task,
+        task: Task,
         member: int,
         learner: int,
         train: _Frozen,
         valid: _Frozen | None,
-        kept: _Checkpoint | None,
-    ) -> _Training | None:
+        kept: Checkpoint | None,
+    ) -> Training | None:
         """The training of a learner; None where nothing is left over to learn."""
         seed = task.settings["seed"] + member + _APART * (learner - 1)
         build = partial(self._learner, learner, task.settings, task.lists.data.n_features, seed)
@@ -106,12 +97,12 @@ class _Boosted(_Network):
         residuals = find_residuals(train.scores, task.lists)
         return _Residuals(residuals, valid, build, task, place, seed, kept) if residuals.any() else None
 
-    def _count_base(self, task: _Task, member: int, valid: _Frozen | None, selection: Selection) -> None:
+    def _count_base(self, task: Task, member: int, valid: _Frozen | None, selection: Selection) -> None:
         row = {} if task.judge is None or valid is None else means_of(task.judge(valid.scores))
         selection.is_better(list(row.values()))
         self.learners_.append({"member": member, "learner": 1, **row, "kept": True})
 
-    def _add(self, training: _Training, selection: Selection) -> bool:
+    def _add(self, training: Training, selection: Selection) -> bool:
         """Train a learner, and keep it if the ensemble is better with it; the first one is kept in any case."""
         member, learner = training.place["member"], training.place["learner"]
         n_seeds, n_learners = training.settings["n_seeds"], training.settings["n_learners"]
@@ -212,7 +203,7 @@ class UBoost(_Boosted):
         super()._check_settings(settings)
         as_base(settings["base"])
 
-    def _train(self, task: _Task) -> None:
+    def _train(self, task: Task) -> None:
         self.base_ = None
         if self.base is not None:
             data, valid = task.lists.data, None if task.valid is None else task.valid.data
@@ -302,11 +293,11 @@ class UrBoost(_Boosted):
         names = ("hidden", "activation", "dropout", "pooling", "score_from")
         return TierRNN(n_features, **{name: settings[name] for name in names}, seed=seed).to(settings["device"])
 
-    def _first_training(self, *training: Any) -> _Training:
+    def _first_training(self, *training: Any) -> Training:
         return _Steps(*training)
 
 
-class _Steps(_Training):
+class _Steps(Training):
     """The training of a recurrent network: the loss of tier t takes the scores of step t."""
 
     network: TierRNN
@@ -315,7 +306,7 @@ class _Steps(_Training):
         return stepwise_urank(self.network.step_scores(features, batch), batch)
 
 
-class _Residuals(_Training):
+class _Residuals(Training):
     """The training of a learner that is fitted to residuals, and judged as a part of the ensemble."""
 
     def __init__(self, residuals: Tensor, valid: _Frozen | None, *training: Any) -> None:
@@ -328,7 +319,7 @@ class _Residuals(_Training):
         squares = errors.double().square()  # gains of 2^64 have no square in single precision
         return squares.new_zeros(batch.n_queries).scatter_add(0, batch.query, squares) / batch.lengths
 
-    def _scores(self, valid: _Lists) -> Floats:
+    def _scores(self, valid: Lists) -> Floats:
         scores = super()._scores(valid)
         return scores if self.frozen is None else self.frozen.plus(self.settings["coefficient"] * scores)
 
@@ -336,7 +327,7 @@ class _Residuals(_Training):
 class _Frozen:
     """The scores of the ensemble so far, kept: no learner is asked for them twice."""
 
-    def __init__(self, lists: _Lists, base: Ranker | None) -> None:
+    def __init__(self, lists: Lists, base: Ranker | None) -> None:
         self.lists = lists
         self.of_base = 0.0 if base is None else base._predict(lists.data)
         self.of_networks = np.zeros(lists.data.n_documents)
@@ -378,7 +369,7 @@ def _on_base(base: Scorer, learners: Scorer) -> Scorer:
     return Sum(((1.0, base), *parts))
 
 
-def find_residuals(scores: Floats, lists: _Lists) -> Tensor:
+def find_residuals(scores: Floats, lists: Lists) -> Tensor:
     """What a learner is fitted to, -dL / dF(d) of the uRank loss L, for the documents in their canonical order.
 
     In the terms of the paper (Algorithm 2), with p(d) = e^F(d) / (e^F(d) + k(s~(d))) the likelihood of d among itself
