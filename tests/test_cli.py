@@ -136,9 +136,9 @@ def test_train_predict_evaluate(files, capsys):
 def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
     data, settings = files / "data.txt", ("--set", "n_trees=120", "--set", "min_documents=2", "--set", "patience=500")
     run(capsys, "train", "lambdamart", "--train", data, "--out", files / "whole", *settings)
-    from tierank.rankers import trees
+    from tierank.rankers import tree_training
 
-    stretch = trees._Run._stretch
+    stretch = tree_training.Run._stretch
 
     def stop_in_the_second(self, *arguments):
         if self.state.texts:
@@ -147,7 +147,7 @@ def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
 
     command = ("train", "lambdamart", "--train", data, "--out", files / "cut", *settings)
     with monkeypatch.context() as patched:
-        patched.setattr(trees._Run, "_stretch", stop_in_the_second)
+        patched.setattr(tree_training.Run, "_stretch", stop_in_the_second)
         assert run(capsys, *command)[0] == 130
     assert (files / "cut.checkpoint" / "state.json").exists()
     assert run(capsys, *command, "--resume")[0] == 0

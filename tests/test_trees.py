@@ -8,7 +8,7 @@ import tierank
 from tierank import DataError, LambdaMART, ParameterError, UMart, URank, make_ranking
 from tierank.evaluation import paired_p
 from tierank.objectives import UMartObjective
-from tierank.rankers import trees
+from tierank.rankers import tree_training
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_joined_text_is_what_lightgbm_writes(parts):
     ranker = UMart(n_trees=60).fit(parts[0])
     assert lightgbm.Booster(model_str=ranker.model_text_).model_to_string() == ranker.model_text_
     assert ranker.model_text_.count("\nTree=") == 60
-    assert trees._STRETCH < 60
+    assert tree_training._STRETCH < 60
 
 
 @pytest.mark.parametrize("name", ["OHSUMED", "MQ2007-85"])

@@ -277,7 +277,7 @@ class _Cluster:
         if lost:
             return self._loss(lost)
         errors = [self._failure(future) for future in futures.values() if future.status == "error"]
-        return next((error for error in errors if not isinstance(error, TeamError)), None)
+        return next((error for error in errors if not isinstance(error, TeamError) or error.__cause__), None)
 
     def _advice(self) -> str:
         if self.checkpoint is None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import json
 import logging
 import os
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import lightgbm
@@ -21,44 +17,29 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
-from tierank.files import replacing
-from tierank.inputs import chunks, rows_in
+from tierank.inputs import chunks
 from tierank.kernels import n_threads
-from tierank.metrics import Gain, Judge, Rule
+from tierank.metrics import Gain, Rule
 from tierank.objectives import LossObjective, Objective, UMartObjective, as_loss
-from tierank.progress import Progress
 from tierank.rankers.base import (
     Job,
     Ranker,
-    Selection,
     as_base,
-    canonical_rows,
     fit_inner,
     inner_files,
-    join_contents,
     make_judge,
-    means_of,
-    name_of,
     outline_inner,
     restore_inner,
 )
-from tierank.rankers.tree_network import Rows, bin_rows, check_is_global, connected
+from tierank.rankers.tree_network import check_is_global, connected
 from tierank.rankers.tree_text import check_trees
+from tierank.rankers.tree_training import Data, Floats, Run, cut_text, join_texts, predicted
 from tierank.settings import as_positive, as_whole
 from tierank.team import Team
 from tierank.transforms import add_query_copies
 
-Floats = NDArray[np.float64]
-
 # In a process that is forked off LightGBM has one thread: see n_threads, which its loading of models does not ask.
 os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
-
-# LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
-# starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
-_STRETCH = 50
-
-# Bytes of features that are scored in one go.
-_SCORED = 1 << 27
 
 # What LightGBM's own lambdarank cannot take.
 _NATIVE_LEVELS, _NATIVE_DOCUMENTS = 31, 10_000
@@ -163,9 +144,9 @@ class _Trees(Ranker):
             starts = self.base_._predict(train), None if valid is None else self.base_._predict(valid)
         train, valid = self._seen(train), None if valid is None else self._seen(valid)
         try:
-            data = _Data.prepare(train, valid, objective, params, settings, team)
+            data = Data.prepare(train, valid, objective, params, settings, team)
             with connected(team, params) as of_team:
-                run = _Run(data, judge, of_team, settings, job, starts)
+                run = Run(data, judge, of_team, settings, job, starts)
                 run.boost()
         except lightgbm.basic.LightGBMError as error:
             what = str(error).splitlines()[0].split(" at /")[0]
@@ -174,7 +155,7 @@ class _Trees(Ranker):
         self.n_rounds_ = state.best_round if judge is not None else len(state.history)
         self.history_ = state.history
         self.best_ = state.history[self.n_rounds_ - 1]
-        self.model_text_ = _cut(_join(state.texts), self.n_rounds_)
+        self.model_text_ = cut_text(join_texts(state.texts), self.n_rounds_)
         self._loaded_ = lightgbm.Booster(model_str=self.model_text_)
         self.team_ = _attendance(train, team)
         if team.size > 1 and not _is_sampled(params):
@@ -242,7 +223,7 @@ class _Trees(Ranker):
         return self._loaded_
 
     def _predict(self, data: RankingDataset) -> Floats:
-        own = _predicted(self._booster(), self._seen(data).features, self.n_jobs)
+        own = predicted(self._booster(), self._seen(data).features, self.n_jobs)
         return own if self.base_ is None else self.base_._predict(data) + own
 
     def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
@@ -430,226 +411,6 @@ class TreeRanker(_Trees):
         return {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
-@dataclass
-class _State:
-    """Where a run stands after a stretch: all that the next stretch needs."""
-
-    texts: list[str] = field(default_factory=list)
-    history: list[dict[str, float]] = field(default_factory=list)
-    best: tuple[float, ...] | None = None
-    best_round: int = 0
-    finished: bool = False
-    scores: Floats | None = None
-    valid_scores: Floats | None = None
-
-
-class _Data:
-    """Training and validation data as LightGBM has them, and what identifies them."""
-
-    def __init__(
-        self,
-        train: lightgbm.Dataset,
-        valid: lightgbm.Dataset | None,
-        rows: tuple[Rows, Rows | None],
-        gradients: Callable[[Floats, lightgbm.Dataset], tuple[Any, Any]] | None,
-        contents: list[str | None],
-    ) -> None:
-        self.train, self.valid, self.rows, self.gradients, self.contents = train, valid, rows, gradients, contents
-
-    @classmethod
-    def prepare(
-        cls,
-        train: RankingDataset,
-        valid: RankingDataset | None,
-        objective: Objective | None,
-        params: dict[str, Any],
-        settings: dict[str, Any],
-        team: Team,
-    ) -> _Data:
-        order, offsets, content = canonical_rows(train, settings["n_jobs"])
-        ratings, weight = train.ratings[order], _row_weights(train)
-        rows = Rows(train.features, order)
-        own = bin_rows(rows, team, params)
-        own.set_label(ratings).set_group(np.diff(offsets))
-        if weight is not None:
-            own.set_weight(weight[order])
-        if objective is not None:
-            objective.prepare(ratings, offsets, None if weight is None else weight[order])
-        contents: list[str | None] = [join_contents(team.gather(content)), None]
-        if valid is None:
-            return cls(own, None, (rows, None), objective, contents)
-        valid_rows = Rows(valid.features, np.arange(valid.n_documents))
-        held_out = lightgbm.Dataset(valid_rows, label=valid.ratings, reference=own, params=params).construct()
-        contents[1] = join_contents(team.gather(canonical_rows(valid, settings["n_jobs"])[2]))
-        return cls(own, held_out, (rows, valid_rows), objective, contents)
-
-
-class _Run:
-    """One training run: the data, the judge, and where the run stands."""
-
-    def __init__(
-        self,
-        data: _Data,
-        judge: Judge | None,
-        params: dict[str, Any],
-        settings: dict[str, Any],
-        job: Job,
-        starts: tuple[Floats, Floats | None] | None,
-    ) -> None:
-        self.train, self.valid, self.gradients, self.judge = data.train, data.valid, data.gradients, judge
-        self.params = params | {"objective": "lambdarank" if self.gradients is None else "none"}
-        self.settings, self.job, self.checkpoint = settings, job, None
-        found = None
-        if job.checkpoint is not None:
-            described = {name: value for name, value in settings.items() if name != "n_jobs"}
-            identity = {"settings": described, "contents": data.contents, "lightgbm": lightgbm.__version__}
-            self.checkpoint = _Checkpoint(job.checkpoint, identity, data.rows[0].features.shape[1], job.team)
-            found = self.checkpoint.read()
-        self.state = found or _State()
-        if found is None and starts is not None:
-            self.state.scores, self.state.valid_scores = starts[0][data.rows[0].order], starts[1]
-        elif self.state.texts and self.state.scores is None:
-            self._score_again(data)
-
-    def _score_again(self, data: _Data) -> None:
-        """The scores of the trees so far, where the checkpoint holds none: to the bits that training had."""
-        booster = lightgbm.Booster(model_str=_join(self.state.texts))
-        found = [
-            None if rows is None else _predicted(booster, rows.features, self.settings["n_jobs"])[rows.order]
-            for rows in data.rows
-        ]
-        self.state.scores, self.state.valid_scores = found
-
-    def boost(self) -> None:
-        """Run to the end, stretch by stretch."""
-        n_trees = self.settings["n_trees"]
-        with Progress("training", n_trees, show=self.job.progress, done=len(self.state.history)) as shown:
-            while not self.state.finished:
-                self._stretch(min(_STRETCH, n_trees - len(self.state.history)), shown)
-                if self.checkpoint is not None:
-                    self.checkpoint.write(self.state)
-
-    def _stretch(self, n_rounds: int, shown: Progress) -> None:
-        state = self.state
-        booster = self._start_booster(len(state.texts))
-        selection = Selection((), best=state.best)
-        for _ in range(n_rounds):
-            exhausted = booster.update(fobj=self.gradients) if self.gradients else booster.update()
-            row = self._judged(booster)
-            state.history.append(row)
-            values = list(row.values())
-            if values and selection.is_better(values):
-                state.best, state.best_round = tuple(values), len(state.history)
-            shown.step(" ".join(f"{name} {value:.4f}" for name, value in row.items()))
-            patient = not values or len(state.history) - state.best_round < self.settings["patience"]
-            if exhausted or not patient or len(state.history) == self.settings["n_trees"]:
-                state.finished = True
-                break
-        state.texts.append(booster.model_to_string(num_iteration=-1))
-        if not state.finished:
-            state.scores = _scores_of(booster.eval_train)
-            state.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
-
-    def _start_booster(self, stretch: int) -> lightgbm.Booster:
-        """A booster that goes on from the scores so far, with random numbers of its own."""
-        seeds = {name: value + stretch for name, value in self.params.items() if name.endswith("seed")}
-        if self.state.scores is not None:
-            self.train.set_init_score(self.state.scores)
-        try:
-            booster = lightgbm.Booster(self.params | seeds, self.train)
-        except lightgbm.basic.LightGBMError as error:
-            if "num_features" not in str(error):
-                raise
-            # No feature tells documents apart. LightGBM can say so, by a tree of one leaf, for its own objectives only.
-            self.gradients = None
-            booster = lightgbm.Booster(
-                self.params | {"objective": "regression", "boost_from_average": False}, self.train
-            )
-        if self.valid is not None:
-            if self.state.valid_scores is not None:
-                self.valid.set_init_score(self.state.valid_scores)
-            booster.add_valid(self.valid, "valid")
-        return booster
-
-    def _judged(self, booster: lightgbm.Booster) -> dict[str, float]:
-        if self.judge is None:
-            return {}
-        return means_of(self.judge(_scores_of(booster.eval_valid)), self.job.team)
-
-
-class _Checkpoint:
-    """A folder that holds where a run stands, and for which data and settings."""
-
-    def __init__(self, folder: Path, identity: dict[str, Any], n_features: int, team: Team) -> None:
-        self.folder, self.n_features, self.team = folder, n_features, team
-        self.identity = json.loads(json.dumps(identity, default=name_of))
-
-    def write(self, state: _State) -> None:
-        """Replace what the folder holds, whole or not at all."""
-        if not self.team.is_first:
-            return
-        described = {
-            "identity": self.identity,
-            "texts": state.texts,
-            "history": state.history,
-            "best": state.best,
-            "best_round": state.best_round,
-            "finished": state.finished,
-        }
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.folder) as fresh:
-            fresh.mkdir()
-            (fresh / "state.json").write_text(json.dumps(described))
-            for name, scores in (("scores", state.scores), ("valid_scores", state.valid_scores)):
-                if scores is not None and self.team.size == 1:  # of a team each process has its own
-                    np.save(fresh / f"{name}.npy", scores, allow_pickle=False)
-
-    def read(self) -> _State | None:
-        """Where the run stood, or None where the folder is new."""
-        file = self.folder / "state.json"
-        try:
-            text = self.team.share(file.read_bytes() if self.team.is_first and file.exists() else None)
-            if text is None:
-                return None
-            described = json.loads(text)
-            if described["identity"] != self.identity:
-                raise DataError(
-                    f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
-                    " delete it to start anew"
-                )
-            best = described["best"]
-            for text in described["texts"]:
-                check_trees(text, self.n_features)
-            return _State(
-                described["texts"],
-                described["history"],
-                None if best is None else tuple(best),
-                described["best_round"],
-                described["finished"],
-                *(self._scores(name) for name in ("scores", "valid_scores")),
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, DataError) and "of this data" in str(error):
-                raise
-            raise DataError(
-                f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
-            ) from None
-
-    def _scores(self, name: str) -> Floats | None:
-        file = self.folder / f"{name}.npy"
-        is_kept = self.team.size == 1 and file.exists()
-        return np.asarray(np.load(file, allow_pickle=False), np.float64) if is_kept else None
-
-
-def _predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: int | None) -> Floats:
-    """The score of each row, a good number of rows at a time."""
-    threads = n_threads(n_jobs)
-    parts = chunks(features, rows_in(features, _SCORED))
-    return np.concatenate(
-        [booster.predict(rows, raw_score=True, num_threads=threads) for rows in parts], dtype=np.float64
-    )
-
-
 def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
     """A row for each process that took part, with what it learned from."""
     own = {"number": team.number, "host": team.host, "pid": os.getpid()}
@@ -665,44 +426,3 @@ def _check_plain_trees(params: dict[str, Any]) -> None:
     """An error where trees would have leaves that no target knows."""
     if params.get("linear_tree"):
         raise ParameterError("for_target: expected linear_tree to be left out, got True; no target has such leaves")
-
-
-def _row_weights(data: RankingDataset) -> Floats | None:
-    """The weight of each row: its own times that of its query."""
-    if data.row_weight is None and data.query_weight is None:
-        return None
-    weight = np.ones(data.n_documents) if data.row_weight is None else data.row_weight
-    return weight if data.query_weight is None else weight * np.repeat(data.query_weight, data.lengths)
-
-
-def _scores_of(evaluate: Callable[..., Any]) -> Floats:
-    """The scores that LightGBM hands to a metric: the only open way to them."""
-    kept: list[Floats] = []
-
-    def keep(scores: Floats, _: lightgbm.Dataset) -> tuple[str, float, bool]:
-        kept.append(np.array(scores))
-        return "none", 0.0, True
-
-    evaluate(feval=keep)
-    return kept[0]
-
-
-_TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
-
-
-def _join(texts: list[str]) -> str:
-    """One model of the trees of several, in LightGBM's text form."""
-    if len(texts) == 1:
-        return texts[0]
-    trees = []
-    for text in texts:
-        body = text[: text.index("end of trees")]
-        trees += _TREE.split(body)[1:]
-    head = re.sub(r"^tree_sizes=.*\n", "", _TREE.split(texts[0])[0], flags=re.MULTILINE)
-    numbered = "".join(f"Tree={i}\n{tree}" for i, tree in enumerate(trees))
-    return head + numbered + texts[-1][texts[-1].index("end of trees") :]
-
-
-def _cut(text: str, n_rounds: int) -> str:
-    """The first trees of a model, in the form in which LightGBM itself writes it."""
-    return lightgbm.Booster(model_str=text).model_to_string(num_iteration=n_rounds)
