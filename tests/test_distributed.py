@@ -304,6 +304,7 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_pat
         assert "process 1 of 2 was ended by SIGKILL (out of memory?)" in said
     else:
         assert "process 0 of 2: expected an answer of the others" in said
+        assert "process 1 of 2 did not answer, and was ended" in said
     learned = json.loads(state.read_text())["history"]
     assert 50 <= len(learned) < 700
     assert main([*command[3:], "--resume"]) == 0

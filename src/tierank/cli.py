@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tierank import __version__
-from tierank.errors import ParameterError, TeamError, TierankError
+from tierank.errors import LEFT_ALONE, ParameterError, TeamError, TierankError
 from tierank.files import replacing
 
 # Everything else is imported by the command that needs it, so that help answers at once.
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (TierankError, OSError) as error:
         print(f"tierank: {' '.join(str(error).split())}", file=sys.stderr)
-        return 3 if isinstance(error, TeamError) else 2
+        return LEFT_ALONE if isinstance(error, TeamError) else 2
     return 0
 
 

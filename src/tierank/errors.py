@@ -18,6 +18,10 @@ from collections.abc import Iterable
 _LISTED = 20
 
 
+# What a process returns to the system if the others of its team have left it alone.
+LEFT_ALONE = 3
+
+
 class TierankError(Exception):
     """What every error of tierank can be caught as."""
 

@@ -11,13 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tierank.distributed.processes import free_port
-from tierank.errors import TeamError
+from tierank.errors import LEFT_ALONE, TeamError
 
-# What a process returns that another one left alone: not its fault, so its words are not the ones to show.
-LEFT_ALONE = 3
 # Seconds that the others have to notice that one is gone, before they are ended.
 _GRACE = 15.0
 _EVERY = 0.05
@@ -30,9 +28,8 @@ def launch(arguments: Sequence[str], size: int) -> None:
     that failed by itself are shown. Returns when all have ended well; where one fails the others are ended too.
     """
     with tempfile.TemporaryDirectory() as folder, _told_to_stop() as stop:
-        started = [
-            _Process(arguments, number, size, port, Path(folder)) for port in [free_port()] for number in range(size)
-        ]
+        port = free_port()
+        started = [_Process(arguments, number, size, port, Path(folder)) for number in range(size)]
         try:
             _watch(started, stop)
         finally:
@@ -53,8 +50,11 @@ class _Process:
         command = [sys.executable, "-m", "tierank.cli", *arguments]
         environment = os.environ | {name: str(value) for name, value in (place | rest).items()}
         with self.words.open("wb") as words:
-            quiet: dict[str, IO[bytes]] = {} if number == 0 else {"stdout": words, "stderr": words}
-            self.running = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, **quiet)  # type: ignore[call-overload]  # noqa: S603
+            output = None if number == 0 else words  # the first has the terminal
+            self.running = subprocess.Popen(  # noqa: S603  (our own program)
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+        self.was_ended = False
 
     @property
     def code(self) -> int | None:
@@ -65,6 +65,7 @@ class _Process:
     def end(self) -> None:
         """End it, if it still runs, in any case."""
         if self.code is None:
+            self.was_ended = True
             self.running.terminate()
             with suppress(subprocess.TimeoutExpired):
                 self.running.wait(2.0)
@@ -85,22 +86,21 @@ def _watch(started: list[_Process], stop: list[int]) -> None:
 
 
 def _explain(failed: list[_Process], size: int) -> None:
-    """Raise what went wrong."""
-    guilty = [process for process in failed if process.code != LEFT_ALONE]
-    killed = next((process for process in guilty if (process.code or 0) < 0 and not _was_ended_by_us(process)), None)
+    """Raise what went wrong; the words of those that were left alone are not the ones to show."""
+    guilty = [process for process in failed if process.code != LEFT_ALONE and not process.was_ended]
+    killed = next((process for process in guilty if (process.code or 0) < 0), None)
     if killed is not None:
         name = signal.Signals(-(killed.code or 0)).name
         hint = " (out of memory?)" if name == "SIGKILL" else ""
         raise TeamError(f"process {killed.number} of {size} was ended by {name}{hint}")
+    stuck = next((process for process in failed if process.was_ended), None)
+    if not guilty and stuck is not None:
+        raise TeamError(f"process {stuck.number} of {size} did not answer, and was ended")
     silent = next((process for process in guilty if process.number > 0), None)
     if silent is None or any(process.number == 0 for process in guilty):
         raise TeamError(f"the {size} processes have ended; the line above says why")  # the first has the terminal
     words = silent.words.read_text(errors="replace").strip()
     raise TeamError(f"process {silent.number} of {size}: {words or f'ended with code {silent.code}'}")
-
-
-def _was_ended_by_us(process: _Process) -> bool:
-    return process.code == -signal.SIGTERM
 
 
 @contextmanager
