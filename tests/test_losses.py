@@ -13,7 +13,7 @@ import torch
 from tierank import losses
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.losses import LOSSES, Batch, stepwise_urank, urank, windowed_urank
+from tierank.losses import LOSSES, Batch, pairs, segments, smooth, stepwise_urank, tiers, urank, windowed_urank
 
 TWICE = ["listmle", "listnet", "neuralndcg", "plistmle", "softmax", "urank"]
 LINEAR = ["listmle", "listnet", "plistmle", "softmax", "urank"]
@@ -399,7 +399,7 @@ def test_a_step_down_the_gradient_is_better(name):
 def test_blocks_of_pairs_change_nothing(name, monkeypatch):
     offsets, ratings, scores = draw([3, 40, 17, 2], 5, seed=12)
     whole = evaluate(name, offsets, ratings, scores)
-    monkeypatch.setattr(losses, "_PAIRS", 7)
+    monkeypatch.setattr(segments, "_PAIRS", 7)
     for got, expected in zip(evaluate(name, offsets, ratings, scores), whole, strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-12, atol=1e-15)
 
@@ -467,18 +467,18 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 def test_pairs_of_a_long_query_need_little_memory(monkeypatch):
     peak = 0
-    partners = losses._partners
 
     def watched(begins, counts):
         nonlocal peak
         peak = max(peak, int(counts.sum()))
-        return partners(begins, counts)
+        return segments.partners(begins, counts)
 
-    monkeypatch.setattr(losses, "_partners", watched)
+    for module in (pairs, smooth, tiers):
+        monkeypatch.setattr(module, "partners", watched)
     offsets, ratings, scores = draw([3000], 3, seed=15)
     for name in ("approxndcg", "lambdaloss", "ranknet", "windowed_urank"):
         evaluate(name, offsets, ratings, scores, torch.float32)
-    assert peak <= losses._PAIRS
+    assert 0 < peak <= segments._PAIRS
 
 
 def test_a_loss_of_ten_lines():

@@ -9,7 +9,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from tierank.errors import ParameterError
-from tierank.losses import Batch, _check, _select_from, _sums
+from tierank.losses import Batch
+from tierank.losses.batch import check
+from tierank.losses.ladder import select_from
+from tierank.losses.segments import sum_by
 from tierank.rankers.neural import URank, _Network
 from tierank.settings import as_choice, as_number, as_whole
 
@@ -41,7 +44,7 @@ def policy_gradient(
     Wei et al. have b_t = 0 (``baseline="none"``) and no IDCG (``reward="dcg"``). Takes O(n log n) time and O(n) memory
     for queries of any length.
     """
-    _check(scores, batch)
+    check(scores, batch)
     gamma, n_episodes = as_number("gamma", gamma, 0, 1), as_whole("n_episodes", n_episodes)
     as_choice("reward", reward, _REWARDS)
     as_choice("baseline", baseline, _BASELINES)
@@ -90,10 +93,10 @@ def _log_likelihood_loss(ordered: Tensor, weights: Tensor, batch: Batch) -> Tens
     ladder = batch.place_ladder
     own = weights.index_select(0, ladder.rows)  # the last document is chosen for certain
     # Selection sums logarithms of weights, which therefore must not be negative: what is below 0 goes apart.
-    raised = _select_from(ordered, own.clamp(min=0), ladder)
+    raised = select_from(ordered, own.clamp(min=0), ladder)
     if not (own < 0).any():
         return raised
-    return raised - _select_from(ordered, own.neg().clamp(min=0), ladder)
+    return raised - select_from(ordered, own.neg().clamp(min=0), ladder)
 
 
 def _sums_to_the_end(values: Tensor, batch: Batch) -> Tensor:
@@ -105,8 +108,8 @@ def _sums_to_the_end(values: Tensor, batch: Batch) -> Tensor:
 
 def _ideals(batch: Batch) -> Tensor:
     """The IDCG of each query; 0 where there is no order to learn."""
-    relative = _sums(batch.relative_gains, batch.query, batch.n_queries)
-    return torch.where(relative > 0, _sums(batch.gains, batch.query, batch.n_queries) / relative, 0.0)
+    relative = sum_by(batch.relative_gains, batch.query, batch.n_queries)
+    return torch.where(relative > 0, sum_by(batch.gains, batch.query, batch.n_queries) / relative, 0.0)
 
 
 class MDPRank(_Network):
