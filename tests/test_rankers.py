@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import tierank
 from tierank import RANKERS, DataError, NotFittedError, ParameterError, RankingDataset
-from tierank.rankers.base import canonical_rows
+from tierank.rankers.order import canonical_rows
 
 # Settings that make each ranker quick; the contract does not depend on them.
 TREES = {"n_trees": 25, "min_documents": 5, "n_jobs": 1}

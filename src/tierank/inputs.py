@@ -172,6 +172,15 @@ def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[
     return np.asarray(column.to_numpy())
 
 
+def take_columns(table: Any, names: Sequence[str]) -> Any:
+    """The columns of a table with these names, in this order; by place, because names need not be texts there."""
+    known = column_names(table)
+    places = [known.index(name) for name in names]
+    if hasattr(table, "iloc"):
+        return table.iloc[:, places]
+    return table.select(places) if hasattr(type(table), "column_names") else table[:, places]
+
+
 def decoded(column: Any) -> Any:
     """An Arrow column with values in place of numbers of values, for which ``to_numpy`` gives a value where none is."""
     return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column
@@ -228,6 +237,7 @@ def as_features(X: Any) -> tuple[NDArray[np.float32], list[str] | None]:
     """The feature matrix and, where it is a table, the names of its columns."""
     if is_table(X):
         names = column_names(X)
+        as_names(names, len(names))
         matrix = table_matrix(X, names)
         _check_matrix(matrix, matrix)
         return matrix, names

@@ -27,7 +27,7 @@ from tierank.kernels import n_threads
 from tierank.metrics import Rule, as_rule, default_metrics
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker, known_rankers
-from tierank.rankers.base import constructed
+from tierank.rankers.model_folder import constructed
 from tierank.readers import read_scores
 from tierank.settings import as_choice, as_whole
 

@@ -32,7 +32,8 @@ from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Folds, found_folds
 from tierank.files import replacing
 from tierank.metrics import Judge, Rule, as_rule
-from tierank.rankers.base import Ranker, decoded, encoded
+from tierank.rankers.base import Ranker
+from tierank.rankers.model_folder import decoded, encoded
 from tierank.readers import read, write
 
 RUN_FORMAT = 1

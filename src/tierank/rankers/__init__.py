@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from tierank.rankers.base import Ranker, read_model
+from tierank.rankers.base import Ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.boosted import UBoost, UrBoost
+from tierank.rankers.model_folder import read_model
 from tierank.rankers.neural import ApproxNDCG, LambdaLoss, ListMLE, ListNet, NetworkRanker, PListMLE, RankNet, URank
 from tierank.rankers.policy import MDPRank
 from tierank.rankers.trees import LambdaMART, TreeRanker, UMart

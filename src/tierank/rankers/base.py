@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import os
+import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -18,25 +16,18 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils import Tags
 
-from tierank import __version__
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, as_target, write_model
-from tierank.files import replacing
-from tierank.inputs import as_names, chunks, forget, rows_in
-from tierank.kernels import content, in_threads, n_threads
+from tierank.inputs import chunks
 from tierank.metrics import Judge, Rule, as_rule
+from tierank.rankers.model_folder import encoded, write_model_folder
 from tierank.settings import as_limit
 from tierank.team import Team
 
-MODEL_FORMAT = 1
-# A description of a model is some kilobytes; a larger one is no description.
-_LARGEST_DESCRIPTION = 64 << 20
-# Bytes of features after which what was read of a mapped matrix is let go.
-_KEPT_BYTES = 1 << 27
-# What reading something that is not what it says it is can end in.
-_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+# Settings that say how work is done, not what the model is: they may change after fit.
+_OF_WORK = ("n_jobs", "device")
 
 
 class Ranked(NamedTuple):
@@ -64,13 +55,32 @@ class Job:
 class Ranker(Estimator):
     """The base of all rankers. A subclass fits, scores grouped documents, and says what its files hold."""
 
-    # Settings of the paper and others, by name; they count where a setting was left at its default.
+    # Settings of the paper and others, by name; they count where a setting was not given.
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
+
+    # The settings that were given, whatever their values.
+    _given: frozenset[str]
+    # The settings that the model was fitted with: those of the preset included, whatever was set since.
+    settings_: dict[str, Any]
+    has_queries_: bool
+    has_missing_: bool
+    longest_query_: int
 
     # scikit-learn routes query ids to these methods without being asked.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
     __metadata_request__predict: ClassVar[dict[str, bool]] = {"qid": True}
     __metadata_request__score: ClassVar[dict[str, bool]] = {"qid": True}
+
+    def __new__(cls, *_: Any, **given: Any) -> Self:
+        """An instance that remembers which settings were given."""
+        self: Self = super().__new__(cls)
+        self._given = frozenset(given)
+        return self
+
+    def __sklearn_clone__(self) -> Self:
+        twin: Self = super().__sklearn_clone__()
+        twin._given = self._given
+        return twin
 
     def fit(
         self,
@@ -101,25 +111,41 @@ class Ranker(Estimator):
             )
         train = as_dataset(X, y, qid, row_weight=row_weight, query_weight=query_weight)
         train.check_rated()
-        held_out = None if valid is None else _as_valid(valid)
+        has_queries = isinstance(X, RankingDataset) or qid is not None
+        held_out = None if valid is None else _as_valid(valid, has_queries)
         if held_out is not None:
-            self._check_same_features(held_out, train.n_features, train.feature_names)
-        self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
+            held_out = self._with_features_of(held_out, train.n_features, train.feature_names)
         seen = train.features[job.team.rows(train.n_documents)]
-        self.has_missing_ = any(job.team.gather(any(bool(np.isnan(rows).any()) for rows in chunks(seen))))
+        has_missing = any(job.team.gather(any(bool(np.isnan(rows).any()) for rows in chunks(seen))))
+        before = dict(vars(self))
+        try:
+            self._settle(has_queries, has_missing, int(train.lengths.max()))
+            self._fit_for_target(train, held_out, replace(job, progress=progress and job.team.is_first))
+        except TierankError:
+            if not self._has_learned_since(before):  # a fit that was refused leaves the earlier model as it was
+                self.__dict__.clear()
+                self.__dict__.update(before)
+            raise
+        return self
+
+    def _fit_for_target(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
         target = None if getattr(self, "for_target", None) is None else as_target(self.for_target)
         if target is not None:  # before the work, and again where training decided what the model is
             target.check(Model(self._outline(train), train.n_features, train.feature_names, self.has_missing_))
-        self._fit(train, held_out, replace(job, progress=progress and job.team.is_first))
+        self._fit(train, valid, job)
         self._set_features(train.n_features, train.feature_names)
         if target is not None:
             target.check(self._model())
-        return self
+
+    def _has_learned_since(self, before: Mapping[str, Any]) -> bool:
+        """Whether training got so far that there is a new model, though an unfinished one."""
+        history = vars(self).get("history_")
+        return bool(history) and history is not before.get("history_")
 
     def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.float64]:
         """A score per document, in the caller's order: higher is better."""
         self._check_fitted()
-        data = self._as_own_features(X, qid)
+        data = self._as_candidates(X, qid)
         return data.restore(self._predict(data))
 
     def rank(self, X: Any, qid: ArrayLike | None = None, k: int | None = None) -> Ranked:
@@ -128,9 +154,8 @@ class Ranker(Estimator):
         Equal scores rank in the order of the rows.
         """
         self._check_fitted()
-        if k is not None and k < 1:
-            raise ParameterError(f"k: expected 1 or more, or None for all, got {k!r}")
-        data = self._as_own_features(X, qid)
+        k = as_limit("k", k)
+        data = self._as_candidates(X, qid)
         scores = self._predict(data)
         order = np.lexsort((-scores, data.query_of_row))
         ranks = np.arange(data.n_documents) - np.repeat(data.offsets[:-1], data.lengths) + 1
@@ -170,6 +195,9 @@ class Ranker(Estimator):
         Takes one copy of the features, and a prediction for each feature that the model looks at and each repeat.
         """
         self._check_fitted()
+        if not isinstance(data, RankingDataset):
+            raise DataError(f"data: expected a RankingDataset with ratings, got {type(data).__name__}")
+        data = self._as_own_features(data, None)
         judge = Judge(data, metric, rule)
 
         def mean(scores: NDArray[np.float64]) -> float:
@@ -193,28 +221,7 @@ class Ranker(Estimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as a folder: ``model.json`` and the files it names, with their checksums."""
         self._check_fitted()
-        target = Path(path)
-        if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "model.json").exists()):
-            raise DataError(f"{target}: expected a new name or the folder of a model, got something else there")
-        files = self._files()
-        description = {
-            "format": MODEL_FORMAT,
-            "tierank": __version__,
-            "ranker": type(self).__name__,
-            "settings": self._saved_settings(),
-            "n_features": self.n_features_in_,
-            "feature_names": list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None,
-            "has_queries": self.has_queries_,
-            "has_missing": self.has_missing_,
-            "fitted": self._fitted(),
-            "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
-        }
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as fresh:
-            fresh.mkdir()
-            for name, content in files.items():
-                (fresh / name).write_bytes(content)
-            (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False))
+        write_model_folder(self, path)
 
     def export(self, path: str | os.PathLike[str], to: str) -> None:
         """Write the model in the form of another engine: a name of ``TARGETS``. ``verify`` proves that it scores alike.
@@ -239,6 +246,7 @@ class Ranker(Estimator):
                 getattr(self, outer).set_params(**{inner: value})
             else:
                 setattr(self, name, value)
+        self._given |= set(settings)
         return self
 
     # What a subclass gives
@@ -295,15 +303,45 @@ class Ranker(Estimator):
         if preset not in self.PRESETS:
             raise ParameterError.unknown("preset", preset, self.PRESETS)
         defaults = type(self)().get_params(deep=False)
+        left = [name for name in defaults if name not in self._given and _same(settings[name], defaults[name])]
         chosen = self.PRESETS[preset]
-        return settings | {n: v for n, v in chosen.items() if n not in settings or _same(settings[n], defaults.get(n))}
+        return settings | {name: chosen[name] for name in chosen if name in left or name not in settings}
+
+    def _settle(self, has_queries: bool, has_missing: bool, longest_query: int) -> None:
+        """Keep what the model is going to be fitted with."""
+        self.has_queries_, self.has_missing_, self.longest_query_ = has_queries, has_missing, longest_query
+        # Rankers among the settings are copied: a change of theirs is none of the fitted model.
+        resolved = self._resolved().items()
+        self.settings_ = {name: clone(value) if isinstance(value, Ranker) else value for name, value in resolved}
+
+    def _settled(self) -> dict[str, Any]:
+        """The settings that the model was fitted with, to be worked with as is wanted now."""
+        return self.settings_ | {name: getattr(self, name) for name in _OF_WORK if name in self.settings_}
+
+    def _needs_lists(self) -> bool:
+        """Whether the score of a document depends on the other documents of its query."""
+        return False
+
+    def _as_candidates(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
+        """The data to score; a warning where the lists of many queries seem to come as the list of one."""
+        data = self._as_own_features(X, qid)
+        is_one = qid is None and not isinstance(X, RankingDataset)
+        if is_one and self.has_queries_ and data.n_documents > self.longest_query_ and self._needs_lists():
+            warnings.warn(
+                f"{type(self).__name__} scores documents by what they stand among, and takes these {data.n_documents:,}"
+                f" rows for the candidates of one query, because no qid came: the longest query that it learned from"
+                f" has {self.longest_query_:,}. Give one query id per row if they are more than one query",
+                stacklevel=3,
+            )
+        return data
 
     def _model(self) -> Model:
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         return Model(self._portable(), self.n_features_in_, names, self.has_missing_)
 
     def _saved_settings(self) -> dict[str, Any]:
-        return {name: encoded(value, name) for name, value in self.get_params(deep=False).items()}
+        settings = self.settings_ if hasattr(self, "settings_") else self._resolved()
+        return {name: encoded(value, name) for name, value in settings.items()}
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -394,250 +432,18 @@ def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDat
     return total / len(scores)
 
 
-def sorted_queries(data: RankingDataset) -> NDArray[np.int64]:
-    """The queries in the order of their ids."""
-    ids = data.query_ids if data.query_ids.dtype.kind in "iufUSmMb" else np.array([repr(i) for i in data.query_ids])
-    return np.asarray(ids.argsort(kind="stable"), np.int64)
-
-
-def canonical_rows(
-    data: RankingDataset, n_jobs: int | None, *, rated: bool = True, team: Team | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], str]:
-    """Rows in an order that depends on what they hold, not on where the caller had them.
-
-    Queries by id, documents by a hash of features and (if ``rated``) rating, then by rating and weight. Returns the
-    order, its offsets, and the content: a text that says what the data hold. Learning in this order gives the same
-    model for the same data in any order. The processes of a ``team`` that all have these data share the reading.
-    """
-    queries = sorted_queries(data)
-    offsets = np.concatenate([[0], data.lengths[queries].cumsum()])
-    ratings = np.ascontiguousarray(data.ratings) if data.is_rated else np.zeros(data.n_documents)
-    weights = np.ones(1) if data.row_weight is None else np.ascontiguousarray(data.row_weight)
-    hashes = _hash_rows(data, ratings if rated else None, n_jobs, team or Team())
-    order = np.empty(data.n_documents, np.int64)
-    parts = np.linspace(0, data.n_queries, n_threads(n_jobs) + 1).astype(int).tolist()
-    rows = (queries, np.asarray(data.offsets), offsets, hashes, ratings, weights)
-    in_threads(content.order_rows, [(a, b, *rows, order) for a, b in pairwise(parts)], n_jobs)
-    importance = np.ones(data.n_queries) if data.query_weight is None else np.ascontiguousarray(data.query_weight)
-    digest = content.digest_queries(np.asarray(data.offsets), hashes, ratings, weights, importance)
-    return order, offsets, f"{int(digest):016x}-{data.n_queries}-{data.n_documents}"
-
-
-def join_contents(contents: Sequence[str]) -> str:
-    """The content of all queries of several data sets, whichever of them has which.
-
-    >>> join_contents(["00000000000000ff-1-10", "0000000000000001-2-20"])
-    '0000000000000100-3-30'
-    """
-    parts = [content.split("-") for content in contents]
-    digest, n_queries, n_documents = (
-        sum(int(number, base) for number in column)
-        for column, base in zip(zip(*parts, strict=True), (16, 10, 10), strict=True)
-    )
-    return f"{digest % (1 << 64):016x}-{n_queries}-{n_documents}"
-
-
-def _hash_rows(
-    data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None, team: Team
-) -> NDArray[np.uint64]:
-    """A number for what each row holds, its rating included where there are any."""
-    hashes = np.zeros(data.n_documents, np.uint64)
-    own = team.rows(data.n_documents)
-    if ratings is not None:
-        hashes[own] = ratings[own].view(np.uint64)
-    bits = data.features.view(np.uint32)
-    n_rows = rows_in(bits, _KEPT_BYTES)
-    for start in range(own.start, own.stop, n_rows):
-        end = min(start + n_rows, own.stop)
-        cuts = np.linspace(start, end, n_threads(n_jobs) + 1).astype(int).tolist()
-        in_threads(content.hash_rows, [(bits, a, b, hashes) for a, b in pairwise(cuts)], n_jobs)
-        forget(data.features[start:end])
-    return team.sum(hashes)
-
-
-def as_base(value: Any) -> Ranker | None:
-    """The setting ``base``: a ranker that learns first, or None."""
-    if value is not None and not isinstance(value, Ranker):
-        raise ParameterError(f"base: expected a ranker of tierank, such as UMart(), or None, got {value!r}")
-    return value
-
-
-def fit_inner(
-    owner: Ranker,
-    ranker: Ranker,
-    train: RankingDataset,
-    valid: RankingDataset | None,
-    job: Job,
-) -> Ranker:
-    """A fresh ranker like this one, fitted as a part of another one, to data that were checked for that one."""
-    inner: Ranker = clone(ranker)
-    inner.has_queries_, inner.has_missing_ = owner.has_queries_, owner.has_missing_
-    inner._fit(train, valid, job)
-    inner._set_features(train.n_features, train.feature_names)
-    return inner
-
-
-def outline_inner(owner: Ranker, ranker: Ranker, train: RankingDataset) -> Scorer:
-    """What a ranker inside another one will be after training."""
-    inner: Ranker = clone(ranker)
-    inner.has_queries_ = owner.has_queries_
-    return inner._outline(train)
-
-
-def inner_files(name: str, ranker: Ranker | None) -> dict[str, bytes]:
-    """The files of a ranker inside another one: they stand among its files, under a name of their own."""
-    return {} if ranker is None else {f"{name}.{file}": content for file, content in ranker._files().items()}
-
-
-def restore_inner(
-    owner: Ranker,
-    ranker: Ranker,
-    name: str,
-    fitted: Any,
-    files: Mapping[str, bytes],
-    n_features: int | None = None,
-) -> Ranker:
-    """The ranker inside another one, from what was saved of it; ``n_features`` where it sees others than its owner."""
-    if not isinstance(ranker, Ranker):
-        raise DataError(f"expected {name} to be a ranker with its settings, got a damaged description")
-    inner: Ranker = clone(ranker)
-    inner.has_queries_, inner.has_missing_ = owner.has_queries_, owner.has_missing_
-    if n_features is None or n_features == owner.n_features_in_:
-        inner._set_features(owner.n_features_in_, getattr(owner, "feature_names_in_", None))
-    else:
-        inner._set_features(n_features, None)
-    own = {file.removeprefix(f"{name}."): text for file, text in files.items() if file.startswith(f"{name}.")}
-    inner._restore(fitted if isinstance(fitted, dict) else {}, own)
-    return inner
-
-
-def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:
-    """The ranker of a model folder; every file is checked before anything looks into it."""
-    folder = Path(path)
-    file = folder / "model.json"
-    if not file.is_file():
-        raise DataError(f"{folder}: expected the folder of a saved model, with model.json in it, got none")
-    if file.stat().st_size > _LARGEST_DESCRIPTION:
-        raise DataError(f"{file}: expected a description of a model, got {file.stat().st_size} bytes")
-    try:
-        described = json.loads(file.read_text(), object_pairs_hook=_once, parse_constant=_refused)
-        version, name, files = described["format"], described["ranker"], described["files"]
-        settings, fitted, n_features = described["settings"], described["fitted"], described["n_features"]
-        names, has_queries = described["feature_names"], described["has_queries"]
-        well_typed = isinstance(files, dict) and isinstance(settings, dict) and isinstance(fitted, dict)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        well_typed, version = False, None
-    if version is not None and version != MODEL_FORMAT:
-        raise DataError(
-            f"{file}: expected format {MODEL_FORMAT}, got {version!r}; read it with the tierank that wrote it"
-        )
-    if not well_typed:
-        raise DataError(f"{file}: expected a description of a model, got a damaged file; save the model again")
-    if not isinstance(name, str) or name not in rankers:
-        raise DataError(f"{file}: {ParameterError.unknown('ranker', name, rankers)}")
-    ranker = constructed(rankers[name], settings, file)
-    ranker.has_queries_ = bool(has_queries)
-    ranker.has_missing_ = bool(described.get("has_missing", True))
-    try:
-        as_limit("n_jobs", None if getattr(ranker, "n_jobs", None) == -1 else getattr(ranker, "n_jobs", None))
-        ranker._set_features(_as_size(n_features, file), as_names(names, n_features))
-        ranker._restore(fitted, {name: _checked(folder, name, digest) for name, digest in files.items()})
-    except TierankError:
-        raise
-    except _OF_DAMAGE as error:
-        raise DataError(f"{file}: expected a model that fits its description, got a damaged one: {error}") from None
-    return ranker
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, if it has each name once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name twice")
-    return found
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(constant)  # NaN and the infinities, which JSON does not have and we do not write
-
-
 def _same(one: Any, other: Any) -> bool:
     """Whether two settings are equal; a file gives lists for tuples."""
     is_sequence = isinstance(one, (list, tuple)) and isinstance(other, (list, tuple))
     return list(one) == list(other) if is_sequence else bool(one == other)
 
 
-def encoded(value: Any, name: str) -> Any:
-    """A setting for JSON: rules, rankers and tables of values as objects that say what they are."""
-    if isinstance(value, Rule):
-        fields = {field: encoded(getattr(value, field), f"{name}.{field}") for field in value.__dataclass_fields__}
-        return {"rule": fields}
-    if isinstance(value, Ranker):
-        return {"ranker": type(value).__name__, "settings": value._saved_settings()}
-    if isinstance(value, Mapping):
-        return {"table": [[key, encoded(item, name)] for key, item in value.items()]}
-    if isinstance(value, (list, tuple)):
-        return [encoded(item, name) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and np.isfinite(value)):
-        return value
-    if name == "loss":  # a function of the user's: not needed to predict
-        return None
-    raise DataError(
-        f"{name}: expected a setting that can be written to a file, got {value!r}; give functions as a table of values"
-    )
-
-
-def name_of(value: Any) -> str:
-    """A setting that JSON has no form for, in the identity of a checkpoint: functions go by their names.
-
-    >>> name_of(name_of)
-    'tierank.rankers.base.name_of'
-    """
-    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
-
-
-def decoded(value: Any) -> Any:
-    """The setting that ``encoded`` gave."""
-    if isinstance(value, dict) and set(value) == {"rule"}:
-        return Rule(**{field: decoded(item) for field, item in value["rule"].items()})
-    if isinstance(value, dict) and set(value) == {"table"}:
-        return {key: decoded(item) for key, item in value["table"]}
-    if isinstance(value, dict) and set(value) == {"ranker", "settings"}:
-        from tierank.rankers import known_rankers  # which imports this module
-
-        return constructed(known_rankers()[value["ranker"]], value["settings"], Path("model.json"))
-    return [decoded(item) for item in value] if isinstance(value, list) else value
-
-
-def constructed(ranker: type[Ranker], settings: dict[str, Any], file: Path) -> Ranker:
-    """The ranker with these saved settings, not fitted."""
-    try:
-        return ranker(**{name: decoded(value) for name, value in settings.items()})
-    except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
-        raise DataError(f"{file}: expected settings of {ranker.__name__}, got others: {error}") from None
-
-
-def _as_size(value: object, file: Path) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise DataError(f"{file}: expected a number of features, got {value!r}")
-    return value
-
-
-def _checked(folder: Path, name: str, digest: object) -> bytes:
-    if Path(name).name != name or not (folder / name).is_file():
-        raise DataError(f"{folder}: expected a file {name!r} inside the folder of the model, got none")
-    content = (folder / name).read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise DataError(f"{folder / name}: expected the file that was saved, got another; its checksum differs")
-    return content
-
-
-def _as_valid(valid: RankingDataset | Sequence[Any]) -> RankingDataset:
+def _as_valid(valid: RankingDataset | Sequence[Any], has_queries: bool) -> RankingDataset:
     if isinstance(valid, RankingDataset):
         data = valid
     elif isinstance(valid, Sequence) and len(valid) in (2, 3):
+        if has_queries and (len(valid) == 2 or valid[2] is None):
+            raise DataError("valid: expected (X, y, qid), as the training data have query ids, got no qid")
         data = RankingDataset(*valid)
     else:
         raise DataError("valid: expected a RankingDataset, or (X, y, qid)")

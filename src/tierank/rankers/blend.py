@@ -17,21 +17,11 @@ from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
 from tierank.files import replacing
 from tierank.metrics import Judge, Rule
 from tierank.progress import Progress
-from tierank.rankers.base import (
-    Job,
-    Ranker,
-    canonical_rows,
-    decoded,
-    encoded,
-    fit_inner,
-    inner_files,
-    make_judge,
-    mean_of_standardised,
-    outline_inner,
-    restore_inner,
-    sorted_queries,
-)
+from tierank.rankers.base import Job, Ranker, make_judge, mean_of_standardised
+from tierank.rankers.inner import fit_inner, inner_files, outline_inner, restore_inner
+from tierank.rankers.model_folder import decoded, encoded
 from tierank.rankers.neural import URank
+from tierank.rankers.order import canonical_rows, sorted_queries
 from tierank.rankers.trees import LambdaMART, UMart
 from tierank.settings import as_choice, as_whole
 from tierank.transforms import add_query_copies
@@ -157,7 +147,7 @@ class Blend(Ranker):
                 if seen is None or seen[0] != turn:
                     seen = (turn, turns[turn], self._widened(turns[turn]))
                 fold = seen[2] if family == TREES else seen[1]
-                seeded = ranker.set_params(seed=self.seed + number)
+                seeded = ranker.set_params(seed=settings["seed"] + number)
                 fitted = self._member(seeded, fold, kept, number)
                 self.members_.append(self._described(family, turn, fitted, fold[0]))
                 shown.step(" ".join(f"{name} {value:.4f}" for name, value in fitted.best_.items()))
@@ -165,7 +155,7 @@ class Blend(Ranker):
 
     def _priced(self) -> dict[str, Any]:
         """The settings, with those that the budget buys."""
-        settings: dict[str, Any] = self.get_params(deep=False)
+        settings = self._settled()
         as_choice("trees", settings["trees"], ("lambdamart", "umart"))
         if settings["budget"] is not None:
             settings |= BUDGETS[as_choice("budget", settings["budget"], BUDGETS)]
@@ -192,7 +182,7 @@ class Blend(Ranker):
             yield train, valid
             return
         pool = train if valid is None else _joined(train, valid)
-        parts = _parts(pool, self.seed)
+        parts = _parts(pool, self.settings_["seed"])
         if len(parts) < 2:  # nothing that could be held back
             yield pool, None
             return
@@ -206,7 +196,8 @@ class Blend(Ranker):
 
     def _seen(self, data: RankingDataset) -> RankingDataset:
         """The data as trees see them; without queries nobody knows what a document stands among."""
-        return add_query_copies(data, self.n_jobs) if self.query_features and self.has_queries_ else data
+        is_widened = self.settings_["query_features"] and self.has_queries_
+        return add_query_copies(data, self.n_jobs) if is_widened else data
 
     def _member(self, ranker: Ranker, fold: Fold, kept: _Kept | None, number: int) -> Ranker:
         found = None if kept is None else kept.read(number, self)
@@ -225,13 +216,14 @@ class Blend(Ranker):
 
     def _judged(self, turns: list[Fold]) -> dict[str, float]:
         """The metrics of the blend: each part judged by the members that it validated."""
-        metrics = [self.select_by] if isinstance(self.select_by, str) else list(self.select_by)
+        chosen = self.settings_["select_by"]
+        metrics = [chosen] if isinstance(chosen, str) else list(chosen)
         values: dict[str, list[Floats]] = {metric: [] for metric in metrics}
         for turn, (_, valid) in enumerate(turns):
             if valid is None:
                 return {}
             members = [member for member in self.members_ if member.part == turn]
-            judge: Judge = make_judge(valid, metrics, self.rule, 1)
+            judge: Judge = make_judge(valid, metrics, self.settings_["rule"], 1)
             for metric, found in judge(self._blend(valid, members)).items():
                 values[metric].append(found)
         return {metric: float(np.nanmean(np.concatenate(found))) for metric, found in values.items()}
@@ -245,6 +237,9 @@ class Blend(Ranker):
 
     def _predict(self, data: RankingDataset) -> Floats:
         return self._blend(data, self.members_)
+
+    def _needs_lists(self) -> bool:
+        return self.has_queries_
 
     def _blend(self, data: RankingDataset, members: Sequence[Member]) -> Floats:
         means = []
@@ -313,7 +308,7 @@ class Blend(Ranker):
 
     def _on_seen(self, scorer: Scorer) -> Scorer:
         """The scorer on the data as trees see them, if it is one of trees."""
-        return QueryCopies(scorer) if isinstance(scorer, Trees) and self.query_features else scorer
+        return QueryCopies(scorer) if isinstance(scorer, Trees) and self.settings_["query_features"] else scorer
 
     def _fixed_sum(self) -> Scorer:
         """Without queries members are standardised by constants, so the blend is a weighted sum and a constant."""

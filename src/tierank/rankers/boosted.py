@@ -17,16 +17,8 @@ from tierank.errors import ParameterError
 from tierank.export import Scorer, StandardisedMean, Sum
 from tierank.losses import Batch, stepwise_urank, urank
 from tierank.networks import TierRNN
-from tierank.rankers.base import (
-    Ranker,
-    Selection,
-    as_base,
-    fit_inner,
-    inner_files,
-    means_of,
-    outline_inner,
-    restore_inner,
-)
+from tierank.rankers.base import Ranker, Selection, means_of
+from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.neural import URank, _Network, _network
 from tierank.rankers.training import Checkpoint, Floats, Lists, Task, Training, Weights
 from tierank.settings import as_positive, as_whole
@@ -137,7 +129,7 @@ class _Boosted(_Network):
         return ensemble
 
     def _portable_member(self, member: nn.Module, transform: Transform) -> Scorer:
-        coefficient = self._resolved()["coefficient"]
+        coefficient = self.settings_["coefficient"]
         learners = {
             number: super(_Boosted, self)._portable_member(one, transform) for number, one in member.named_children()
         }
@@ -205,9 +197,10 @@ class UBoost(_Boosted):
 
     def _train(self, task: Task) -> None:
         self.base_ = None
-        if self.base is not None:
+        base = task.settings["base"]
+        if base is not None:
             data, valid = task.lists.data, None if task.valid is None else task.valid.data
-            self.base_ = fit_inner(self, self.base, data, valid, task.job.inside("base"))
+            self.base_ = fit_inner(self, base, data, valid, task.job.inside("base"))
             task = replace(task, job=task.job.inside("learners"))
         super()._train(task)
 
@@ -227,13 +220,17 @@ class UBoost(_Boosted):
         base = self.base_._contributions(data, above, below)
         return [base + one for one in found]
 
+    def _needs_lists(self) -> bool:
+        return super()._needs_lists() or (self.base_ is not None and self.base_._needs_lists())
+
     def _portable(self) -> Scorer:
         own = super()._portable()
         return own if self.base_ is None else _on_base(self.base_._portable(), own)
 
     def _outline(self, train: RankingDataset) -> Scorer:
         own = super()._outline(train)
-        return own if self.base is None else _on_base(outline_inner(self, self.base, train), own)
+        base = self.settings_["base"]
+        return own if base is None else _on_base(outline_inner(self, base, train), own)
 
     def _files(self) -> dict[str, bytes]:
         return super()._files() | inner_files("base", self.base_)
@@ -242,8 +239,9 @@ class UBoost(_Boosted):
         return super()._fitted() | {"base": None if self.base_ is None else self.base_._fitted()}
 
     def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
-        if self.base is not None:
-            self.base_ = restore_inner(self, self.base, "base", fitted.get("base"), files)
+        base = self.settings_["base"]
+        if base is not None:
+            self.base_ = restore_inner(self, base, "base", fitted.get("base"), files)
         super()._restore(fitted, files)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import safetensors.torch
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tierank.dataset import RankingDataset
@@ -115,7 +114,7 @@ class _Network(Ranker):
             raise ParameterError("row_weight: networks learn from whole queries: expected query_weight instead")
         if job.team.holds_parts:
             raise ParameterError("team: networks draw queries from all data: expected all of it in each process")
-        settings = self._resolved()
+        settings = self._settled()
         self._check_settings(settings)
         loss = self._loss(settings)
         judge = None if valid is None else make_judge(valid, settings["select_by"], settings["rule"], 1)
@@ -165,23 +164,20 @@ class _Network(Ranker):
                 raise ParameterError.unknown(f"setting of {type(self).__name__}", name, own | known | of_network)
         return partial(function, **given)
 
-    def predict(self, X: Any, qid: ArrayLike | None = None) -> Floats:
-        """A score per document, in the caller's order. Without ``qid`` all rows are the candidates of one query."""
-        self._check_fitted()
-        if qid is None and not isinstance(X, RankingDataset) and self.has_queries_ and self.transform_.needs_queries:
-            logging.getLogger("tierank").info("scaling all rows as the candidate list of one query: no qid was given")
-        return super().predict(X, qid)
-
     def _predict(self, data: RankingDataset) -> Floats:
         scores = self._member_scores(data)
         return scores[0] if len(scores) == 1 else mean_of_standardised(scores, data)
 
     def _member_scores(self, data: RankingDataset) -> list[Floats]:
         """The scores of each member, in the order of the data set."""
-        settings = self._resolved()
+        settings = self._settled()
         with _threads(settings["n_jobs"]):
             lists = Lists(data, self.transform_, self.has_queries_, settings)
             return [lists.scores(self._member(weights, settings)) for weights in self.members_]
+
+    def _needs_lists(self) -> bool:
+        is_mean, network = self.settings_["n_seeds"] > 1, self.settings_["network"]
+        return self.transform_.needs_queries or is_mean or network != "mlp"
 
     def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
         """Integrated gradients; those of several members count by the spread of their scores, as the scores do."""
@@ -195,7 +191,7 @@ class _Network(Ranker):
     def _member_contributions(
         self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
     ) -> list[Floats]:
-        settings = self._resolved()
+        settings = self._settled()
         with _threads(settings["n_jobs"]):
             lists = Lists(data, self.transform_, self.has_queries_, settings)
             features, _ = lists.batch(torch.tensor([0]))
@@ -204,7 +200,7 @@ class _Network(Ranker):
             return [integrate_gradients(member, features, place[above], place[below]) for member in members]
 
     def _portable(self) -> Scorer:
-        settings = self._resolved()
+        settings = self._settled()
         members = (self._member(weights, settings) for weights in self.members_)
         return _mean([self._portable_member(member, self.transform_) for member in members])
 
@@ -213,7 +209,7 @@ class _Network(Ranker):
         return Network(transform, per_query, _layers(member))
 
     def _outline(self, train: RankingDataset) -> Scorer:
-        settings = self._resolved()
+        settings = self._settled()
         self._check_settings(settings)
         transform = TRANSFORMS[settings["transform"]]().fit(train.select([0]))
         member = self._untrained(settings, train.n_features)
@@ -248,7 +244,7 @@ class _Network(Ranker):
             n_members = min(int(fitted["n_members"]), len(tensors))
             self.members_ = [inside(tensors, f"member{k}.") for k in range(n_members)]
             state = {name: tensor.numpy() for name, tensor in inside(tensors, "transform.").items()}
-            settings = self._resolved()
+            settings = self._settled()
             self._check_settings(settings)
             self.transform_ = TRANSFORMS[settings["transform"]].from_state(state, self.n_features_in_)
             for weights in self.members_:

@@ -24,7 +24,9 @@ from tierank.inputs import forget
 from tierank.losses import Batch
 from tierank.metrics import Judge
 from tierank.progress import Progress
-from tierank.rankers.base import Job, Selection, canonical_rows, means_of, name_of
+from tierank.rankers.base import Job, Selection, means_of
+from tierank.rankers.model_folder import name_of
+from tierank.rankers.order import canonical_rows
 from tierank.team import Team
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,9 @@ from tierank.kernels import n_threads
 from tierank.metrics import Judge
 from tierank.objectives import Objective
 from tierank.progress import Progress
-from tierank.rankers.base import Job, Selection, canonical_rows, join_contents, means_of, name_of
+from tierank.rankers.base import Job, Selection, means_of
+from tierank.rankers.model_folder import name_of
+from tierank.rankers.order import canonical_rows, join_contents
 from tierank.rankers.tree_network import Rows, bin_rows
 from tierank.rankers.tree_text import check_trees
 from tierank.team import Team

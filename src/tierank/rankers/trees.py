@@ -21,16 +21,8 @@ from tierank.inputs import chunks
 from tierank.kernels import n_threads
 from tierank.metrics import Gain, Rule
 from tierank.objectives import LossObjective, Objective, UMartObjective, as_loss
-from tierank.rankers.base import (
-    Job,
-    Ranker,
-    as_base,
-    fit_inner,
-    inner_files,
-    make_judge,
-    outline_inner,
-    restore_inner,
-)
+from tierank.rankers.base import Job, Ranker, make_judge
+from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.tree_network import check_is_global, connected
 from tierank.rankers.tree_text import check_trees
 from tierank.rankers.tree_training import Data, Floats, Run, cut_text, join_texts, predicted
@@ -125,7 +117,7 @@ class _Trees(Ranker):
         return set()
 
     def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
-        settings = self._resolved()
+        settings = self._settled()
         params = self._lightgbm_params(settings)
         team = job.team
         train, valid = team.part(train), None if valid is None else team.part(valid)
@@ -134,7 +126,7 @@ class _Trees(Ranker):
         if valid is not None:
             judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
         self.base_ = None
-        base = as_base(self.base)
+        base = as_base(settings["base"])
         starts = None
         if base is not None:
             if team.size > 1:
@@ -201,7 +193,7 @@ class _Trees(Ranker):
 
     def _seen(self, data: RankingDataset) -> RankingDataset:
         """The data as the trees see them."""
-        if not self.query_features:
+        if not self.settings_["query_features"]:
             return data
         if not self.has_queries_:
             raise DataError(
@@ -226,6 +218,9 @@ class _Trees(Ranker):
         own = predicted(self._booster(), self._seen(data).features, self.n_jobs)
         return own if self.base_ is None else self.base_._predict(data) + own
 
+    def _needs_lists(self) -> bool:
+        return self.settings_["query_features"] or (self.base_ is not None and self.base_._needs_lists())
+
     def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
         """Differences of TreeSHAP values."""
         features, threads = self._seen(data).features, n_threads(self.n_jobs)
@@ -237,20 +232,20 @@ class _Trees(Ranker):
 
     def _portable(self) -> Scorer:
         trees = Trees.from_lightgbm(self._booster().dump_model())
-        own = QueryCopies(trees) if self.query_features else trees
+        own = QueryCopies(trees) if self.settings_["query_features"] else trees
         return own if self.base_ is None else Sum(((1.0, self.base_._portable()), (1.0, own)))
 
     def _outline(self, train: RankingDataset) -> Scorer:
         """One split by a feature with missing values, if there is one, as the trees to come may have it."""
-        params = self._lightgbm_params(self._resolved())
+        params = self._lightgbm_params(self.settings_)
         _check_plain_trees(params)
         missing = NONE
         if params.get("use_missing", True):
             has_missing = any(bool(np.isnan(rows).any()) for rows in chunks(train.features))
             missing = ZERO if params.get("zero_as_missing") else NAN if has_missing else NONE
         trees = Trees.stump(0, 0.5, (0.0, 1.0), missing, default_left=False)
-        own = QueryCopies(trees) if self.query_features else trees
-        base = as_base(self.base)
+        own = QueryCopies(trees) if self.settings_["query_features"] else trees
+        base = as_base(self.settings_["base"])
         return own if base is None else Sum(((1.0, outline_inner(self, base, train)), (1.0, own)))
 
     def _used_features(self) -> NDArray[np.bool_]:
@@ -271,10 +266,11 @@ class _Trees(Ranker):
             self.model_text_ = files["trees.txt"].decode()
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise DataError("expected the trees of a model and their history, got a damaged description") from None
-        check_trees(self.model_text_, self.n_features_in_ * (3 if self.query_features else 1))
+        check_trees(self.model_text_, self.n_features_in_ * (3 if self.settings_["query_features"] else 1))
         self._loaded_ = None
-        if self.base is not None:
-            self.base_ = restore_inner(self, self.base, "base", fitted.get("base"), files)
+        base = self.settings_["base"]
+        if base is not None:
+            self.base_ = restore_inner(self, base, "base", fitted.get("base"), files)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

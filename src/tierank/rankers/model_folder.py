@@ -1,0 +1,172 @@
+"""Models as folders: ``model.json`` and the files that it names, each with its checksum. Nothing in them is run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tierank import __version__
+from tierank.errors import DataError, ParameterError, TierankError
+from tierank.estimators import Estimator
+from tierank.files import replacing
+from tierank.inputs import as_names
+from tierank.metrics import Rule
+from tierank.settings import as_limit, as_whole
+
+if TYPE_CHECKING:
+    from tierank.rankers.base import Ranker
+
+MODEL_FORMAT = 2
+# A description of a model is some kilobytes; a larger one is no description.
+_LARGEST_DESCRIPTION = 64 << 20
+# What reading something that is not what it says it is can end in.
+_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+
+
+def write_model_folder(ranker: Ranker, path: str | os.PathLike[str]) -> None:
+    """Write a fitted ranker; the folder of an earlier model is replaced in one step."""
+    target = Path(path)
+    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "model.json").exists()):
+        raise DataError(f"{target}: expected a new name or the folder of a model, got something else there")
+    files = ranker._files()
+    description = {
+        "format": MODEL_FORMAT,
+        "tierank": __version__,
+        "ranker": type(ranker).__name__,
+        "settings": ranker._saved_settings(),
+        "n_features": ranker.n_features_in_,
+        "feature_names": list(ranker.feature_names_in_) if hasattr(ranker, "feature_names_in_") else None,
+        "has_queries": ranker.has_queries_,
+        "has_missing": ranker.has_missing_,
+        "longest_query": ranker.longest_query_,
+        "fitted": ranker._fitted(),
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as fresh:
+        fresh.mkdir()
+        for name, content in files.items():
+            (fresh / name).write_bytes(content)
+        (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False))
+
+
+def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:
+    """The ranker of a model folder; every file is checked before anything looks into it."""
+    folder = Path(path)
+    file = folder / "model.json"
+    if not file.is_file():
+        raise DataError(f"{folder}: expected the folder of a saved model, with model.json in it, got none")
+    if file.stat().st_size > _LARGEST_DESCRIPTION:
+        raise DataError(f"{file}: expected a description of a model, got {file.stat().st_size} bytes")
+    try:
+        described = json.loads(file.read_text(), object_pairs_hook=_once, parse_constant=_refused)
+        version, name, files = described["format"], described["ranker"], described["files"]
+        settings, fitted, n_features = described["settings"], described["fitted"], described["n_features"]
+        names, has_queries, longest = described["feature_names"], described["has_queries"], described["longest_query"]
+        well_typed = isinstance(files, dict) and isinstance(settings, dict) and isinstance(fitted, dict)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        well_typed, version = False, None
+    if version is not None and version != MODEL_FORMAT:
+        raise DataError(
+            f"{file}: expected format {MODEL_FORMAT}, got {version!r}; read it with the tierank that wrote it"
+        )
+    if not well_typed:
+        raise DataError(f"{file}: expected a description of a model, got a damaged file; save the model again")
+    if not isinstance(name, str) or name not in rankers:
+        raise DataError(f"{file}: {ParameterError.unknown('ranker', name, rankers)}")
+    ranker = constructed(rankers[name], settings, file)
+    try:
+        as_limit("n_jobs", None if getattr(ranker, "n_jobs", None) == -1 else getattr(ranker, "n_jobs", None))
+        ranker._settle(bool(has_queries), bool(described["has_missing"]), as_whole("longest_query", longest))
+        ranker._set_features(_as_size(n_features, file), as_names(names, n_features))
+        ranker._restore(fitted, {name: _checked(folder, name, digest) for name, digest in files.items()})
+    except TierankError:
+        raise
+    except _OF_DAMAGE as error:
+        raise DataError(f"{file}: expected a model that fits its description, got a damaged one: {error}") from None
+    return ranker
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, if it has each name once."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name twice")
+    return found
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(constant)  # NaN and the infinities, which JSON does not have and we do not write
+
+
+def encoded(value: Any, name: str) -> Any:
+    """A setting for JSON: rules, rankers and tables of values as objects that say what they are."""
+    if isinstance(value, Rule):
+        fields = {field: encoded(getattr(value, field), f"{name}.{field}") for field in value.__dataclass_fields__}
+        return {"rule": fields}
+    if isinstance(value, Estimator):
+        return {"ranker": type(value).__name__, "settings": value._saved_settings()}
+    if isinstance(value, Mapping):
+        return {"table": [[key, encoded(item, name)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [encoded(item, name) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and np.isfinite(value)):
+        return value
+    if name == "loss":  # a function of the user's: not needed to predict
+        return None
+    raise DataError(
+        f"{name}: expected a setting that can be written to a file, got {value!r}; give functions as a table of values"
+    )
+
+
+def name_of(value: Any) -> str:
+    """A setting that JSON has no form for, in the identity of a checkpoint: functions go by their names.
+
+    >>> name_of(name_of)
+    'tierank.rankers.model_folder.name_of'
+    """
+    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
+
+
+def decoded(value: Any) -> Any:
+    """The setting that ``encoded`` gave."""
+    if isinstance(value, dict) and set(value) == {"rule"}:
+        return Rule(**{field: decoded(item) for field, item in value["rule"].items()})
+    if isinstance(value, dict) and set(value) == {"table"}:
+        return {key: decoded(item) for key, item in value["table"]}
+    if isinstance(value, dict) and set(value) == {"ranker", "settings"}:
+        from tierank.rankers import known_rankers  # which imports this module
+
+        return constructed(known_rankers()[value["ranker"]], value["settings"], Path("model.json"))
+    return [decoded(item) for item in value] if isinstance(value, list) else value
+
+
+def constructed(ranker: type[Ranker], settings: dict[str, Any], file: Path) -> Ranker:
+    """The ranker with these saved settings, not fitted."""
+    try:
+        return ranker(**{name: decoded(value) for name, value in settings.items()})
+    except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
+        raise DataError(f"{file}: expected settings of {ranker.__name__}, got others: {error}") from None
+
+
+def _as_size(value: object, file: Path) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise DataError(f"{file}: expected a number of features, got {value!r}")
+    return value
+
+
+def _checked(folder: Path, name: str, digest: object) -> bytes:
+    if Path(name).name != name or not (folder / name).is_file():
+        raise DataError(f"{folder}: expected a file {name!r} inside the folder of the model, got none")
+    content = (folder / name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DataError(f"{folder / name}: expected the file that was saved, got another; its checksum differs")
+    return content
