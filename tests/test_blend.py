@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 import tierank
 from tierank import Blend, DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank, make_ranking
 from tierank.rankers import blend
-from tierank.rankers.blend import BUDGETS, CONFIGS
+from tierank.rankers.blend import BUDGETS, CONFIGS, take_turns
 from tierank.transforms import add_query_copies
 
 QUICK = {"n_configs": 2, "n_seeds": 1, "n_trees": 6, "max_epochs": 2, "n_jobs": 1}
@@ -50,7 +50,7 @@ def test_scores_are_the_formula_written_out(fitted, parts):
 
 def test_each_query_validates_once_and_every_part_can_be_judged(parts):
     train, valid, _ = parts
-    turns = list(Blend(seed=3)._turns(train, valid, True))
+    turns = list(take_turns(train, valid, True, 3))
     assert len(turns) == 4
     held_out = np.concatenate([part.query_ids for _, part in turns])
     assert len(held_out) == len(set(held_out)) == train.n_queries + valid.n_queries
@@ -63,7 +63,7 @@ def test_each_query_validates_once_and_every_part_can_be_judged(parts):
 
 def test_members_are_what_one_gets_by_hand(fitted, parts):
     train, valid, test = parts
-    learned, part = list(Blend()._turns(train, valid, True))[1]
+    learned, part = list(take_turns(train, valid, True, 0))[1]
     trees, network = fitted.members_[4], fitted.members_[6]
     by_hand = LambdaMART(n_trees=6, n_jobs=1, seed=4, **CONFIGS[0]).fit(
         add_query_copies(learned), valid=add_query_copies(part)
@@ -87,9 +87,10 @@ def test_without_rotation_validation_data_are_not_learned_from(parts):
 def test_the_blend_is_judged_by_members_that_did_not_learn_from_the_part(fitted, parts):
     train, valid, _ = parts
     values = []
-    for turn, (_, part) in enumerate(Blend()._turns(train, valid, True)):
+    for turn, (_, part) in enumerate(take_turns(train, valid, True, 0)):
         alone = Blend(**QUICK)
-        alone.has_queries_, alone.n_features_in_ = True, 5
+        alone._settle(has_queries=True, has_missing=False, longest_query=20)
+        alone.n_features_in_ = 5
         alone.members_ = [member for member in fitted.members_ if member.part == turn]
         values.append(tierank.evaluate(part, alone._predict(part), "ndcg@10").per_query["ndcg@10"])
     assert fitted.best_["ndcg@10"] == pytest.approx(np.nanmean(np.concatenate(values)), abs=1e-12)

@@ -50,7 +50,7 @@ def estimates(loss, ratings, scores):
     batch = Batch([0, n], ratings)
     for signs in itertools.product([-1.0, 1.0], repeat=n):
         if abs(sum(signs)) <= n % 2:
-            at = objectives._Point(loss, torch.tensor(scores, dtype=torch.float32), batch, 0)
+            at = objectives.loss._Point(loss, torch.tensor(scores, dtype=torch.float32), batch, 0)
             yield at.hessian(torch.tensor(signs)).numpy()
 
 
@@ -130,7 +130,7 @@ def test_parts_and_weights_change_nothing_else(parts, monkeypatch):
     train = parts[0]
     scores = np.random.default_rng(2).normal(size=train.n_documents)
     whole = LossObjective("listnet").prepare(train.ratings, train.offsets).gradients(scores)
-    monkeypatch.setattr(objectives, "_DOCUMENTS_AT_ONCE", 64)
+    monkeypatch.setattr(objectives.loss, "_DOCUMENTS_AT_ONCE", 64)
     cut = LossObjective("listnet").prepare(train.ratings, train.offsets)
     assert len(cut._data[0]) > 5
     for one, other in zip(cut.gradients(scores), whole, strict=True):

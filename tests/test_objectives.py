@@ -10,9 +10,10 @@ import reference_objectives as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tierank
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.umart import umart_gradients
-from tierank.objectives import OBJECTIVES, UMartObjective
+from tierank.objectives import OBJECTIVES, LambdaRankObjective, UMartObjective
 
 WINDOWS = [1, 2, 3, 10, None]
 HESSIANS = ["code", "exact", "paper"]
@@ -159,6 +160,47 @@ def test_later_rounds_are_those_of_lambdarank_up_to_a_factor_for_each_query(trun
         assert_same([values[rows] * factor for values in got], [values[rows] for values in expected], rtol=5e-5)
 
 
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("truncation", [3, 30])
+@pytest.mark.parametrize("label_gain", [None, [0, 1, 1, 5, 9]])
+def test_lambdarank_is_that_of_lightgbm(norm, truncation, label_gain):
+    ratings, sizes, offsets, scores = lambdarank_case()
+    chosen = {"sigmoid": 1.5, "lambdarank_norm": norm, "lambdarank_truncation_level": truncation}
+    expected = lambdarank(
+        ratings, sizes, scores, **chosen, **({} if label_gain is None else {"label_gain": label_gain})
+    )
+    gain = "exp2" if label_gain is None else dict(enumerate(label_gain))
+    objective = LambdaRankObjective(sigma=1.5, truncation=truncation, norm=norm, gain=gain)
+    assert_same(objective.prepare(ratings, offsets).gradients(scores), expected, rtol=5e-5)
+
+
+def test_lambdarank_of_scores_far_apart_is_levelled_too():
+    ratings, _, offsets, scores = lambdarank_case()
+    near, far = (LambdaRankObjective().prepare(ratings, offsets).gradients(scores * x)[0].copy() for x in (74.9, 75.1))
+    assert np.ptp(scores) * 75 < 301  # on both sides of where the kernel changes its way
+    assert_same([near], [far], rtol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "offsets", [[0, -5_000_000, 10], [2, 5, 10], [0, 5, 3], [0, 2, 1, 10], [0], [[0, 10]], [0, 0, 10]]
+)
+@pytest.mark.parametrize("name", sorted(OBJECTIVES))
+def test_offsets_are_checked_before_compiled_loops_see_them(name, offsets):
+    with pytest.raises(DataError, match="offsets: expected 0 and then the end of each query, ascending"):
+        OBJECTIVES[name](n_jobs=1).prepare(np.arange(10.0) % 3, offsets)
+
+
+@pytest.mark.parametrize("name", ["lambdarank", "umart"])
+def test_it_serves_the_ranker_of_lightgbm(name):
+    data = tierank.make_ranking(20, n_features=4, mean_length=12, max_length=20)
+    common = {"num_leaves": 7, "learning_rate": 0.1, "min_child_samples": 5, "verbosity": -1}
+    ranker = lightgbm.LGBMRanker(objective=OBJECTIVES[name](), n_estimators=5, **common)
+    ranker.fit(np.asarray(data.features), data.ratings, group=data.lengths)
+    rows = lightgbm.Dataset(np.asarray(data.features), data.ratings, group=data.lengths)
+    booster = lightgbm.train({"objective": OBJECTIVES[name](), **common, "min_data_in_leaf": 5}, rows, 5)
+    np.testing.assert_array_equal(ranker.predict(data.features), booster.predict(data.features))
+
+
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize("window", WINDOWS)
 @pytest.mark.parametrize("spread", [149.0, 151.0, 1e4, 1e6])
@@ -226,7 +268,7 @@ def many_queries(seed=11, n_queries=300):
 
 
 def test_same_bits_for_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr("tierank.objectives._PAIRS_PER_SPAN", 100)
+    monkeypatch.setattr("tierank.objectives.umart._PAIRS_PER_SPAN", 100)
     ratings, offsets, scores = many_queries()
     expected = gradients(ratings, scores, offsets, n_jobs=1)
     for n_jobs in (2, 3, 8, None):

@@ -99,8 +99,10 @@ def test_public_names_exist_and_type_checkers_see_the_same():
         assert getattr(tierank, name) is not None
     tree = ast.parse((SOURCE / "__init__.py").read_text())
     block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {(alias.asname, node.module) for node in block.body for alias in node.names}
+    seen = {(alias.asname, node.module) for node in block.body for alias in node.names if node.module != "tierank"}
     assert seen == {(name, f"tierank.{home}") for name, home in tierank._HOMES.items()}
+    modules = {alias.asname for node in block.body for alias in node.names if node.module == "tierank"}
+    assert all(getattr(tierank, name).__name__ == f"tierank.{name}" for name in modules)
     assert set(dir(tierank)) == set(tierank.__all__)
 
 

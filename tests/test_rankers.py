@@ -1,9 +1,11 @@
 """What every ranker promises, looped over the table of rankers."""
 
+import inspect
 import json
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -106,7 +108,7 @@ def test_rank(name, parts):
         np.testing.assert_array_equal(ranked.score[own], best)
         np.testing.assert_array_equal(ranked.rank[own], np.arange(1, len(best) + 1))
     assert len(ranker.rank(test).row) == test.n_documents
-    with pytest.raises(ParameterError, match="k: expected 1 or more, or None for all, got 0"):
+    with pytest.raises(ParameterError, match="k: expected a whole number from 1 on, or None for no limit, got 0"):
         ranker.rank(test, k=0)
 
 
@@ -151,7 +153,7 @@ def test_a_damaged_model_is_refused(name, parts, tmp_path):
         (folder / file).write_bytes(content)
     described = json.loads((folder / "model.json").read_text())
     for change, message in [
-        ({"format": 99}, "expected format 1, got 99"),
+        ({"format": 99}, "expected format 2, got 99"),
         ({"ranker": "Umart"}, r"unknown ranker 'Umart': did you mean 'UMart'\?|unknown ranker 'Umart'"),
         ({"settings": []}, "expected a description of a model"),
         ({"settings": {"rule": {"rule": {"nonsense": 1}}}}, "expected settings of"),
@@ -355,3 +357,181 @@ def test_canonical_order_depends_on_content_alone(parts):
     changed = features.copy()
     changed[3, 3] += 1
     assert canonical_rows(RankingDataset(changed, ratings, qid=queries), 1)[2] != content
+
+
+# Settings, before and after fit
+
+
+def presets():
+    return [(name, preset) for name, kind in sorted(RANKERS.items()) for preset in kind.PRESETS]
+
+
+@pytest.mark.parametrize(("name", "preset"), presets())
+def test_a_given_setting_comes_before_the_preset_whatever_its_value(name, preset):
+    kind = RANKERS[name]
+    defaults = kind().get_params(deep=False)
+    for setting, of_preset in kind.PRESETS[preset].items():
+        assert kind(preset=preset)._resolved()[setting] == of_preset
+        for value in {defaults[setting]} if setting in defaults else ():  # given, though it is the default
+            given = kind(preset=preset, **{setting: value})
+            later = kind(preset=preset).set_params(**{setting: value})
+            for ranker in (given, clone(given), pickle.loads(pickle.dumps(given)), later, clone(later)):
+                assert ranker._resolved()[setting] == value
+    assert clone(kind(preset=preset))._resolved() == kind(preset=preset)._resolved()
+
+
+def test_trees_have_the_leaves_that_were_given_beside_a_preset(parts):
+    settings = {"preset": "paper", "n_trees": 1, "min_documents": 1, "min_sum_hessian_in_leaf": 0, "n_jobs": 1}
+    for given, leaves in (({}, 64), ({"n_leaves": 15}, 15), ({"n_leaves": 16}, 16)):
+        assert f"num_leaves={leaves}\n" in tierank.UMart(**settings, **given).fit(parts[0]).model_text_
+
+
+@every_ranker
+def test_a_setting_that_changes_after_fit_changes_no_score(name, parts, tmp_path):
+    train, _, test = parts
+    ranker = make(name).fit(train)
+    expected = ranker.predict(test)
+    other = {
+        "n_trees": 3, "n_leaves": 3, "query_features": name != "blend", "activation": "tanh", "hidden": (7,),
+        "transform": "standard", "coefficient": 0.5, "seed": 9, "n_seeds": 3, "network": "attention", "n_learners": 1,
+        "pooling": "mean", "score_from": "state", "gain": "linear", "base": tierank.UMart(), "rotate": True,
+    }  # fmt: skip
+    changed = {setting: value for setting, value in other.items() if setting in ranker.get_params(deep=False)}
+    assert len(changed) > 3
+    ranker.set_params(**changed)
+    np.testing.assert_array_equal(ranker.predict(test), expected)
+    ranker.save(tmp_path / "model")
+    loaded = tierank.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(test), expected)
+    assert loaded.settings_.keys() == ranker.settings_.keys()
+    # Fitted again, it has the new settings.
+    if "activation" in changed:
+        assert ranker.set_params(network="mlp", n_seeds=1, base=None).fit(train).settings_["activation"] == "tanh"
+
+
+@every_ranker
+def test_a_fit_that_is_refused_leaves_the_model_as_it_was(name, parts):
+    train, _, test = parts
+    features, ratings, queries = raw(train)
+    ranker = make(name).fit(features, ratings, qid=queries)
+    expected, before = ranker.predict(test), ranker.settings_
+    ranker.set_params(n_jobs=1, seed=-1)
+    with pytest.raises(ParameterError, match="seed: expected a whole number from 0 on, got -1"):
+        ranker.fit(features, ratings)
+    assert ranker.has_queries_
+    assert ranker.settings_ is before
+    np.testing.assert_array_equal(ranker.predict(test), expected)
+
+
+@every_ranker
+def test_names_that_are_no_settings(name):
+    for wrong in ("predict", "history_", "_given", "fit"):
+        with pytest.raises(ParameterError, match=f"unknown setting of {RANKERS[name].__name__} '{wrong}'"):
+            RANKERS[name]().set_params(**{wrong: 3})
+
+
+@every_ranker
+def test_the_signature_lists_all_settings(name):
+    kind = RANKERS[name]
+    parameters = inspect.signature(kind).parameters
+    listed = {key: p.default for key, p in parameters.items() if p.kind is not p.VAR_KEYWORD}
+    assert listed == kind().get_params(deep=False)
+    assert repr(kind()) == f"{kind.__name__}()"
+
+
+# Data that come in other ways than in fit
+
+
+@pytest.mark.parametrize("columns", [list(range(10)), pd.MultiIndex.from_product([["a", "b"], range(5)])])
+@each_family
+def test_columns_whose_names_are_no_texts(name, columns, parts):
+    features, ratings, queries = raw(parts[0])
+    table = pd.DataFrame(features, columns=columns)
+    ranker = make(name).fit(table, ratings, qid=queries)
+    expected = ranker.predict(table, qid=queries)
+    np.testing.assert_array_equal(ranker.predict(features, qid=queries), expected)
+    np.testing.assert_array_equal(ranker.predict(table.iloc[:, ::-1], qid=queries), expected)
+
+
+def test_a_column_twice_is_named(parts):
+    features, ratings, queries = raw(parts[0])
+    table = pd.DataFrame(features, columns=[*"abcdefghi", "a"])
+    with pytest.raises(DataError, match="expected each name once, got 'a' twice"):
+        make("umart").fit(table, ratings, qid=queries)
+
+
+def test_importances_go_by_names(parts):
+    train = parts[0]
+    names = tuple("abcdefghij")
+    ranker = make("umart").fit(train.with_features(train.features, names))
+    expected = ranker.permutation_importance(train.with_features(train.features, names), n_repeats=2)
+    turned = train.with_features(np.ascontiguousarray(train.features[:, ::-1]), names[::-1])
+    np.testing.assert_array_equal(ranker.permutation_importance(turned, n_repeats=2), expected)
+    assert expected.max() > 0.01
+    with pytest.raises(DataError, match="X has 3 features, but UMart is expecting 10"):
+        ranker.permutation_importance(train.with_features(train.features[:, :3]))
+    with pytest.raises(DataError, match="data: expected a RankingDataset with ratings, got tuple"):
+        ranker.permutation_importance(raw(train))
+
+
+def test_validation_data_with_the_same_features_in_another_order(parts):
+    train, valid, test = parts
+    names = tuple("abcdefghij")
+    turned = valid.with_features(np.ascontiguousarray(valid.features[:, ::-1]), names[::-1])
+    named = train.with_features(train.features, names)
+    expected = make("umart").fit(train, valid=valid).predict(test)
+    np.testing.assert_array_equal(make("umart").fit(named, valid=turned).predict(test), expected)
+
+
+def test_validation_data_without_query_ids(parts):
+    train, valid, _ = parts
+    with pytest.raises(DataError, match=r"valid: expected \(X, y, qid\), as the training data have query ids"):
+        make("umart").fit(train, valid=raw(valid)[:2])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "needs_lists"),
+    [
+        ("umart", {}, False),
+        ("umart", {"query_features": True}, True),
+        ("urank", {}, True),
+        ("urank", {"transform": "standard"}, False),
+        ("urank", {"transform": "standard", "n_seeds": 2}, True),
+        ("urank", {"transform": "standard", "network": "attention"}, True),
+        ("uboost", {"base": tierank.UMart(query_features=True, n_trees=2), "transform": "standard"}, True),
+        ("blend", {}, True),
+    ],
+)
+def test_many_queries_that_come_as_one_are_noticed(name, settings, needs_lists, parts):
+    train, _, test = parts
+    ranker = make(name, **settings).fit(train)
+    features, _, queries = raw(test)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranker.predict(features, qid=queries)
+        ranker.predict(features[: train.lengths.max()])  # may well be one query
+        if not needs_lists:
+            ranker.predict(features)
+    if needs_lists:
+        for method in (ranker.predict, ranker.rank):
+            with pytest.warns(UserWarning, match="for the candidates of one query, because no qid came"):
+                method(features)
+
+
+def test_networks_do_not_depend_on_the_default_type_of_torch(parts):
+    code = (
+        "import torch, tierank; torch.set_default_dtype(torch.float64)\n"
+        "data = tierank.make_ranking(20, n_features=4, mean_length=10, max_length=20)\n"
+        "for kind in (tierank.URank, tierank.UrBoost, tierank.MDPRank):\n"
+        "    kind(max_epochs=2, n_jobs=1).fit(data).predict(data)\n"
+        "print('done')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "done\n", done.stderr
+
+
+@each_family
+@pytest.mark.parametrize("n_jobs", [0, -2, 1.5, "2"])
+def test_numbers_of_threads_that_cannot_be(name, n_jobs, parts):
+    with pytest.raises(ParameterError, match="n_jobs: expected a"):
+        make(name, n_jobs=n_jobs).fit(parts[0])

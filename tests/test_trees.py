@@ -1,11 +1,13 @@
 """UMart and LambdaMART beyond the common contract."""
 
+import re
+
 import lightgbm
 import numpy as np
 import pytest
 
 import tierank
-from tierank import DataError, LambdaMART, ParameterError, UMart, URank, make_ranking
+from tierank import DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank, make_ranking
 from tierank.evaluation import paired_p
 from tierank.objectives import UMartObjective
 from tierank.rankers import tree_training
@@ -36,7 +38,7 @@ def test_stretches_join_into_one_model(parts):
     """150 rounds are three boosters; their sum is what LightGBM itself would have made in one."""
     train, _, test = parts
     ranker = LambdaMART(n_trees=150, min_documents=5, n_leaves=31).fit(train)
-    order, offsets, _ = tierank.rankers.base.canonical_rows(train, 1)
+    order, offsets, _ = tierank.rankers.order.canonical_rows(train, 1)
     data = lightgbm.Dataset(
         train.features[order].astype(np.float64), label=train.ratings[order], group=np.diff(offsets)
     )
@@ -218,3 +220,71 @@ def test_base_must_be_a_ranker():
     data = make_ranking(10, n_features=3, mean_length=8, max_length=10)
     with pytest.raises(ParameterError, match="base: expected a ranker of tierank"):
         UMart(base="urank").fit(data)
+
+
+def as_fractions(data):
+    """The same ratings, but for one, which is no whole number any more."""
+    ratings = np.array(data.ratings)
+    ratings[np.flatnonzero(ratings == ratings.max())[0]] += 1e-9
+    return RankingDataset.from_parts(data.features, ratings, data.offsets, data.query_ids)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"lambdarank_norm": False}, {"lambdarank_truncation_level": 3}, {"sigmoid": 2.0}]
+)
+def test_lambdamart_is_the_same_where_lightgbm_cannot_go(parts, settings, monkeypatch, caplog):
+    train, _, test = parts
+    settings = settings | {"n_trees": 20, "min_documents": 5, "n_leaves": 5, "n_jobs": 1}
+    native = LambdaMART(**settings).fit(train).predict(test)
+    monkeypatch.setattr("tierank.rankers.trees._NATIVE_DOCUMENTS", 5)  # as if these queries were too long
+    np.testing.assert_allclose(LambdaMART(**settings).fit(train).predict(test), native, atol=1e-4)
+    assert "come from our kernel" in caplog.text
+
+
+def test_label_gains_count_on_both_ways(parts, monkeypatch):
+    train, _, test = parts
+    settings = {"n_trees": 20, "min_documents": 5, "n_leaves": 5, "label_gain": [0, 1, 1, 1, 1000], "n_jobs": 1}
+    native = LambdaMART(**settings).fit(train).predict(test)
+    assert np.corrcoef(native, LambdaMART(**settings | {"label_gain": None}).fit(train).predict(test))[0, 1] < 0.99
+    monkeypatch.setattr("tierank.rankers.trees._NATIVE_DOCUMENTS", 5)
+    assert np.corrcoef(native, LambdaMART(**settings).fit(train).predict(test))[0, 1] > 0.9999
+    with pytest.raises(ParameterError, match="label_gain: expected whole ratings from 0 to 4"):
+        LambdaMART(**settings).fit(as_fractions(train))
+    with pytest.raises(ParameterError, match="label_gain: expected one gain for each rating from 0 on, got 3"):
+        LambdaMART(**settings | {"label_gain": 3}).fit(train)
+
+
+@pytest.mark.parametrize(("highest", "is_native"), [(30, True), (31, False)])
+def test_lightgbm_takes_31_levels(parts, highest, is_native, caplog):
+    data = parts[0]
+    ratings = np.array(data.ratings)
+    ratings[0] = highest
+    LambdaMART(n_trees=1).fit(RankingDataset.from_parts(data.features, ratings, data.offsets, data.query_ids))
+    assert ("come from our kernel" in caplog.text) != is_native
+
+
+def test_categories_and_constraints_by_the_names_of_features(parts):
+    train = parts[0]
+    names = tuple("abcdefgh")
+    named = train.with_features(np.rint(train.features * 3), names)
+    settings = {"n_trees": 3, "min_documents": 5, "n_jobs": 1, "min_data_per_group": 1}
+    by_name = UMart(categorical_feature=["b", "d"], **settings).fit(named)
+    by_number = UMart(categorical_feature=[1, 3], **settings).fit(named)
+    assert by_name.model_text_.split("parameters:")[0] == by_number.model_text_.split("parameters:")[0]
+    assert re.search(r"^num_cat=[1-9]", by_name.model_text_, re.MULTILINE)
+    with pytest.raises(ParameterError, match="unknown categorical_feature 'z'"):
+        UMart(categorical_feature=["z"], **settings).fit(named)
+    with pytest.raises(ParameterError, match="monotone_constraints: expected 8, one for each feature, got 2"):
+        UMart(monotone_constraints=[1, 0], **settings).fit(named)
+    up = UMart(query_features=True, monotone_constraints=[1] + [0] * 7, **settings).fit(named)
+    rising = np.tile(np.median(named.features, axis=0), (20, 1)).astype(np.float32)
+    rising[:, 0] = np.linspace(named.features[:, 0].min(), named.features[:, 0].max(), 20)
+    assert (np.diff(up.predict(rising)) >= 0).all()
+
+
+def test_each_stretch_draws_other_documents(parts):
+    """How many it draws is random too: the same seeds would draw the same numbers again."""
+    ranker = UMart(n_trees=60, bagging_fraction=0.5, bagging_freq=1, min_documents=5, n_jobs=1)
+    trees = lightgbm.Booster(model_str=ranker.fit(parts[0]).model_text_).dump_model()["tree_info"]
+    roots = [tree["tree_structure"]["internal_count"] for tree in trees]
+    assert roots[:10] != roots[50:60]

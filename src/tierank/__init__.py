@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tierank import distributed as distributed
     from tierank.dataset import RankingDataset as RankingDataset
     from tierank.description import Description as Description
     from tierank.description import Profile as Profile
@@ -145,12 +146,14 @@ _HOMES = {
 __all__ = ["__version__", *_HOMES]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "distributed":  # a module that users call by its name: tierank.distributed.fit
-        return import_module("tierank.distributed")
-    if name not in _HOMES:
-        raise AttributeError(f"module 'tierank' has no attribute {name!r}")
-    return getattr(import_module(f"tierank.{_HOMES[name]}"), name)
+if not TYPE_CHECKING:  # checkers go by the block above, and so find names that are misspelt
+
+    def __getattr__(name: str) -> Any:
+        if name == "distributed":  # a module that users call by its name: tierank.distributed.fit
+            return import_module("tierank.distributed")
+        if name not in _HOMES:
+            raise AttributeError(f"module 'tierank' has no attribute {name!r}")
+        return getattr(import_module(f"tierank.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

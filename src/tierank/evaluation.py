@@ -23,7 +23,7 @@ _DRAWS = 1 << 21
 
 
 def evaluate(
-    data: RankingDataset,
+    data: RankingDataset | Sequence[Any],
     scores: ArrayLike,
     metrics: str | Iterable[str] | None = None,
     rule: str | Rule = "tierank",
@@ -33,10 +33,10 @@ def evaluate(
     """Judge the scores of one system, one per row of the data **in the caller's order**.
 
     ``metrics`` are names such as ``"ndcg@10"`` or ``"map"``; None means NDCG at 1, 3, 5 and 10, and ERR at 10 where the
-    rule has it. ``rule`` is a name of ``RULES`` or a ``Rule``.
+    rule has it. ``rule`` is a name of ``RULES`` or a ``Rule``. ``data`` may also be ``(X, y, qid)``, or ``(y, qid)``:
+    features do not matter here.
 
-    >>> data = RankingDataset([[0.0]] * 4, [0, 2, 1, 0], qid=["a", "a", "b", "c"])
-    >>> print(evaluate(data, [0.9, 0.1, 0.3, 0.2], ["ndcg@3", "mrr"]))
+    >>> print(evaluate(([0, 2, 1, 0], ["a", "a", "b", "c"]), [0.9, 0.1, 0.3, 0.2], ["ndcg@3", "mrr"]))
     2 queries; 1 left out: no rating above 0
     metric  mean    standard error
     ndcg@3  0.8155  0.1845
@@ -45,7 +45,18 @@ def evaluate(
     no rating above 0 left out; ERR by the highest rating of the data set; relevant: rating above 0; AP@k divided by
     min(k, relevant); precision@k divided by k
     """
-    return _evaluate(Judge(data, metrics, rule, n_jobs=n_jobs), scores)
+    return _evaluate(Judge(_as_judged(data), metrics, rule, n_jobs=n_jobs), scores)
+
+
+def _as_judged(data: RankingDataset | Sequence[Any]) -> RankingDataset:
+    """A data set; one of (X, y, qid); or one of (y, qid), whose features say nothing."""
+    if isinstance(data, RankingDataset):
+        return data
+    if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
+        raise DataError(f"data: expected a RankingDataset, (X, y, qid) or (y, qid), got {type(data).__name__}")
+    if len(data) == 3:
+        return RankingDataset(*data)
+    return RankingDataset(np.zeros((len(data[0]), 1), np.float32), *data)
 
 
 def _evaluate(judge: Judge, scores: ArrayLike) -> Evaluation:
@@ -130,7 +141,7 @@ class Evaluation:
 
 
 def compare(
-    data: RankingDataset,
+    data: RankingDataset | Sequence[Any],
     scores: Mapping[str, ArrayLike],
     baseline: str | None = None,
     metrics: str | Iterable[str] | None = None,
@@ -144,6 +155,12 @@ def compare(
 
     Each difference is of paired queries: a two-sided t-test, its p adjusted by Holm's method over the systems that are
     compared in the same metric, and a 95% interval by the bootstrap over queries (percentiles of ``n_resamples``).
+    ``data`` as in ``evaluate``.
+
+    >>> ratings, queries = [1, 0, 0, 2, 0, 1], [1, 1, 2, 2, 3, 3]
+    >>> found = compare((ratings, queries), {"old": [1, 2, 2, 1, 1, 2], "new": [2, 1, 1, 2, 1, 2]}, metrics="ndcg@2")
+    >>> round(found.contrasts["new"]["ndcg@2"].difference, 4)
+    0.246
     """
     if len(scores) < 2:
         raise ParameterError(f"scores: expected at least two systems to compare, got {len(scores)}")
@@ -152,7 +169,7 @@ def compare(
     baseline = next(iter(scores)) if baseline is None else baseline
     if baseline not in scores:
         raise ParameterError.unknown("baseline", baseline, scores)
-    judge = Judge(data, metrics, rule, n_jobs=n_jobs)
+    judge = Judge(_as_judged(data), metrics, rule, n_jobs=n_jobs)
     evaluations = {name: _evaluate(judge, given) for name, given in scores.items()}
     return compare_evaluations(evaluations, baseline, seed=seed, n_resamples=n_resamples)
 

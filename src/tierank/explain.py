@@ -127,6 +127,8 @@ def _explain(
 def _list_of(ranker: Ranker, data: RankingDataset, query: object) -> tuple[RankingDataset, RankingDataset]:
     """The documents of one query, and the same with the features that the ranker learned from."""
     ranker._check_fitted()
+    if not isinstance(data, RankingDataset):
+        raise DataError(f"data: expected a RankingDataset, got {type(data).__name__}")
     chosen = data.select([_find_query(data, query)])
     return chosen, ranker._as_own_features(chosen, None)
 

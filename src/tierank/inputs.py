@@ -275,6 +275,14 @@ def check_finite(rows: NDArray[np.float32], given: NDArray[Any], first: int) -> 
         )
 
 
+def as_offsets(offsets: ArrayLike) -> NDArray[np.int64]:
+    """Where queries begin, and where the last one ends: compiled loops trust them."""
+    edges = np.ascontiguousarray(offsets, dtype=np.int64)
+    if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or (np.diff(edges) < 1).any():
+        raise DataError(f"offsets: expected 0 and then the end of each query, ascending, got {edges}")
+    return edges
+
+
 def as_ratings(y: ArrayLike, n: int) -> NDArray[np.float64]:
     """One checked rating per row."""
     given = np.asarray(y)

@@ -12,7 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import numba
+import numpy as np
 from numba.core import event
+
+from tierank.errors import ParameterError
 
 T = TypeVar("T")
 
@@ -29,12 +32,15 @@ def n_threads(n_jobs: int | None) -> int:
     A process that was forked off has one: OpenMP's threads, torch's and LightGBM's, do not survive a fork, and waiting
     for them never ends.
     """
+    if n_jobs is not None and (not isinstance(n_jobs, (int, np.integer)) or (n_jobs < 1 and n_jobs != -1)):
+        raise ParameterError(f"n_jobs: expected a number of threads, or None for one for each core, got {n_jobs!r}")
     if os.getpid() != _LOADED_IN:
         return 1
     if n_jobs is not None and n_jobs > 0:
-        return n_jobs
+        return int(n_jobs)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    told = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, cores // max(1, int(told) if told.isdecimal() else 1))
 
 
 def in_threads(work: Callable[..., T], parts: Iterable[tuple[Any, ...]], n_jobs: int | None = None) -> list[T]:

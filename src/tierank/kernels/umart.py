@@ -52,6 +52,8 @@ def umart_gradients(
     truncation: int,
     sigma: float,
     by_rank: bool,
+    over_distance: bool,
+    levelled: bool,
     kappa: float,
     steep: bool,
     order: Rows,
@@ -64,7 +66,8 @@ def umart_gradients(
     pair of d and the lower d' in b adds sigma w p' to the gradient of d' and takes it from that of d; it adds
     kappa sigma^2 w p' (1 - p') to the hessian of d', and kappa sigma^2 w p' p to that of d, where ``steep`` without p.
     The weight w is |gain(d) - gain(d')| |discount(d) - discount(d')| / (0.01 + |f(d) - f(d')|) where ``by_rank``,
-    without the division in a query of equal scores; otherwise it is gain(d) discount(d).
+    without the division in a query of equal scores, or unless ``over_distance``; otherwise it is gain(d) discount(d).
+    Where ``levelled``, all of a query is multiplied by log2(1 + S) / S, with S the sum of 2 sigma w p' over its pairs.
 
     ``order`` holds the rows of each query by their last scores and is left with those by these scores.
     """
@@ -94,7 +97,7 @@ def umart_gradients(
         wide = sigma * spread > _WIDEST
         if not wide:
             _take_powers(n, sigma, ranked_scores, bits, spare, ranked_powers)
-        by_distance = by_rank and spread > 0
+        by_distance = by_rank and over_distance and spread > 0
         n_top = min(n, truncation)
         rest = n_top + _PADDING
         end = rest + n - n_top
@@ -143,8 +146,12 @@ def umart_gradients(
                         high, high_power,
                     )  # fmt: skip
             top_start, rest_start = top_end, rest_end
+        factor = _level(end, sigma, high) if levelled else 1.0
         for a, b in ((0, n_top), (rest, end)):
-            _finish(a, b, sigma, kappa, steep, wide, row, power, low, low_power, high, high_power, gradient, hessian)
+            _finish(
+                a, b, sigma, kappa, steep, wide, factor, row, power, low, low_power, high, high_power, gradient,
+                hessian,
+            )  # fmt: skip
 
 
 @compiled
@@ -518,6 +525,16 @@ def _compare_wide(
             high_power[place] += x * of_document * r
 
 
+@compiled
+def _level(n: int, sigma: float, high: Floats) -> float:
+    """log2(1 + S) / S: lambdarank's answer to queries with many pairs."""
+    total = 0.0
+    for place in range(n):
+        total += high[place]
+    total *= 2.0 * sigma
+    return np.log2(1.0 + total) / total if total > 0.0 else 1.0
+
+
 @_in_vectors
 def _finish(
     first: int,
@@ -526,6 +543,7 @@ def _finish(
     kappa: float,
     steep: bool,
     wide: bool,
+    factor: float,
     row: Rows,
     power: Floats,
     low: Floats,
@@ -540,5 +558,5 @@ def _finish(
         e = 1.0 if wide else power[place]
         of_low = max(low[place] - e * low_power[place], 0.0)
         of_high = high[place] if steep else e * high_power[place]
-        gradient[row[place]] = sigma * (low[place] - high[place])
-        hessian[row[place]] = kappa * sigma * sigma * (of_low + of_high)
+        gradient[row[place]] = factor * sigma * (low[place] - high[place])
+        hessian[row[place]] = factor * kappa * sigma * sigma * (of_low + of_high)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.inputs import as_ratings
+from tierank.inputs import as_offsets, as_ratings
 from tierank.losses.ladder import Ladder
 from tierank.losses.segments import edges_of, max_by, sum_by
 from tierank.metrics import Gain, gain_levels
@@ -57,9 +57,7 @@ class Batch:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        edges = np.asarray(offsets, dtype=np.int64)
-        if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or (np.diff(edges) < 1).any():
-            raise DataError(f"offsets: expected 0 and then the end of each query, ascending, got {edges}")
+        edges = as_offsets(offsets)
         self.gain, self.generator, self.dtype, self.device = gain, generator, dtype, torch.device(device)
         self.offsets = torch.tensor(edges, device=self.device)
         self._ratings = None if ratings is None else as_ratings(ratings, int(edges[-1]))

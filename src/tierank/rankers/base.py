@@ -71,6 +71,12 @@ class Ranker(Estimator):
     __metadata_request__predict: ClassVar[dict[str, bool]] = {"qid": True}
     __metadata_request__score: ClassVar[dict[str, bool]] = {"qid": True}
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """A signature with the settings that are handed on to the parent: for help, editors and scikit-learn."""
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            vars(cls)["__init__"].__signature__ = _whole_signature(cls)
+
     def __new__(cls, *_: Any, **given: Any) -> Self:
         """An instance that remembers which settings were given."""
         self: Self = super().__new__(cls)
@@ -245,7 +251,7 @@ class Ranker(Estimator):
             if inner and isinstance(getattr(self, outer, None), Ranker):
                 getattr(self, outer).set_params(**{inner: value})
             else:
-                setattr(self, name, value)
+                setattr(self, *settings_of(type(self), {name: value}).popitem())
         self._given |= set(settings)
         return self
 
@@ -411,13 +417,28 @@ def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = N
     return {metric: float(total / n) for metric, (total, n) in zip(per_query, totals, strict=True)}
 
 
+def _whole_signature(ranker: type[Ranker]) -> inspect.Signature:
+    """The signature of the constructor, with that of its parent in place of ``**settings``."""
+    own = inspect.signature(ranker.__init__)
+    rest = next((name for name, p in own.parameters.items() if p.kind is p.VAR_KEYWORD), None)
+    parent = next(kind for kind in ranker.__mro__[1:] if "__init__" in vars(kind))
+    if rest is None or not issubclass(parent, Ranker):
+        return own
+    named = [parameter for name, parameter in own.parameters.items() if name != rest]
+    handed = inspect.signature(parent.__init__).parameters.values()
+    more = [p for p in handed if p.name not in own.parameters and p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    return own.replace(parameters=named + more)
+
+
 def settings_of(ranker: type[Ranker], given: Mapping[str, Any]) -> dict[str, Any]:
     """The given settings, if the ranker can have them all; an error that names the nearest otherwise."""
     parameters = inspect.signature(ranker).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name in given:
-        if not takes_any and name not in parameters:
-            raise ParameterError.unknown(f"setting of {ranker.__name__}", name, parameters)
+        is_taken = name[:1] == "_" or name.endswith("_") or hasattr(ranker, name)  # no setting that is handed on
+        if name not in parameters and (is_taken or not takes_any):
+            known = [known for known, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
+            raise ParameterError.unknown(f"setting of {ranker.__name__}", name, known)
     return dict(given)
 
 

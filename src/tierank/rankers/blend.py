@@ -84,7 +84,8 @@ class Blend(Ranker):
     ``n_seeds``           networks of so many seeds for each of two transforms; 0: no networks
     ``rotate``            whether parts take turns in validating; otherwise ``valid`` validates, or one part
     ``query_features``    whether trees see the copies of features within the query, as in ``UMart``
-    ``budget``            instead of the four: ``"1x"``, ``"3x"`` or ``"10x"`` the price of one tree model
+    ``budget``            ``"1x"``, ``"3x"`` or ``"10x"`` the price of one tree model: sets ``n_configs``, ``n_seeds``
+                          and ``rotate`` where they are not given. None: as they are
     ``n_trees``           at most so many rounds of trees
     ``max_epochs``        at most so many epochs of networks
     ``select_by``         metrics that choose the rounds, as in ``UMart``
@@ -136,8 +137,8 @@ class Blend(Ranker):
             raise ParameterError(
                 "team: expected a ranker of trees or networks, got Blend, which trains its members in one process"
             )
-        settings = self._priced()
-        turns = list(self._turns(train, valid, settings["rotate"]))
+        settings = self._checked()
+        turns = list(take_turns(train, valid, settings["rotate"], settings["seed"]))
         kept = None if job.checkpoint is None else _Kept(job.checkpoint, settings, train, valid)
         plans = list(product(range(len(turns)), self._plans(settings)))
         self.members_ = []
@@ -153,12 +154,16 @@ class Blend(Ranker):
                 shown.step(" ".join(f"{name} {value:.4f}" for name, value in fitted.best_.items()))
         self.best_ = self._judged(turns)
 
-    def _priced(self) -> dict[str, Any]:
-        """The settings, with those that the budget buys."""
+    def _resolved(self) -> dict[str, Any]:
+        """The settings, with what the budget buys where nothing else was given."""
+        settings = super()._resolved()
+        budget = settings.pop("budget")
+        bought = {} if budget is None else BUDGETS[as_choice("budget", budget, BUDGETS)]
+        return settings | {name: value for name, value in bought.items() if name not in self._given}
+
+    def _checked(self) -> dict[str, Any]:
         settings = self._settled()
         as_choice("trees", settings["trees"], ("lambdamart", "umart"))
-        if settings["budget"] is not None:
-            settings |= BUDGETS[as_choice("budget", settings["budget"], BUDGETS)]
         for name in ("n_configs", "n_seeds", "seed"):
             as_whole(name, settings[name], 0)
         if settings["n_configs"] > len(CONFIGS):
@@ -175,21 +180,6 @@ class Blend(Ranker):
             yield TREES, ranker(n_trees=settings["n_trees"], **config, **common)
         for _, transform in product(range(settings["n_seeds"]), _TRANSFORMS):
             yield NETWORKS, URank(max_epochs=settings["max_epochs"], transform=transform, **common)
-
-    def _turns(self, train: RankingDataset, valid: RankingDataset | None, rotate: bool) -> Iterator[Fold]:
-        """Which queries are learned from, and which validate."""
-        if valid is not None and not rotate:
-            yield train, valid
-            return
-        pool = train if valid is None else _joined(train, valid)
-        parts = _parts(pool, self.settings_["seed"])
-        if len(parts) < 2:  # nothing that could be held back
-            yield pool, None
-            return
-        for part in parts if rotate else parts[-1:]:
-            learned = np.ones(pool.n_queries, bool)
-            learned[part] = False
-            yield pool.select(learned), pool.select(part)
 
     def _widened(self, fold: Fold) -> Fold:
         return self._seen(fold[0]), None if fold[1] is None else self._seen(fold[1])
@@ -293,7 +283,7 @@ class Blend(Ranker):
 
     def _outline(self, train: RankingDataset) -> Scorer:
         """The members of one turn; those of the others are alike."""
-        plans = self._plans(self._priced())
+        plans = self._plans(self._checked())
         members = [(family, outline_inner(self, ranker, train)) for family, ranker in plans]
         return self._mean_of_means(members) if self.has_queries_ else Sum(tuple((1.0, one) for _, one in members))
 
@@ -352,6 +342,22 @@ class Blend(Ranker):
                 self.members_.append(Member(*place, ranker, float(saved["center"]), float(saved["scale"])))
         except (KeyError, TypeError, ValueError):
             raise DataError("expected the members of a blend, got a damaged description") from None
+
+
+def take_turns(train: RankingDataset, valid: RankingDataset | None, rotate: bool, seed: int) -> Iterator[Fold]:
+    """Which queries are learned from, and which validate."""
+    if valid is not None and not rotate:
+        yield train, valid
+        return
+    pool = train if valid is None else _joined(train, valid)
+    parts = _parts(pool, seed)
+    if len(parts) < 2:  # nothing that could be held back
+        yield pool, None
+        return
+    for part in parts if rotate else parts[-1:]:
+        learned = np.ones(pool.n_queries, bool)
+        learned[part] = False
+        yield pool.select(learned), pool.select(part)
 
 
 class _Kept:

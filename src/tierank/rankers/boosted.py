@@ -289,7 +289,8 @@ class UrBoost(_Boosted):
 
     def _first_network(self, settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
         names = ("hidden", "activation", "dropout", "pooling", "score_from")
-        return TierRNN(n_features, **{name: settings[name] for name in names}, seed=seed).to(settings["device"])
+        network = TierRNN(n_features, **{name: settings[name] for name in names}, seed=seed)
+        return network.to(settings["device"], torch.float32)
 
     def _first_training(self, *training: Any) -> Training:
         return _Steps(*training)

@@ -158,11 +158,10 @@ class _Network(Ranker):
         own = set(type(self)().get_params()) | {"preset"}
         known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
         of_network = set(inspect.signature(NETWORKS[settings["network"]]).parameters) - {"n_features", "seed"}
-        given = {name: value for name, value in settings.items() if name not in own | of_network}
-        for name in given:
-            if name not in known:
+        for name in settings:
+            if name not in own | known | of_network:
                 raise ParameterError.unknown(f"setting of {type(self).__name__}", name, own | known | of_network)
-        return partial(function, **given)
+        return partial(function, **{name: value for name, value in settings.items() if name in known})
 
     def _predict(self, data: RankingDataset) -> Floats:
         scores = self._member_scores(data)
@@ -288,6 +287,12 @@ class URank(_Network):
     ======================  ========================================================================================
 
     Queries whose documents all have one rating teach nothing and are left out of training.
+
+    >>> from tierank import make_ranking
+    >>> train, valid, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.6, 0.2, 0.2)
+    >>> ranker = URank(max_epochs=5, n_jobs=1).fit(train, valid=valid)
+    >>> ranker.predict(test).shape == (test.n_documents,)
+    True
     """
 
     LOSS = "urank"
@@ -299,39 +304,84 @@ class URank(_Network):
 
 
 class ListNet(_Network):
-    """ListNet (Cao et al. 2007): cross entropy of what ratings and scores make probable. Settings: ``URank``."""
+    """ListNet (Cao et al. 2007): cross entropy from the softmax of the ratings to that of the scores.
+
+        L = -sum over d of P(d) ln(e^f(d) / sum of e^f),  P(d) = e^r(d) / sum of e^r
+
+    Settings: ``URank``.
+    """
 
     LOSS, PRESETS = "listnet", URank.PRESETS
 
 
 class ListMLE(_Network):
-    """ListMLE (Xia et al. 2008): likelihood of the rated order, ties shuffled each step. Settings: ``URank``."""
+    """ListMLE (Xia et al. 2008): likelihood of the rated order d_1, d_2, ..., ties shuffled each step.
+
+        L = -sum over i = 1..n of ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n)))
+
+    Settings: ``URank``.
+    """
 
     LOSS, PRESETS = "listmle", URank.PRESETS
 
 
 class PListMLE(_Network):
-    """p-ListMLE (Lan et al. 2014): ListMLE that weighs the first positions most. Settings: ``URank``."""
+    """p-ListMLE (Lan et al. 2014): ListMLE that weighs the first positions most.
+
+        L = -sum over i = 1..n of a(i) / a(1) * ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n))),  a(i) = 2^(n - i) - 1
+
+    Settings: ``URank``.
+    """
 
     LOSS, PRESETS = "plistmle", URank.PRESETS
 
 
 class RankNet(_Network):
-    """RankNet (Burges et al. 2005): logistic loss of pairs. Settings: ``URank``, and ``sigma``."""
+    """RankNet (Burges et al. 2005): logistic loss of the pairs with different ratings.
+
+        L = mean over r(d) > r(d') of ln(1 + e^(-sigma (f(d) - f(d'))))
+
+    Settings: ``URank``, and ``sigma``, the steepness.
+    """
 
     LOSS, PRESETS = "ranknet", URank.PRESETS
 
+    def __init__(self, *, sigma: float = 1.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.sigma = sigma
+
 
 class ApproxNDCG(_Network):
-    """ApproxNDCG (Qin et al. 2010): NDCG with smooth ranks. Settings: ``URank``, and ``temperature``."""
+    """ApproxNDCG (Qin et al. 2010): NDCG with smooth ranks.
+
+        L = 1 - 1 / IDCG * sum over d of G(d) / log2(1 + rank(d))
+        rank(d) = 1 + sum over d' != d of 1 / (1 + e^((f(d) - f(d')) / temperature))
+
+    Settings: ``URank``, and ``temperature``: the lower, the nearer to true ranks.
+    """
 
     LOSS, PRESETS = "approxndcg", URank.PRESETS
 
+    def __init__(self, *, temperature: float = 0.1, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.temperature = temperature
+
 
 class LambdaLoss(_Network):
-    """LambdaLoss (Wang et al. 2018), NDCG-Loss2++. Settings: ``URank``, and ``sigma`` and ``mu``."""
+    """LambdaLoss (Wang et al. 2018), NDCG-Loss2++.
+
+        L = sum over r(d) > r(d') of |G(d) - G(d')| / IDCG * (rho + mu delta) * ln(1 + e^(-sigma (f(d) - f(d'))))
+        rho = |D_i - D_j|,  delta = D_|i-j| - D_|i-j|+1,  D_i = 1 / log2(1 + i)
+
+    with i and j the ranks of d and d' by the scores. Settings: ``URank``, and ``sigma``, the steepness, and ``mu``;
+    ``mu=0`` is LambdaRank.
+    """
 
     LOSS, PRESETS = "lambdaloss", URank.PRESETS
+
+    def __init__(self, *, sigma: float = 1.0, mu: float = 10.0, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.sigma, self.mu = sigma, mu
 
 
 class NetworkRanker(_Network):
@@ -387,7 +437,7 @@ def _network(settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
     kind = NETWORKS[settings["network"]]
     takes = inspect.signature(kind).parameters
     chosen = {name: settings[name] for name in takes if name in settings and name != "seed"}
-    return kind(n_features, **chosen, seed=seed).to(settings["device"])
+    return kind(n_features, **chosen, seed=seed).to(settings["device"], torch.float32)
 
 
 def _mean(members: list[Scorer]) -> Scorer:

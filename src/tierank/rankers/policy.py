@@ -134,3 +134,15 @@ class MDPRank(_Network):
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         name: settings | {"reward": "dcg", "baseline": "none"} for name, settings in URank.PRESETS.items()
     }
+
+    def __init__(
+        self,
+        *,
+        gamma: float = 1.0,
+        n_episodes: int = 1,
+        reward: str = "ndcg",
+        baseline: str = "random",
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.gamma, self.n_episodes, self.reward, self.baseline = gamma, n_episodes, reward, baseline

@@ -20,7 +20,7 @@ from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.inputs import chunks
 from tierank.kernels import n_threads
 from tierank.metrics import Gain, Rule
-from tierank.objectives import LossObjective, Objective, UMartObjective, as_loss
+from tierank.objectives import LambdaRankObjective, LossObjective, Objective, UMartObjective, as_loss
 from tierank.rankers.base import Job, Ranker, make_judge
 from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.tree_network import check_is_global, connected
@@ -134,6 +134,7 @@ class _Trees(Ranker):
             self.base_ = fit_inner(self, base, train, valid, job.inside("base"))
             job = job.inside("trees")
             starts = self.base_._predict(train), None if valid is None else self.base_._predict(valid)
+        params |= _of_features(params, train, copies=3 if settings["query_features"] else 1)
         train, valid = self._seen(train), None if valid is None else self._seen(valid)
         try:
             data = Data.prepare(train, valid, objective, params, settings, team)
@@ -141,7 +142,7 @@ class _Trees(Ranker):
                 run = Run(data, judge, of_team, settings, job, starts)
                 run.boost()
         except lightgbm.basic.LightGBMError as error:
-            what = str(error).splitlines()[0].split(" at /")[0]
+            what = " ".join(str(error).split()).split(" at /")[0]
             raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
         state = run.state
         self.n_rounds_ = state.best_round if judge is not None else len(state.history)
@@ -348,29 +349,38 @@ class LambdaMART(_Trees):
 
     Settings are those of ``UMart`` but for the objective's; ``lambdarank_truncation_level``, ``sigmoid`` and the others
     go by LightGBM's names. Where LightGBM's objective cannot take the ratings (fractions, 31 levels or more, queries of
-    more than 10,000 documents) the same mathematics runs on our kernel: uMart with a window of 1.
+    more than 10,000 documents) the same mathematics runs on our kernel: ``tierank.OBJECTIVES["lambdarank"]``.
+
+    >>> from tierank import make_ranking
+    >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
+    >>> ranker = LambdaMART(n_trees=20, lambdarank_truncation_level=10).fit(train)
+    >>> ranker.predict(test).shape == (test.n_documents,)
+    True
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
 
     def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
-        ratings = train.ratings
-        whole = bool((ratings == np.rint(ratings)).all() and ratings.max() < _NATIVE_LEVELS)
-        if all(team.gather(whole and int(train.lengths.max()) <= _NATIVE_DOCUMENTS)):
+        gains = _label_gains(settings.get("label_gain"))
+        is_whole = bool((train.ratings == np.rint(train.ratings)).all())
+        is_known = bool(train.ratings.max() < (_NATIVE_LEVELS if gains is None else len(gains)))
+        if gains is not None and not all(team.gather(is_whole and is_known)):
+            raise ParameterError(
+                f"label_gain: expected whole ratings from 0 to {len(gains) - 1}, which have a gain there, got others"
+            )
+        if all(team.gather(is_whole and is_known and int(train.lengths.max()) <= _NATIVE_DOCUMENTS)):
             return None
-        level = settings.get("lambdarank_truncation_level", 30)
         logging.getLogger("tierank").warning(
             "tierank: LightGBM's lambdarank does not take these data (whole ratings below %d and at most %d documents a"
-            " query); uMart's kernel with a window of 1 does the same here",
+            " query); the same gradients come from our kernel",
             _NATIVE_LEVELS,
             _NATIVE_DOCUMENTS,
         )
-        return UMartObjective(
-            window=1,
+        return LambdaRankObjective(
             sigma=settings.get("sigmoid", 1.0),
-            hessian="exact",
-            truncation=level,
-            idcg_at=level,
+            truncation=settings.get("lambdarank_truncation_level", 30),
+            norm=settings.get("lambdarank_norm", True),
+            gain="exp2" if gains is None else dict(enumerate(gains)),
             n_jobs=settings["n_jobs"],
         )
 
@@ -405,6 +415,36 @@ class TreeRanker(_Trees):
     def _of_objective(self, settings: dict[str, Any]) -> set[str]:
         parameters = inspect.signature(as_loss(settings["loss"])).parameters
         return {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
+
+
+def _of_features(params: dict[str, Any], data: RankingDataset, copies: int) -> dict[str, Any]:
+    """Settings that speak of features as LightGBM wants them: by number, and for each copy."""
+    found: dict[str, Any] = {}
+    named = params.get("categorical_feature")
+    if isinstance(named, (list, tuple)) and any(isinstance(name, str) for name in named):
+        known = data.feature_names or ()
+        for name in named:
+            if isinstance(name, str) and name not in known:
+                raise ParameterError.unknown("categorical_feature", name, known)
+        found["categorical_feature"] = [known.index(name) if isinstance(name, str) else name for name in named]
+    monotone = params.get("monotone_constraints")
+    if isinstance(monotone, (list, tuple)):
+        if len(monotone) != data.n_features:
+            raise ParameterError(
+                f"monotone_constraints: expected {data.n_features}, one for each feature, got {len(monotone)}"
+            )
+        found["monotone_constraints"] = list(monotone) * copies  # a feature and its copies rise together
+    return found
+
+
+def _label_gains(value: Any) -> list[float] | None:
+    """LightGBM's setting ``label_gain``: a list, or a text with commas."""
+    if value is None:
+        return None
+    try:
+        return [float(gain) for gain in (value.split(",") if isinstance(value, str) else value)]
+    except (TypeError, ValueError):
+        raise ParameterError(f"label_gain: expected one gain for each rating from 0 on, got {value!r}") from None
 
 
 def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:

@@ -1,0 +1,37 @@
+"""OBJECTIVES: gradient and hessian for boosted trees.
+
+An objective is built from settings alone, made ready with the ratings, and then asked for gradients once a round:
+
+>>> objective = OBJECTIVES["umart"](window=2).prepare(ratings=[2, 1, 0, 0], offsets=[0, 4])
+>>> gradient, hessian = objective.gradients([0.1, 0.7, 0.2, 0.4])
+>>> [round(float(g), 3) for g in gradient]
+[-1.445, 0.264, 0.676, 0.504]
+
+LightGBM takes it as it is: ``lightgbm.train({"objective": OBJECTIVES["umart"]()}, data)``. It may copy or pickle the
+objective; copies carry the settings, and make themselves ready with labels, groups and weights of the data they meet.
+
+``check_gradient`` looks at a loss of one's own before trees or networks follow it.
+"""
+
+from __future__ import annotations
+
+from tierank.objectives.checking import check_gradient
+from tierank.objectives.loss import LossObjective, as_loss
+from tierank.objectives.objective import Objective
+from tierank.objectives.umart import LambdaRankObjective, UMartObjective
+
+__all__ = [
+    "OBJECTIVES",
+    "LambdaRankObjective",
+    "LossObjective",
+    "Objective",
+    "UMartObjective",
+    "as_loss",
+    "check_gradient",
+]
+
+OBJECTIVES: dict[str, type[Objective]] = {
+    "lambdarank": LambdaRankObjective,
+    "loss": LossObjective,
+    "umart": UMartObjective,
+}

@@ -1,0 +1,231 @@
+"""Trees that follow a loss, by automatic differentiation."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.errors import DataError, ParameterError
+from tierank.inputs import as_offsets
+from tierank.kernels import n_threads
+from tierank.metrics import Gain
+from tierank.objectives.objective import Gradients, Objective, scale_of
+from tierank.settings import as_choice, as_whole
+
+# torch is imported where a loss is followed: uMart has no need of it.
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tierank.losses import Batch
+
+# Documents whose loss is computed in one go.
+_DOCUMENTS_AT_ONCE = 1 << 15
+# No document is asked to move by more than this in one step of Newton's.
+_LONGEST_STEP = 4.0
+
+
+class LossObjective(Objective):
+    """Trees that follow a loss: a name of ``LOSSES``, or any function ``(scores, batch) -> one value per query``.
+
+    The gradient g is that of the sum over the queries, by automatic differentiation. Of the hessian H trees use sums of
+    its diagonal over leaves. A function that knows its diagonal says so by an attribute, ``function.hessian(scores,
+    batch)``, one value per document. For the others one product with H stands for it (Hutchinson's estimate), with
+    signs z that the seed and the scores draw for each query, half of them -1:
+
+        h(d) = max(|z(d) (H z)(d)|, |g(d)| / 4)
+
+    If adding a number to all scores of a query changes nothing, as in all ``LOSSES``, the mean of z (H z) over all
+    signs is the diagonal times 2 m / (2 m - 1), m = ceil(n / 2) for n documents; where moreover the documents of a
+    query compete (no entry of H beside the diagonal is positive: ``urank``, ``softmax``, ``listnet``, ``listmle``,
+    ``ranknet``), z (H z) is never negative and never above twice the diagonal. The second part keeps documents without
+    curvature from asking for more than a step of 4.
+
+    H z comes by differentiating twice; where a loss cannot be (``lambdaloss`` and others whose weights go by ranks), it
+    is the difference of the gradients at f + z / 2 and f - z / 2. So a round costs two or three gradients, however long
+    the lists are.
+
+    Other keywords than those below are settings of the loss.
+
+    ``gain``             as of ``UMartObjective``: what ``batch.gains`` holds
+    ``n_jobs``           threads of torch; None: one for each core
+    ``seed``             of the signs, and of what is random in the loss
+
+    >>> objective = LossObjective("softmax").prepare(ratings=[2, 0, 0], offsets=[0, 3])
+    >>> gradient, hessian = objective.gradients([0.0, 0.0, 0.0])
+    >>> [round(float(g), 3) for g in gradient]
+    [-0.667, 0.333, 0.333]
+    """
+
+    def __init__(
+        self,
+        loss: str | Callable[..., Tensor] = "urank",
+        *,
+        gain: Gain = "exp2",
+        n_jobs: int | None = None,
+        seed: int = 0,
+        **of_the_loss: Any,
+    ) -> None:
+        self.loss, self.gain, self.n_jobs, self.seed = loss, gain, n_jobs, as_whole("seed", seed, 0)
+        self.of_the_loss = of_the_loss
+        self._function()  # whether it can be used at all
+
+    def __repr__(self) -> str:
+        return f"LossObjective({self.loss!r}, gain={self.gain!r}, seed={self.seed})"
+
+    def _function(self) -> Callable[..., Tensor]:
+        return partial(as_loss(self.loss), **self.of_the_loss)
+
+    def prepare(
+        self,
+        ratings: ArrayLike,
+        offsets: ArrayLike,
+        row_weight: ArrayLike | None = None,
+        query_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Make ready for these documents; weights as of all objectives."""
+        from tierank.losses import Batch
+
+        edges = as_offsets(offsets)
+        whole = Batch(edges, ratings, gain=self.gain)
+        parts = [(int(edges[a]), int(edges[b]), whole.take(np.arange(a, b))) for a, b in _spans_of_queries(edges)]
+        self._data = (parts, edges, scale_of(edges, row_weight, query_weight))
+        self._seen = None
+        return self
+
+    def gradients(self, scores: ArrayLike) -> Gradients:
+        """Gradient and hessian at these scores, one number per document."""
+        import torch
+
+        if self._data is None:
+            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        parts, edges, scale = self._data
+        checked = self._checked_scores(scores, int(edges[-1])).astype(np.float32)
+        # What is random goes by the scores: a run that is resumed draws what it would have drawn.
+        seed = (zlib.crc32(checked.tobytes()) + self.seed) % (1 << 32)
+        signs = torch.from_numpy(_balanced_signs(edges, seed))
+        gradient, hessian = np.empty((2, len(checked)), np.float32)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(n_threads(self.n_jobs))
+        try:
+            for first, (start, end, batch) in enumerate(parts):
+                at = _Point(self._function(), torch.from_numpy(checked[start:end]), batch, seed + first)
+                gradient[start:end] = at.gradient.numpy()
+                hessian[start:end] = at.hessian(signs[start:end]).numpy()
+        finally:
+            torch.set_num_threads(threads)
+        np.maximum(np.abs(hessian), np.abs(gradient) / _LONGEST_STEP, out=hessian)
+        if scale is not None:
+            np.multiply(gradient, scale, out=gradient)
+            np.multiply(hessian, scale, out=hessian)
+        return gradient, hessian
+
+
+class _Point:
+    """A loss at some scores of a batch: its gradient, and what is known of its hessian."""
+
+    def __init__(self, loss: Callable[..., Tensor], scores: Tensor, batch: Batch, seed: int) -> None:
+        import torch
+
+        self.loss, self.batch, self.generator = loss, batch, torch.Generator()
+        self.seed = seed
+        self.scores = scores.detach().requires_grad_()
+        try:
+            self.graph = self._gradient_at(self.scores, create_graph=True)
+        except ParameterError:  # a loss of ours that cannot be differentiated twice
+            self.graph = self._gradient_at(self.scores)
+        self.gradient = self._check("gradient", self.graph.detach())
+
+    def hessian(self, signs: Tensor) -> Tensor:
+        """The diagonal, if the loss knows it, or else z * (H z) with these signs."""
+        own = getattr(getattr(self.loss, "func", self.loss), "hessian", None)
+        if own is not None:
+            diagonal = own(self.scores.detach(), self.batch, **getattr(self.loss, "keywords", {}))
+            if diagonal.shape != self.scores.shape:
+                raise ParameterError(
+                    f"hessian: expected one value per document, {len(self.scores)} here,"
+                    f" got shape {tuple(diagonal.shape)}"
+                )
+            return self._check("hessian", diagonal.detach())
+        product = self._product(signs)
+        if product is None:
+            half = signs / 2
+            ahead, behind = ((self.scores.detach() + step).requires_grad_() for step in (half, -half))
+            product = self._gradient_at(ahead) - self._gradient_at(behind)
+        return self._check("hessian", signs * product)
+
+    def _product(self, signs: Tensor) -> Tensor | None:
+        """H z by differentiating twice; None where the loss does not allow it, or bends nowhere."""
+        import torch
+
+        if not self.graph.requires_grad:
+            return None
+        try:
+            product: Tensor | None = torch.autograd.grad(self.graph, self.scores, signs, allow_unused=True)[0]
+        except RuntimeError:
+            return None
+        return product if product is not None and product.any() else None
+
+    def _gradient_at(self, scores: Tensor, *, create_graph: bool = False) -> Tensor:
+        import torch
+
+        self.batch.generator = self.generator.manual_seed(self.seed)  # the same draws at all points
+        values = self.loss(scores, self.batch)
+        check_values(values, self.batch.n_queries)
+        return torch.autograd.grad(values.sum(), scores, create_graph=create_graph)[0]
+
+    def _check(self, what: str, values: Tensor) -> Tensor:
+        """The values, if all are finite; the error names the first document where one is not."""
+        import torch
+
+        bad = (~torch.isfinite(values)).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            length = int(self.batch.lengths[self.batch.query[row]])
+            raise ParameterError(
+                f"loss: expected a finite {what}, got {float(values[row])} at a document with rating"
+                f" {float(self.batch.ratings[row]):g} and score {self.scores[row].item():g}, in a query of {length}"
+                " documents; check_gradient(loss) may say where it goes wrong"
+            )
+        return values
+
+
+def as_loss(loss: Any) -> Callable[..., Tensor]:
+    """The function that a name of ``LOSSES`` stands for, or the function itself."""
+    from tierank.losses import LOSSES
+
+    if loss is None:
+        raise ParameterError("loss: expected a function (scores, batch) -> one value per query, or a name, got None")
+    return loss if callable(loss) else LOSSES[as_choice("loss", loss, LOSSES)]
+
+
+def check_values(values: Any, n_queries: int) -> None:
+    """Whether a loss gave one value per query, which depend on the scores."""
+    shape = tuple(getattr(values, "shape", ())) if hasattr(values, "requires_grad") else None
+    if shape != (n_queries,) or not values.requires_grad:
+        got = "values that do not depend on the scores" if shape == (n_queries,) else f"shape {shape}"
+        got = f"{values!r}, which is no tensor" if shape is None else got
+        raise ParameterError(f"loss: expected one value per query, {n_queries} here, got {got}")
+
+
+def _balanced_signs(offsets: NDArray[np.int64], seed: int) -> NDArray[np.float32]:
+    """+1 and -1 in random order within each query, as many of the one as of the other but for an odd one."""
+    rng = np.random.default_rng(seed)
+    lengths = np.diff(offsets)
+    query = np.repeat(np.arange(len(lengths)), lengths)
+    order = np.lexsort((rng.random(len(query)), query))
+    first = np.repeat(rng.integers(0, 2, len(lengths)), lengths)
+    signs = np.empty(len(query), np.float32)
+    signs[order] = 1 - 2 * ((np.arange(len(query)) - np.repeat(offsets[:-1], lengths) + first) % 2)
+    return signs
+
+
+def _spans_of_queries(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Spans of whole queries of about as many documents as are computed in one go."""
+    cuts = np.searchsorted(offsets, np.arange(0, offsets[-1], _DOCUMENTS_AT_ONCE))
+    return pairwise(np.unique([*cuts, len(offsets) - 1]).tolist())

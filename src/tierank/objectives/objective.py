@@ -1,0 +1,87 @@
+"""What LightGBM asks of an objective."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.errors import DataError
+from tierank.inputs import as_weights
+
+Floats = NDArray[np.float64]
+Gradients = tuple[NDArray[np.float32], NDArray[np.float32]]
+
+
+class Objective(ABC):
+    """What LightGBM calls each round. A subclass makes itself ready with ratings, and gives gradients at scores."""
+
+    _data: Any = None
+    # Ratings, weights and sizes of queries that LightGBM came with; None after a ``prepare`` of one's own.
+    _seen: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The settings: what is pickled and copied."""
+        return self.__dict__ | {"_data": None, "_seen": None}
+
+    @abstractmethod
+    def prepare(
+        self,
+        ratings: ArrayLike,
+        offsets: ArrayLike,
+        row_weight: ArrayLike | None = None,
+        query_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Make ready for these documents: query i owns the rows ``offsets[i]:offsets[i+1]``.
+
+        A row weight multiplies the gradient and the hessian of its document, a query weight those of the whole query.
+        """
+
+    @abstractmethod
+    def gradients(self, scores: ArrayLike) -> Gradients:
+        """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
+
+    def __call__(self, scores: Any, dataset: Any, weight: Any = None, group: Any = None) -> Gradients:
+        """What ``lightgbm.train`` calls each round, with its own data set; used as it is after ``prepare``.
+
+        ``lightgbm.LGBMRanker`` and Dask call with ratings, scores, weights and the sizes of queries instead.
+        """
+        if hasattr(dataset, "get_group"):
+            ratings, weight, group = dataset.get_label(), dataset.get_weight(), dataset.get_group()
+        else:
+            ratings, scores = scores, dataset
+        if self._data is None or (self._seen is not None and not self._has_seen(ratings, weight, group)):
+            if group is None:
+                raise DataError("the LightGBM data set has no groups: expected lightgbm.Dataset(..., group=sizes)")
+            sizes = np.asarray(group)
+            self.prepare(ratings, np.concatenate([[0], np.cumsum(sizes[sizes > 0], dtype=np.int64)]), weight)
+            self._seen = ratings, weight, group
+        return self.gradients(scores)
+
+    def _has_seen(self, *data: Any) -> bool:
+        return all(one is other or np.array_equal(one, other) for one, other in zip(data, self._seen, strict=True))
+
+    def _checked_scores(self, scores: ArrayLike, n: int) -> Floats:
+        # Writable or not is a type of its own to numba, and would be compiled for.
+        checked = np.require(scores, np.float64, ["C", "W"])
+        if checked.shape != (n,):
+            raise DataError(f"scores: expected {n}, one per document, got shape {checked.shape}")
+        if not np.isfinite(checked).all():
+            raise DataError(f"scores: expected finite numbers, got {checked[~np.isfinite(checked)][0]}")
+        return checked
+
+
+def scale_of(
+    offsets: NDArray[np.int64], row_weight: ArrayLike | None, query_weight: ArrayLike | None
+) -> NDArray[np.float32] | None:
+    """One factor per document, or None where all are 1."""
+    if row_weight is None and query_weight is None:
+        return None
+    scale = np.ones(offsets[-1])
+    if row_weight is not None:
+        scale *= as_weights(row_weight, "row_weight", len(scale))
+    if query_weight is not None:
+        scale *= np.repeat(as_weights(query_weight, "query_weight", len(offsets) - 1), np.diff(offsets))
+    return scale.astype(np.float32)

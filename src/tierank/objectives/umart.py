@@ -1,0 +1,299 @@
+"""uMart and LambdaRank, on the compiled kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.errors import DataError
+from tierank.inputs import as_offsets, as_ratings
+from tierank.kernels import content, in_threads, n_threads
+from tierank.kernels.umart import umart_gradients
+from tierank.metrics import Gain, gain_levels
+from tierank.objectives.objective import Floats, Gradients, Objective, scale_of
+from tierank.settings import as_choice, as_limit, as_positive
+
+# hessian: (kappa, whether the higher document's part leaves out p)
+_HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
+_WEIGHTS = ("ndcg", "gain", "none")
+_GAINS = ("exp2", "linear")
+
+# Gradients are float32 numbers: weights that come undivided have to stay well inside.
+_MOST_GAIN = 1e30
+# What a document costs beside its pairs, in pairs; and the pairs for which a thread is worth its start.
+_PAIRS_PER_DOCUMENT, _PAIRS_PER_SPAN = 25, 1 << 21
+
+
+class UMartObjective(Objective):
+    """uMart: windowed uRank for boosted trees (Eq. 5 to 7 of the paper).
+
+    For every document d above the lowest tier, the documents rated lower, by decreasing score, are cut into windows b
+    of ``window`` documents. With
+
+        p' = e^(sigma f(d')) / (e^(sigma f(d)) + k_b),  p = e^(sigma f(d)) / (e^(sigma f(d)) + k_b),
+        k_b = sum over d' in b of e^(sigma f(d')),
+
+    each pair of d and d' in b adds sigma w p' to the gradient of d', takes it from that of d, and adds to the hessian:
+
+    ===================  ================================  =============================
+    ``hessian``          of d'                             of d
+    ===================  ================================  =============================
+    ``"code"``           2 sigma^2 w p' (1 - p')           2 sigma^2 w p' p
+    ``"exact"``          sigma^2 w p' (1 - p')             sigma^2 w p' p
+    ``"paper"``          2 sigma^2 w p' (1 - p')           2 sigma^2 w p'
+    ===================  ================================  =============================
+
+    ``"code"`` is what the authors' program does at sigma = 2. ``"exact"`` is the diagonal of the second derivative of
+    the sum over d and b of -w ln(p) where w is the same within a window. ``"paper"`` is Eq. 7 with a plus before its
+    second sum: the printed minus makes it negative.
+
+    ===================  =============================================================================================
+    ``weights``          w
+    ===================  =============================================================================================
+    ``"ndcg"``           |G(d) - G(d')| |disc(d) - disc(d')| / ((0.01 + |f(d) - f(d')|) IDCG), with disc = 1/log2(1 +
+                         rank); the distance is left out of a query in which all scores are equal
+    ``"gain"``           G(d) / (|R| - 1): at sigma = 1 the gradient is that of the windowed likelihood (Eq. 3), and
+                         with ``window=None`` that of the uRank loss (Eq. 2)
+    ``"none"``           1
+    ===================  =============================================================================================
+
+    ``window``           documents in a window; None: all lower documents are one window
+    ``truncation``       pairs with neither document among so many first ones are left out; None: no pair is
+    ``idcg_at``          ranks that count in IDCG; None: all
+    ``gain``             ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a mapping from ratings to gains; or a function
+                         that turns an array of ratings into gains
+    ``n_jobs``           threads; None: one for each core. The result is the same, bit for bit
+
+    **LambdaMART.** With ``window=1``, ``hessian="exact"``, and ``truncation`` and ``idcg_at`` both equal to
+    ``lambdarank_truncation_level``, gradient and hessian are those of LightGBM's lambdarank with ``sigmoid`` equal to
+    sigma, up to its table of sigmoids (2e-5) and up to one factor for each query, which ``LambdaRankObjective`` has.
+    ``hessian="code"`` is twice LightGBM's hessian.
+
+    Equal scores rank in the order of the rows. Queries with one rating have gradient and hessian 0.
+    """
+
+    # Whether weights by NDCG are divided by the distance of scores, and sums over a query levelled, as lambdarank does.
+    _by_distance, _is_levelled = True, False
+
+    def __init__(
+        self,
+        *,
+        window: int | None = 2,
+        sigma: float = 2.0,
+        hessian: str = "code",
+        weights: str = "ndcg",
+        truncation: int | None = None,
+        idcg_at: int | None = None,
+        gain: Gain = "exp2",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.window = as_limit("window", window)
+        self.truncation = as_limit("truncation", truncation)
+        self.idcg_at = as_limit("idcg_at", idcg_at)
+        self.sigma = as_positive("sigma", sigma)
+        self.hessian = as_choice("hessian", hessian, _HESSIANS)
+        self.weights = as_choice("weights", weights, _WEIGHTS)
+        if isinstance(gain, str):
+            as_choice("gain", gain, _GAINS)
+        self.gain = gain
+        self.n_jobs = n_jobs
+
+    def __repr__(self) -> str:
+        settings = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain")
+        return f"UMartObjective({', '.join(f'{name}={getattr(self, name)!r}' for name in settings)})"
+
+    def prepare(
+        self,
+        ratings: ArrayLike,
+        offsets: ArrayLike,
+        row_weight: ArrayLike | None = None,
+        query_weight: ArrayLike | None = None,
+    ) -> Self:
+        """Make ready for these documents; weights as of all objectives."""
+        offsets = as_offsets(offsets)
+        ratings = as_ratings(ratings, int(offsets[-1]))
+        tiers, n_tiers = _tiers(ratings, offsets, _best_first(ratings, offsets))
+        self._data = _Prepared(
+            offsets=offsets,
+            tiers=tiers,
+            n_tiers=n_tiers,
+            gains=self._pair_gains(ratings, offsets, n_tiers),
+            discounts=_discounts(offsets) if self.weights == "ndcg" else np.ones(np.diff(offsets).max()),
+            scale=scale_of(offsets, row_weight, query_weight),
+            spans=_spans(offsets, tiers, n_tiers, self.truncation, self.n_jobs),
+            order=np.arange(len(ratings), dtype=np.uint32),
+            gradient=np.empty(len(ratings), np.float32),
+            hessian=np.empty(len(ratings), np.float32),
+        )
+        self._seen = None
+        return self
+
+    def gradients(self, scores: ArrayLike) -> Gradients:
+        """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
+        data: _Prepared | None = self._data
+        if data is None:
+            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        scores = self._checked_scores(scores, len(data.order))
+        kappa, steep = _HESSIANS[self.hessian]
+        n = len(scores)
+
+        def compute(first: int, last: int) -> None:
+            umart_gradients(
+                first, last, scores, data.offsets, data.tiers, data.n_tiers, data.gains, data.discounts,
+                self.window or n, self.truncation or n, self.sigma, self.weights == "ndcg", self._by_distance,
+                self._is_levelled, kappa, steep,
+                data.order, data.gradient, data.hessian,
+            )  # fmt: skip
+
+        in_threads(compute, data.spans, self.n_jobs)
+        if data.scale is not None:
+            np.multiply(data.gradient, data.scale, out=data.gradient)
+            np.multiply(data.hessian, data.scale, out=data.hessian)
+        return data.gradient, data.hessian
+
+    def _pair_gains(self, ratings: Floats, offsets: NDArray[np.int64], n_tiers: NDArray[np.int64]) -> Floats:
+        """What the weight of a pair has of each document: G / IDCG, G / (|R| - 1) or 1."""
+        if self.weights == "none":
+            return np.ones(len(ratings))
+        lengths = np.diff(offsets)
+        if self.weights == "gain":
+            gains = _gains(ratings, self.gain, np.zeros(len(ratings)))
+            if gains.max() > _MOST_GAIN:
+                raise DataError(
+                    f"weights='gain': expected ratings with gains up to {_MOST_GAIN:g}, got {ratings.max():g};"
+                    " take weights='ndcg', which has no such limit, or another gain"
+                )
+            return np.asarray(gains / np.repeat(np.maximum(n_tiers - 1, 1), lengths))
+        gains = _gains(ratings, self.gain, np.repeat(np.ceil(np.maximum.reduceat(ratings, offsets[:-1])), lengths))
+        ideal = np.repeat(_ideal_dcg(gains, offsets, self.idcg_at), lengths)
+        shares: Floats = np.divide(gains, ideal, out=np.zeros(len(gains)), where=ideal > 0)
+        return shares
+
+
+class LambdaRankObjective(UMartObjective):
+    """LightGBM's lambdarank for any ratings, and queries of any length: LambdaMART's gradient and hessian.
+
+    As ``UMartObjective`` with ``window=1`` and ``hessian="exact"``: for each pair of d and a lower-rated d',
+
+        gradient: + sigma w p' on d', - sigma w p' on d;   hessian: + sigma^2 w p' (1 - p') on both
+        p' = 1 / (1 + e^(sigma (f(d) - f(d')))),   w = |G(d) - G(d')| |disc(d) - disc(d')| / IDCG
+
+    ``sigma``         LightGBM's ``sigmoid``
+    ``truncation``    LightGBM's ``lambdarank_truncation_level``
+    ``norm``          LightGBM's ``lambdarank_norm``: w is divided by 0.01 + |f(d) - f(d')|, but in a query of equal
+                      scores; then gradient and hessian of the query are multiplied by log2(1 + S) / S, with S the sum
+                      of 2 sigma w p' over its pairs
+    ``gain``          as of ``UMartObjective``; LightGBM's ``label_gain``
+
+    Both are LightGBM's up to its table of sigmoids (2e-5).
+
+    >>> objective = LambdaRankObjective().prepare(ratings=[0.5, 0], offsets=[0, 2])
+    >>> gradient, hessian = objective.gradients([0.0, 0.0])
+    >>> [round(float(g), 4) for g in gradient]  # 1 - 1/log2(3) is what is lost, p' = 1/2, S = 0.3691
+    [-0.2266, 0.2266]
+    """
+
+    def __init__(
+        self,
+        *,
+        sigma: float = 1.0,
+        truncation: int | None = 30,
+        norm: bool = True,
+        gain: Gain = "exp2",
+        n_jobs: int | None = None,
+    ) -> None:
+        super().__init__(
+            window=1, sigma=sigma, hessian="exact", truncation=truncation, idcg_at=truncation, gain=gain, n_jobs=n_jobs
+        )
+        self._by_distance = self._is_levelled = bool(norm)
+
+    def __repr__(self) -> str:
+        norm = self._is_levelled
+        return f"LambdaRankObjective(sigma={self.sigma}, truncation={self.truncation}, {norm=}, gain={self.gain!r})"
+
+
+@dataclass
+class _Prepared:
+    """What an objective keeps of its data, and the arrays that it uses again each round."""
+
+    offsets: NDArray[np.int64]
+    tiers: NDArray[np.uint32]
+    n_tiers: NDArray[np.int64]
+    gains: Floats
+    discounts: Floats
+    scale: NDArray[np.float32] | None
+    spans: list[tuple[int, int]]
+    order: NDArray[np.uint32]
+    gradient: NDArray[np.float32]
+    hessian: NDArray[np.float32]
+
+
+def _best_first(values: Floats, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The rows, query by query, by decreasing value; equal values in the order of the rows."""
+    order, queries, alike = (
+        np.empty(len(values), np.int64),
+        np.arange(len(offsets) - 1),
+        np.zeros(len(values), np.uint64),
+    )
+    content.order_rows(0, len(queries), queries, offsets, offsets, alike, -values, np.ones(1), order)
+    return order
+
+
+def _tiers(
+    ratings: Floats, offsets: NDArray[np.int64], order: NDArray[np.int64]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The tier of each document and the number of tiers of each query; ``order`` has the highest ratings first."""
+    new = np.diff(ratings[order], prepend=np.nan) != 0
+    new[offsets[:-1]] = False
+    steps = new.cumsum()
+    tiers = np.empty(len(ratings), np.uint32)
+    tiers[order] = steps - np.repeat(steps[offsets[:-1]], np.diff(offsets))
+    return tiers, steps[offsets[1:] - 1] - steps[offsets[:-1]] + 1
+
+
+def _gains(ratings: Floats, gain: Gain, tops: Floats) -> Floats:
+    """The gain of each document; for 2^r - 1 in units of 2^top, so that no rating is too high for float64."""
+    if gain == "exp2":
+        with np.errstate(over="ignore", under="ignore"):
+            return np.exp2(ratings - tops) - np.exp2(-tops)
+    return gain_levels(ratings, gain)
+
+
+def _discounts(offsets: NDArray[np.int64]) -> Floats:
+    """1 / log2(1 + rank) for the ranks of the longest query."""
+    return 1 / np.log2(np.arange(2, np.diff(offsets).max() + 2))
+
+
+def _ideal_dcg(gains: Floats, offsets: NDArray[np.int64], k: int | None) -> Floats:
+    """The DCG@k of each query in its best order."""
+    lengths = np.diff(offsets)
+    query = np.repeat(np.arange(len(lengths)), lengths)
+    best = gains[_best_first(gains, offsets)]
+    ranks = np.arange(len(gains)) - offsets[query]
+    counted = np.where(ranks < (len(gains) if k is None else k), best * _discounts(offsets)[ranks], 0.0)
+    return np.add.reduceat(counted, offsets[:-1])
+
+
+def _spans(
+    offsets: NDArray[np.int64],
+    tiers: NDArray[np.uint32],
+    n_tiers: NDArray[np.int64],
+    truncation: int | None,
+    n_jobs: int | None,
+) -> list[tuple[int, int]]:
+    """Spans of queries with about the same number of pairs, several for each thread."""
+    lengths = np.diff(offsets)
+    first_tiers = np.concatenate([[0], n_tiers.cumsum()])
+    sizes = np.bincount(np.repeat(first_tiers[:-1], lengths) + tiers, minlength=first_tiers[-1])
+    pairs = (lengths**2 - np.add.reduceat(sizes**2, first_tiers[:-1])) // 2
+    if truncation is not None:
+        pairs = np.minimum(pairs, lengths * truncation)
+    cost = (pairs + _PAIRS_PER_DOCUMENT * lengths).cumsum()
+    n_spans = int(np.clip(cost[-1] // _PAIRS_PER_SPAN, 1, 8 * n_threads(n_jobs)))
+    cuts = np.searchsorted(cost, cost[-1] * np.arange(1, n_spans) / n_spans)
+    edges = np.unique(np.concatenate([[0], cuts, [len(lengths)]])).tolist()
+    return list(pairwise(edges))
