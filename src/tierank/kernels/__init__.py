@@ -7,8 +7,10 @@ used: their thread pools do not survive a fork, and they take several times long
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numba
@@ -17,6 +19,7 @@ from numba.core import event
 T = TypeVar("T")
 
 _LOADED_IN = os.getpid()
+_ALONE = ContextVar("_ALONE", default=False)
 
 # Compiled code is kept on disk beside the source (or, where that is read-only, in the user's cache folder).
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -29,12 +32,27 @@ def n_threads(n_jobs: int | None) -> int:
     A process that was forked off has one: OpenMP's threads, torch's and LightGBM's, do not survive a fork, and waiting
     for them never ends.
     """
-    if os.getpid() != _LOADED_IN:
+    if os.getpid() != _LOADED_IN or _ALONE.get():
         return 1
     if n_jobs is not None and n_jobs > 0:
         return n_jobs
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside this block ``n_threads`` is 1, for the thread that is in it: where many small jobs run side by side.
+
+    >>> with one_thread():
+    ...     n_threads(8)
+    1
+    """
+    before = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(before)
 
 
 def in_threads(work: Callable[..., T], parts: Iterable[tuple[Any, ...]], n_jobs: int | None = None) -> list[T]:

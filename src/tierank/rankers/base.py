@@ -196,6 +196,15 @@ class Ranker(Estimator):
         target = Path(path)
         if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "model.json").exists()):
             raise DataError(f"{target}: expected a new name or the folder of a model, got something else there")
+        written = self._written()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target) as fresh:
+            fresh.mkdir()
+            for name, content in written.items():
+                (fresh / name).write_bytes(content)
+
+    def _written(self) -> dict[str, bytes]:
+        """The files of the saved model, ``model.json`` included: it has the checksums of the others."""
         files = self._files()
         description = {
             "format": MODEL_FORMAT,
@@ -209,12 +218,7 @@ class Ranker(Estimator):
             "fitted": self._fitted(),
             "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
         }
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target) as fresh:
-            fresh.mkdir()
-            for name, content in files.items():
-                (fresh / name).write_bytes(content)
-            (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False))
+        return files | {"model.json": json.dumps(description, indent=1, allow_nan=False).encode()}
 
     def export(self, path: str | os.PathLike[str], to: str) -> None:
         """Write the model in the form of another engine: a name of ``TARGETS``. ``verify`` proves that it scores alike.
@@ -279,6 +283,10 @@ class Ranker(Estimator):
     def _outline(self, train: RankingDataset) -> Scorer:
         """What ``_portable`` will give after training on these data, with numbers that mean nothing."""
         raise ParameterError(f"for_target: {type(self).__name__} has no form that other engines know: expected None")
+
+    def _needs_list(self) -> bool:
+        """Whether the score of a document depends on the others of its query."""
+        return False
 
     def _used_features(self) -> NDArray[np.bool_]:
         """Which features the scores can depend on."""

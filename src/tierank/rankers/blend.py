@@ -291,6 +291,9 @@ class Blend(Ranker):
         """Contributions of a feature and its copies, summed."""
         return np.asarray(values.reshape(len(values), -1, self.n_features_in_).sum(axis=1), np.float64)
 
+    def _needs_list(self) -> bool:
+        return self.has_queries_ or any(member.ranker._needs_list() for member in self.members_)
+
     def _portable(self) -> Scorer:
         if not self.has_queries_:
             return self._fixed_sum()

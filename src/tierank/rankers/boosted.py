@@ -227,6 +227,9 @@ class UBoost(_Boosted):
         base = self.base_._contributions(data, above, below)
         return [base + one for one in found]
 
+    def _needs_list(self) -> bool:
+        return super()._needs_list() or (self.base_ is not None and self.base_._needs_list())
+
     def _portable(self) -> Scorer:
         own = super()._portable()
         return own if self.base_ is None else _on_base(self.base_._portable(), own)

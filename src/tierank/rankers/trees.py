@@ -253,6 +253,9 @@ class _Trees(Ranker):
         base = as_base(self.base)
         return own if base is None else Sum(((1.0, outline_inner(self, base, train)), (1.0, own)))
 
+    def _needs_list(self) -> bool:
+        return self.query_features or (self.base_ is not None and self.base_._needs_list())
+
     def _used_features(self) -> NDArray[np.bool_]:
         own = self.importance("split") > 0
         return own if self.base_ is None else own | self.base_._used_features()
