@@ -146,8 +146,8 @@ __all__ = ["__version__", *_HOMES]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "distributed":  # a module that users call by its name: tierank.distributed.fit
-        return import_module("tierank.distributed")
+    if name in ("distributed", "serve"):  # modules that users call by their names: tierank.distributed.fit
+        return import_module(f"tierank.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'tierank' has no attribute {name!r}")
     return getattr(import_module(f"tierank.{_HOMES[name]}"), name)
