@@ -33,6 +33,8 @@ LOG = logging.getLogger("tierank.serve")
 
 # Seconds that requests have to come to an end, after the server was told to.
 _DRAIN = 30
+# Seconds that a connection without requests is kept: longer than proxies do, which would write to a closed one.
+_KEPT = 75
 _HANGUP = getattr(signal, "SIGHUP", None)
 
 
@@ -115,6 +117,7 @@ def _serve_here(
         lifespan="off",
         server_header=False,
         timeout_graceful_shutdown=_DRAIN,
+        timeout_keep_alive=_KEPT,
     )
     Server(config).run([opened])
 

@@ -16,7 +16,7 @@ from tierank.errors import ParameterError
 LOG = logging.getLogger("tierank.serve")
 
 # A process that lived shorter than this, in seconds, is started again only after as long a pause.
-_SHORT = 5.0
+_SHORT = 2.0
 
 
 @dataclass(frozen=True)
