@@ -768,6 +768,14 @@ def test_workers_share_a_port_and_are_started_again(tmp_path):
         assert process.wait(120) == 0
 
 
+def test_what_all_workers_would_meet_is_said_once(tmp_path):
+    command = [sys.executable, "-m", "tierank.cli", "serve", str(tmp_path), "--workers", "3", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "expected the folder of a saved model" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.fixture
 def log_as_it_was():
     kept = [

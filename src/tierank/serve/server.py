@@ -133,12 +133,13 @@ class _Control:
 
     def __enter__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._before = {number: signal.signal(number, self._stop) for number in (signal.SIGTERM, signal.SIGINT)}
+        heard = [signal.SIGTERM] if self.place.parent is not None else [signal.SIGTERM, signal.SIGINT]
+        self._before = {number: signal.signal(number, self._stop) for number in heard}
         self.hangups.call(lambda: self._loop.call_soon_threadsafe(self._start, self._replace(changed_only=False)))
         if self.watch is not None:
             self._start(self._watch(self.watch))
         if self.place.parent is not None:  # closed where the parent is gone, however it went
-            self._loop.add_reader(self.place.parent, self._stop, signal.SIGTERM, None)
+            self._loop.add_reader(self.place.parent, self._stop_alone, self.place.parent)
 
     def __exit__(self, *error: object) -> None:
         self.hangups.call(None)
@@ -154,6 +155,10 @@ class _Control:
             self.server.force_exit = True  # a second Ctrl-C waits for nobody
         self.was_interrupted = self.was_interrupted or number == signal.SIGINT
         self.service.is_stopping = self.server.should_exit = True
+
+    def _stop_alone(self, parent: int) -> None:
+        self._loop.remove_reader(parent)
+        self._stop(signal.SIGTERM, None)
 
     def _start(self, work: Any) -> None:
         task = self._loop.create_task(work)

@@ -15,6 +15,8 @@ from tierank.errors import ParameterError
 
 LOG = logging.getLogger("tierank.serve")
 
+# What the parent hears, and hands on.
+_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if hasattr(signal, "SIGHUP") else ()
 # A process that lived shorter than this, in seconds, is started again only after as long a pause.
 _SHORT = 2.0
 
@@ -52,45 +54,54 @@ class _Workers:
     def __init__(self, n: int) -> None:
         self.n = n
         self.running: dict[int, tuple[int, float]] = {}
-        self.is_stopping = False
+        self.is_stopping = self.was_interrupted = False
         self.parent, self._alive = os.pipe()
 
     def run(self) -> Place | None:
         """Start all, and start again whichever dies, until told to stop."""
-        before = {number: signal.signal(number, self._hear) for number in self._heard()}
-        self._before = before
+        self._before = {number: signal.signal(number, self._hear) for number in _HEARD}
         try:
-            ready, to_tell = os.pipe()
-            place = self._start(0, to_tell, is_first=True)
-            if place is not None:
-                os.close(ready)
-                return place
-            os.close(to_tell)
-            with os.fdopen(ready, "rb") as pipe:
-                if not pipe.read(1):
-                    self._end_early()
+            place = self._start_first()
             for number in range(1, self.n):
-                place = self._start(number)
-                if place is not None:
-                    return place
-            return self._watch()
+                place = place or self._start(number)
+            return place or self._watch()
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            if self._before:  # the parent; its children have put them back already
+                for number, handler in self._before.items():
+                    signal.signal(number, handler)
+
+    def _start_first(self) -> Place | None:
+        """Start one, and wait until it is ready; if it ends before, so do we, for it has said why."""
+        ready, to_tell = os.pipe()
+        place = self._start(0, to_tell, is_first=True)
+        if place is not None:
+            os.close(ready)
+            return place
+        os.close(to_tell)
+        with os.fdopen(ready, "rb") as pipe:
+            is_ready = bool(pipe.read(1))
+        if not is_ready and not self.is_stopping:
+            code = os.waitstatus_to_exitcode(os.wait()[1])
+            sys.exit(code if code >= 0 else 128 - code)
+        return None
 
     def _start(self, number: int, ready: int | None = None, is_first: bool = False) -> Place | None:
         """Fork one; returns its place in it, and None in the parent."""
         # A signal between the fork and the handlers of the child would be taken for one to the parent.
-        signal.pthread_sigmask(signal.SIG_BLOCK, self._heard())
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         try:
+            if self.is_stopping:
+                return None
             process = os.fork()
             if process:
                 self.running[process] = number, time.monotonic()
                 return None
             for heard, handler in self._before.items():
                 signal.signal(heard, handler)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent says what to do
+            self._before = {}
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, self._heard())
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
         os.close(self._alive)
         return Place(number, self.parent, ready, is_first)
 
@@ -107,14 +118,9 @@ class _Workers:
                 place = self._start(number)
                 if place is not None:
                     return place
+        if self.was_interrupted:
+            raise KeyboardInterrupt
         return None
-
-    def _end_early(self) -> None:
-        """The first one has ended before it was ready; it has said why."""
-        process, status = os.wait()
-        self.running.pop(process)
-        code = os.waitstatus_to_exitcode(status)
-        sys.exit(code if code >= 0 else 128 - code)
 
     def _pause(self) -> None:
         until = time.monotonic() + _SHORT
@@ -122,14 +128,14 @@ class _Workers:
             time.sleep(0.05)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Hand a signal on; those that end are remembered."""
-        self.is_stopping = self.is_stopping or number in (signal.SIGTERM, signal.SIGINT)
+        """Hand a signal on: SIGHUP as it is, the others as SIGTERM, and a second Ctrl-C as SIGKILL."""
+        told = signal.SIGHUP
+        if number != signal.SIGHUP:
+            told = signal.SIGKILL if self.is_stopping and number == signal.SIGINT else signal.SIGTERM
+            self.is_stopping, self.was_interrupted = True, self.was_interrupted or number == signal.SIGINT
         for process in self.running:
             with suppress(ProcessLookupError):
-                os.kill(process, number)
-
-    def _heard(self) -> tuple[signal.Signals, ...]:
-        return signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+                os.kill(process, told)
 
 
 def _ended(code: int) -> str:
