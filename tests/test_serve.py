@@ -658,6 +658,39 @@ def test_a_new_model_takes_over_and_a_broken_one_does_not(tmp_path, caplog):
     assert model.version.checksum == first.checksum
 
 
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):
+    rankers = [quick("umart", n_trees=n).fit(make_data()) for n in (3, 4)]
+    rankers[0].save(tmp_path / "m")
+    pending = rankers[1:]
+
+    def load_and_replace(folder):
+        found = tierank.load(folder)
+        for ranker in pending[:1]:
+            ranker.save(folder)
+        del pending[:1]
+        return found
+
+    monkeypatch.setattr("tierank.serve.models.load", load_and_replace)
+    version = Model.read("m", tmp_path / "m").version
+    assert version.ranker.n_rounds_ == 4
+    assert version.checksum == Model.of("m", rankers[1]).version.checksum
+    pending += rankers * 2
+    with pytest.raises(DataError, match="expected a model that stays for a moment"):
+        Model.read("m", tmp_path / "m")
+
+
+def test_trees_with_categories_are_served(data):
+    features = np.array(data.features)
+    features[:, 0] = np.arange(len(features)) % 4
+    codes = data.with_features(features, None)
+    ranker = quick("umart", categorical_feature=[0], min_data_per_group=5).fit(codes)
+    application = app({"m": ranker}, threads=1)
+    assert not ask(application, "/models")[2]["models"][0]["needs_whole_list"]
+    rows = features[:12]
+    _, _, found = ask(application, "/score", {"queries": [{"features": rows.tolist()}]})
+    assert found["queries"][0]["scores"] == ranker.predict(rows).tolist()
+
+
 # The command
 
 

@@ -138,14 +138,17 @@ class Model:
 
 def _read(folder: Path) -> tuple[Version, _State | None]:
     """The model of a folder; read again if its owner replaced it meanwhile, so that parts of two were met."""
-    for _ in range(_READINGS - 1):
+    for _ in range(_READINGS):
         state = _state(folder)
         try:
-            return _read_once(folder), state
+            version = _read_once(folder)
         except (TierankError, OSError):
             if _state(folder) == state:
                 raise
-    return _read_once(folder), _state(folder)
+        else:
+            if _state(folder) == state:
+                return version, state
+    raise DataError(f"{folder}: expected a model that stays for a moment, got {_READINGS} others while it was read")
 
 
 def _read_once(folder: Path) -> Version:
