@@ -44,6 +44,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.trees
 	$(BIN)/python -m benchmarks.networks
 	$(BIN)/python -m benchmarks.scoring
+	$(BIN)/python -m benchmarks.serving
 	$(BIN)/python -m benchmarks.page
 	$(BIN)/python -m benchmarks.contract
 	$(BIN)/python -m benchmarks.faults

@@ -38,12 +38,15 @@ LAYERS = [
     "explain",
     "experiments",
     "report",
+    "serve",
     "cli",
 ]
 HOMES = {
     "numba": {"kernels"},
     "torch": {"losses", "networks", "rankers", "objectives", "explain", "distributed"},
     "lightgbm": {"rankers", "explain"},
+    "starlette": {"serve"},
+    "uvicorn": {"serve"},
 }
 
 
@@ -112,7 +115,7 @@ def test_unknown_name_is_an_attribute_error():
 
 
 def test_import_is_light():
-    heavy = ("numpy", "scipy", "numba", "torch", "lightgbm", "sklearn", "rich")
+    heavy = ("numpy", "scipy", "numba", "torch", "lightgbm", "sklearn", "rich", "starlette", "uvicorn")
     code = f"import sys, tierank, tierank.cli; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

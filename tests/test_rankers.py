@@ -505,6 +505,7 @@ def test_validation_data_without_query_ids(parts):
 def test_many_queries_that_come_as_one_are_noticed(name, settings, needs_lists, parts):
     train, _, test = parts
     ranker = make(name, **settings).fit(train)
+    assert ranker.needs_list() == needs_lists
     features, _, queries = raw(test)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

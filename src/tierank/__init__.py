@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tierank import distributed as distributed
+    from tierank import serve as serve
     from tierank.dataset import RankingDataset as RankingDataset
     from tierank.description import Description as Description
     from tierank.description import Profile as Profile
@@ -149,8 +150,8 @@ __all__ = ["__version__", *_HOMES]
 if not TYPE_CHECKING:  # checkers go by the block above, and so find names that are misspelt
 
     def __getattr__(name: str) -> Any:
-        if name == "distributed":  # a module that users call by its name: tierank.distributed.fit
-            return import_module("tierank.distributed")
+        if name in ("distributed", "serve"):  # modules that users call by their names: tierank.distributed.fit
+            return import_module(f"tierank.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'tierank' has no attribute {name!r}")
         return getattr(import_module(f"tierank.{_HOMES[name]}"), name)

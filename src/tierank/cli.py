@@ -192,6 +192,25 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg or .png")
     explain.set_defaults(run=_explain)
 
+    serve = commands.add_parser("serve", help="scores of models over HTTP")
+    serve.add_argument(
+        "models", nargs="+", metavar="[NAME=]MODEL", help="a folder that train wrote; its name, where none is given"
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
+    serve.add_argument("--port", type=int, default=8080, help="0: any that is free (default: 8080)")
+    serve.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    serve.add_argument("--threads", type=int, metavar="N", help="that score in each process (default: one per core)")
+    serve.add_argument("--watch", type=float, metavar="SECONDS", help="look so often for a new model; SIGHUP: at once")
+    serve.add_argument("--max-bytes", type=int, default=16 << 20, metavar="N", help="of a request (default: 16777216)")
+    serve.add_argument("--max-documents", type=int, default=10_000, metavar="N", help="of a request (default: 10000)")
+    serve.add_argument(
+        "--max-waiting", type=int, default=256, metavar="N", help="requests that wait for a thread (default: 256)"
+    )
+    log = serve.add_mutually_exclusive_group()
+    log.add_argument("--json", action="store_true", help="the log as lines of JSON")
+    log.add_argument("--quiet", action="store_true", help="log nothing but what goes wrong")
+    serve.set_defaults(run=_serve)
+
     convert = commands.add_parser("convert", help="between LETOR text, CSV, Parquet, TREC files and binary folders")
     _add_data(convert)
     convert.add_argument(
@@ -568,6 +587,31 @@ def _explain(options: argparse.Namespace) -> None:
         _print_json(found.to_dict())
     else:
         _print_table(tabulate_explanation(found, top))
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from tierank.serve import Limits
+    from tierank.serve.server import Settings, serve
+
+    folders: dict[str, Path] = {}
+    for text in options.models:
+        name, equals, folder = text.partition("=")
+        is_named = bool(equals) and "/" not in name
+        path = Path(folder if is_named else text)
+        name = name if is_named else path.resolve().name
+        if name in folders:
+            raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={path}")
+        folders[name] = path
+    settings = Settings(
+        host=options.host,
+        port=options.port,
+        workers=options.workers,
+        threads=options.threads,
+        watch=options.watch,
+        log="json" if options.json else "quiet" if options.quiet else "text",
+        limits=Limits(options.max_bytes, options.max_documents, options.max_waiting),
+    )
+    serve(folders, settings)
 
 
 def _convert(options: argparse.Namespace) -> None:

@@ -16,10 +16,22 @@ from collections.abc import Iterable
 
 # How many names a message lists.
 _LISTED = 20
+# Characters of a name that are compared to known ones.
+_COMPARED = 200
 
 
 # What a process returns to the system if the others of its team have left it alone.
 LEFT_ALONE = 3
+
+
+def near_name(name: object, known: Iterable[str]) -> str | None:
+    """The known name that was most likely meant, or None.
+
+    >>> near_name("bm52", ["bm25", "pagerank"])
+    'bm25'
+    """
+    near = difflib.get_close_matches(str(name)[:_COMPARED], list(known), n=1)
+    return near[0] if near else None
 
 
 class TierankError(Exception):
@@ -49,8 +61,8 @@ class ParameterError(TierankError, ValueError):
         unknown rule 'lightgmb': did you mean 'lightgbm'? Known: letor, lightgbm
         """
         known = sorted(set(known))
-        near = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
+        near = near_name(name, known)
+        hint = f"did you mean {near!r}? " if near is not None else ""
         some = f"{', '.join(known[:_LISTED])}{', ...' if len(known) > _LISTED else ''}"
         return cls(f"unknown {kind} {name!r}: {hint}Known: {some}")
 

@@ -187,6 +187,7 @@ class Groupwise(nn.Module):
     ``group_size``   m; with 1 this is an MLP
     """
 
+    needs_list = True
     projection: Tensor
 
     def __init__(
@@ -237,6 +238,8 @@ class Attention(nn.Module):
     ``n_blocks``   how many times documents look at each other
     ``n_heads``    in how many ways at a time
     """
+
+    needs_list = True
 
     def __init__(
         self,

@@ -7,8 +7,10 @@ used: their thread pools do not survive a fork, and they take several times long
 
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import numba
@@ -20,6 +22,7 @@ from tierank.errors import ParameterError
 T = TypeVar("T")
 
 _LOADED_IN = os.getpid()
+_ALONE = ContextVar("_ALONE", default=False)
 
 # Compiled code is kept on disk beside the source (or, where that is read-only, in the user's cache folder).
 compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
@@ -34,13 +37,28 @@ def n_threads(n_jobs: int | None) -> int:
     """
     if n_jobs is not None and (not isinstance(n_jobs, (int, np.integer)) or (n_jobs < 1 and n_jobs != -1)):
         raise ParameterError(f"n_jobs: expected a number of threads, or None for one for each core, got {n_jobs!r}")
-    if os.getpid() != _LOADED_IN:
+    if os.getpid() != _LOADED_IN or _ALONE.get():
         return 1
     if n_jobs is not None and n_jobs > 0:
         return int(n_jobs)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, cores // max(1, int(told) if told.isdecimal() else 1))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Inside this block ``n_threads`` is 1, for the thread that is in it: where many small jobs run side by side.
+
+    >>> with one_thread():
+    ...     n_threads(8)
+    1
+    """
+    before = _ALONE.set(True)
+    try:
+        yield
+    finally:
+        _ALONE.reset(before)
 
 
 def in_threads(work: Callable[..., T], parts: Iterable[tuple[Any, ...]], n_jobs: int | None = None) -> list[T]:

@@ -224,6 +224,11 @@ class Ranker(Estimator):
             features[:, column] = data.features[:, column]
         return losses
 
+    def needs_list(self) -> bool:
+        """Whether the score of a document depends on the other documents of its query: predict needs the whole list."""
+        self._check_fitted()
+        return self._looks_around()
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as a folder: ``model.json`` and the files it names, with their checksums."""
         self._check_fitted()
@@ -294,6 +299,10 @@ class Ranker(Estimator):
         """What ``_portable`` will give after training on these data, with numbers that mean nothing."""
         raise ParameterError(f"for_target: {type(self).__name__} has no form that other engines know: expected None")
 
+    def _looks_around(self) -> bool:
+        """Whether the score of a document depends on the other documents of its query."""
+        return False
+
     def _used_features(self) -> NDArray[np.bool_]:
         """Which features the scores can depend on."""
         return np.ones(self.n_features_in_, bool)
@@ -324,15 +333,11 @@ class Ranker(Estimator):
         """The settings that the model was fitted with, to be worked with as is wanted now."""
         return self.settings_ | {name: getattr(self, name) for name in _OF_WORK if name in self.settings_}
 
-    def _needs_lists(self) -> bool:
-        """Whether the score of a document depends on the other documents of its query."""
-        return False
-
     def _as_candidates(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
         """The data to score; a warning where the lists of many queries seem to come as the list of one."""
         data = self._as_own_features(X, qid)
         is_one = qid is None and not isinstance(X, RankingDataset)
-        if is_one and self.has_queries_ and data.n_documents > self.longest_query_ and self._needs_lists():
+        if is_one and self.has_queries_ and data.n_documents > self.longest_query_ and self._looks_around():
             warnings.warn(
                 f"{type(self).__name__} scores documents by what they stand among, and takes these {data.n_documents:,}"
                 f" rows for the candidates of one query, because no qid came: the longest query that it learned from"

@@ -228,7 +228,7 @@ class Blend(Ranker):
     def _predict(self, data: RankingDataset) -> Floats:
         return self._blend(data, self.members_)
 
-    def _needs_lists(self) -> bool:
+    def _looks_around(self) -> bool:
         return self.has_queries_
 
     def _blend(self, data: RankingDataset, members: Sequence[Member]) -> Floats:

@@ -220,8 +220,8 @@ class UBoost(_Boosted):
         base = self.base_._contributions(data, above, below)
         return [base + one for one in found]
 
-    def _needs_lists(self) -> bool:
-        return super()._needs_lists() or (self.base_ is not None and self.base_._needs_lists())
+    def _looks_around(self) -> bool:
+        return super()._looks_around() or (self.base_ is not None and self.base_._looks_around())
 
     def _portable(self) -> Scorer:
         own = super()._portable()

@@ -34,6 +34,16 @@ def write_model_folder(ranker: Ranker, path: str | os.PathLike[str]) -> None:
     target = Path(path)
     if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "model.json").exists()):
         raise DataError(f"{target}: expected a new name or the folder of a model, got something else there")
+    written = model_files(ranker)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(target) as fresh:
+        fresh.mkdir()
+        for name, content in written.items():
+            (fresh / name).write_bytes(content)
+
+
+def model_files(ranker: Ranker) -> dict[str, bytes]:
+    """The files of a saved model, ``model.json`` included: it has the checksums of the others."""
     files = ranker._files()
     description = {
         "format": MODEL_FORMAT,
@@ -48,12 +58,7 @@ def write_model_folder(ranker: Ranker, path: str | os.PathLike[str]) -> None:
         "fitted": ranker._fitted(),
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as fresh:
-        fresh.mkdir()
-        for name, content in files.items():
-            (fresh / name).write_bytes(content)
-        (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False))
+    return files | {"model.json": json.dumps(description, indent=1, allow_nan=False).encode()}
 
 
 def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:

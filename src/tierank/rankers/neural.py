@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import safetensors.torch
@@ -44,6 +46,17 @@ _PAPER = {
     "select_by": ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10"),
     "transform": "query_minmax",
 }
+
+
+class _Built(NamedTuple):
+    """The networks of a ranker, and the very objects that they were built from."""
+
+    origin: list[Any]
+    networks: list[nn.Module]
+
+
+# Apart from the rankers: predicting leaves them as they were, and copies of them hold no networks.
+_BUILT: WeakKeyDictionary[_Network, _Built] = WeakKeyDictionary()
 
 
 class _Unseen:
@@ -172,11 +185,20 @@ class _Network(Ranker):
         settings = self._settled()
         with _threads(settings["n_jobs"]):
             lists = Lists(data, self.transform_, self.has_queries_, settings)
-            return [lists.scores(self._member(weights, settings)) for weights in self.members_]
+            return [lists.scores(member) for member in self._networks(settings)]
 
-    def _needs_lists(self) -> bool:
-        is_mean, network = self.settings_["n_seeds"] > 1, self.settings_["network"]
-        return self.transform_.needs_queries or is_mean or network != "mlp"
+    def _networks(self, settings: dict[str, Any]) -> list[nn.Module]:
+        """The members, built once: to build one takes longer than to score a list with it."""
+        origin = _origin(self.members_, settings)
+        kept = _BUILT.get(self)
+        if kept is None or len(kept.origin) != len(origin) or not all(map(operator.is_, kept.origin, origin)):
+            kept = _BUILT[self] = _Built(origin, [self._member(weights, settings) for weights in self.members_])
+        return kept.networks
+
+    def _looks_around(self) -> bool:
+        scales_by_list = self.has_queries_ and self.transform_.needs_queries
+        looks_around = getattr(NETWORKS[self.settings_["network"]], "needs_list", False)
+        return scales_by_list or looks_around or len(self.members_) > 1
 
     def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
         """Integrated gradients; those of several members count by the spread of their scores, as the scores do."""
@@ -426,6 +448,11 @@ def _check(settings: dict[str, Any]) -> None:
     as_limit("n_jobs", None if settings["n_jobs"] == -1 else settings["n_jobs"])
 
 
+def _origin(members: list[Weights], settings: dict[str, Any]) -> list[Any]:
+    """The tensors and settings that networks are built from."""
+    return [*(tensor for weights in members for tensor in weights.values()), *settings.values()]
+
+
 def _check_sizes(hidden: Sequence[int], tensors: Weights) -> None:
     """Whether the file has the weights that the settings speak of: before memory is asked for to hold them."""
     if max(map(math.prod, pairwise(hidden)), default=0) > sum(tensor.numel() for tensor in tensors.values()):
@@ -473,8 +500,11 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
 @contextmanager
 def _threads(n_jobs: int | None) -> Iterator[None]:
     """So many threads for torch, and afterwards as many as there were."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(n_threads(n_jobs))
+    before, wanted = torch.get_num_threads(), n_threads(n_jobs)
+    if before == wanted:
+        yield
+        return
+    torch.set_num_threads(wanted)
     try:
         yield
     finally:

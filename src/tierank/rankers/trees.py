@@ -219,8 +219,8 @@ class _Trees(Ranker):
         own = predicted(self._booster(), self._seen(data).features, self.n_jobs)
         return own if self.base_ is None else self.base_._predict(data) + own
 
-    def _needs_lists(self) -> bool:
-        return self.settings_["query_features"] or (self.base_ is not None and self.base_._needs_lists())
+    def _looks_around(self) -> bool:
+        return self.settings_["query_features"] or (self.base_ is not None and self.base_._looks_around())
 
     def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
         """Differences of TreeSHAP values."""

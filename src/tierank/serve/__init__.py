@@ -1,0 +1,37 @@
+"""Scoring over HTTP: an ASGI application for services of one's own, and the server behind ``tierank serve``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tierank.serve.limits import Limits
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from tierank.rankers import Ranker
+
+__all__ = ["Limits", "app"]
+
+
+def app(models: Mapping[str, Ranker], *, limits: Limits | None = None, threads: int | None = None) -> Starlette:
+    """An application that answers for these rankers, to be mounted or to be run by any ASGI server.
+
+    The first ranker answers where a request names no model. ``threads`` score at a time (None: one for each core), each
+    with one thread. Every ranker has scored a list, with all that it compiles, when this returns.
+
+    >>> import tierank
+    >>> from starlette.applications import Starlette
+    >>> from starlette.routing import Mount
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> ranker = tierank.UMart(n_trees=5).fit(data)
+    >>> service = Starlette(routes=[Mount("/ranking", app({"products": ranker}))])
+    """
+    from tierank.serve.extra import need_extra
+
+    need_extra()
+    from tierank.serve.application import Service
+    from tierank.serve.models import Model
+
+    return Service([Model.of(name, ranker) for name, ranker in models.items()], limits, threads).application()

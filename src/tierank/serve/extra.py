@@ -1,0 +1,11 @@
+"""The libraries that serving needs and nothing else does."""
+
+from importlib.util import find_spec
+
+from tierank.errors import ParameterError
+
+
+def need_extra() -> None:
+    """An error that says what to install, where one of them is missing."""
+    if any(find_spec(library) is None for library in ("starlette", "uvicorn")):
+        raise ParameterError("serving needs Starlette and uvicorn: pip install 'tierank[serve]'")

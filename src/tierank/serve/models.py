@@ -1,0 +1,202 @@
+"""The models that are served: each loaded, proved to score, and replaced while requests go on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank import __version__
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError, TierankError
+from tierank.explain import Explanation, explain_query
+from tierank.kernels import one_thread
+from tierank.rankers import Ranker, load
+from tierank.rankers.base import Ranked
+from tierank.rankers.model_folder import model_files
+from tierank.serve.requests import Documents, Features, Matrix
+
+# Models have names that fit into a metric and a line of a log.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+# Documents of the list that a new model has to score.
+_PROOF = 8
+# How often a folder is read again that its owner replaced in the middle of reading.
+_READINGS = 3
+
+
+@dataclass(frozen=True)
+class Version:
+    """A ranker as it was loaded: it answers whole requests, whatever takes its place in the meantime."""
+
+    ranker: Ranker
+    features: Features
+    needs_list: bool
+    checksum: str | None
+    loaded: float = field(default_factory=time.time)
+
+    @classmethod
+    def of(cls, ranker: Ranker, checksum: str | None) -> Version:
+        """The ranker, ready to serve: it has scored lists, with all that it loads and compiles on first use."""
+        ranker._check_fitted()
+        features = Features(ranker.n_features_in_, getattr(ranker, "feature_names_in_", None), ranker.has_missing_)
+        version = cls(ranker, features, ranker.needs_list(), checksum)
+        version._prove()
+        return version
+
+    def scores(self, lists: list[Documents]) -> NDArray[np.float64]:
+        """A score for each document of some queries, each of which has one at least."""
+        with one_thread():
+            return self.ranker.predict(_as_dataset([documents.features for documents in lists]))
+
+    def ranked(self, documents: Documents, k: int | None) -> Ranked:
+        """The best documents of one query."""
+        with one_thread():
+            return self.ranker.rank(_as_dataset([documents.features]), k=k)
+
+    def explained(self, documents: Documents, k: int | None) -> list[Explanation]:
+        """What puts each of the best documents above the next one."""
+        data = _as_dataset([documents.features], self.features.names)
+        with one_thread():
+            return explain_query(self.ranker, data, 0, k)
+
+    def describe(self) -> dict[str, Any]:
+        """For JSON."""
+        names = self.features.names
+        return {
+            "ranker": type(self.ranker).__name__,
+            "n_features": self.features.n,
+            "features": None if names is None else list(names),
+            "may_leave_out_features": self.features.has_missing and names is not None,
+            "needs_whole_list": self.needs_list,
+            "checksum": self.checksum,
+            "tierank": __version__,
+            "loaded": datetime.fromtimestamp(self.loaded, UTC).isoformat(timespec="seconds"),
+        }
+
+    def _prove(self) -> None:
+        rows = np.linspace(0, 1, _PROOF, dtype=np.float32)[:, None].repeat(self.features.n, axis=1)
+        for n in (1, _PROOF):
+            scores = self.ranked(Documents(None, rows[:n]), None).score
+            if scores.shape != (n,) or not np.isfinite(scores).all():
+                raise DataError(f"expected a finite score for each of {n} documents, got {scores}; train it again")
+
+
+class _State(NamedTuple):
+    """What is known of a folder without reading it."""
+
+    number: int
+    changed: int
+    size: int
+
+
+class Model:
+    """A name, and the version that answers for it."""
+
+    def __init__(self, name: str, version: Version, folder: Path | None = None, seen: _State | None = None) -> None:
+        self.name, self.version, self.folder, self._seen = name, version, folder, seen
+
+    @classmethod
+    def of(cls, name: str, ranker: Ranker) -> Model:
+        """A ranker in memory."""
+        if not isinstance(ranker, Ranker):
+            raise ParameterError(f"model {name!r}: expected a fitted ranker of tierank, got {type(ranker).__name__}")
+        return cls(_checked_name(name), Version.of(ranker, _checksum_of(ranker)))
+
+    @classmethod
+    def read(cls, name: str, folder: str | os.PathLike[str]) -> Model:
+        """The model of a folder."""
+        path = Path(folder)
+        version, seen = _read(path)
+        return cls(_checked_name(name), version, path, seen)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether another model stands in the folder than the one that was looked at last."""
+        return self.folder is not None and _state(self.folder) not in (None, self._seen)
+
+    def replace(self) -> None:
+        """Let the model that now stands in the folder answer; an error leaves the old one in its place."""
+        if self.folder is None:
+            return
+        self._seen = _state(self.folder)  # a broken one is not tried again and again
+        version, self._seen = _read(self.folder)
+        old, new = self.version.features, version.features
+        if (old.n, old.names) != (new.n, new.names):
+            raise DataError(
+                f"{self.folder}: expected the features of the model that it replaces, got {_change(old, new)};"
+                " serve it under a name of its own, or start again"
+            )
+        self.version = version
+
+
+def _read(folder: Path) -> tuple[Version, _State | None]:
+    """The model of a folder; read again if its owner replaced it meanwhile, so that parts of two were met."""
+    for _ in range(_READINGS):
+        state = _state(folder)
+        try:
+            version = _read_once(folder)
+        except (TierankError, OSError):
+            if _state(folder) == state:
+                raise
+        else:
+            if _state(folder) == state:
+                return version, state
+    raise DataError(f"{folder}: expected a model that stays for a moment, got {_READINGS} others while it was read")
+
+
+def _read_once(folder: Path) -> Version:
+    ranker = load(folder)
+    # The description holds the checksums of all other files.
+    checksum = hashlib.sha256((folder / "model.json").read_bytes()).hexdigest()
+    try:
+        return Version.of(ranker, checksum)
+    except DataError as error:
+        raise DataError(f"{folder}: {error}") from None
+
+
+def _checksum_of(ranker: Ranker) -> str | None:
+    """The checksum that the model would have as a folder; None where it cannot be written to one."""
+    ranker._check_fitted()
+    try:
+        return hashlib.sha256(model_files(ranker)["model.json"]).hexdigest()
+    except DataError:
+        return None
+
+
+def _state(folder: Path) -> _State | None:
+    try:
+        found = (folder / "model.json").stat()
+    except OSError:
+        return None
+    return _State(found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def _change(old: Features, new: Features) -> str:
+    if old.n != new.n:
+        return f"{new.n} in place of {old.n}"
+    if new.names is None or old.names is None:
+        return "names" if old.names is None else "no names"
+    return next(f"{b!r} in place of {a!r}" for a, b in zip(old.names, new.names, strict=True) if a != b)
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ParameterError(
+            f"name of a model: expected letters, digits, '.', '_' and '-', got {name!r}; name it: NAME=MODEL"
+        )
+    return name
+
+
+def _as_dataset(lists: list[Matrix], names: tuple[str, ...] | None = None) -> RankingDataset:
+    """Checked features of some queries, none of them empty."""
+    offsets = np.cumsum([0, *map(len, lists)])
+    features = lists[0] if len(lists) == 1 else np.concatenate(lists)
+    return RankingDataset.from_parts(features, None, offsets, np.arange(len(lists)), feature_names=names)
