@@ -76,7 +76,7 @@ def _sample(has_missing: bool) -> RankingDataset:
 
 
 def _refusal(ranker: tierank.rankers.Ranker, target: str, data: RankingDataset, has_missing: bool) -> str | None:
-    ranker.has_queries_ = True
+    ranker._settle(has_queries=True, has_missing=has_missing, longest_query=3)
     try:
         TARGETS[target].check(Model(ranker._outline(data), data.n_features, None, has_missing))
     except ParameterError as error:

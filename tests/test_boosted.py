@@ -407,3 +407,20 @@ def test_row_weight_is_refused(data):
     features, ratings, queries = raw(data)
     with pytest.raises(ParameterError, match="row_weight: networks learn from whole queries: expected query_weight"):
         UBoost(**QUICK).fit(features, ratings, qid=queries, row_weight=np.ones(len(ratings)))
+
+
+@BOTH
+def test_residuals_are_those_of_the_ensemble_as_it_predicts(data, kind, monkeypatch):
+    """The coefficient counts in what the third learner is fitted to, as it does in the scores of the first two."""
+    frozen = []
+    find = boosted.find_residuals
+
+    def watched(scores, lists):
+        frozen.append(scores)
+        return find(scores, lists)
+
+    monkeypatch.setattr(boosted, "find_residuals", watched)
+    settings = QUICK | {"coefficient": 0.3}
+    kind(n_learners=3, **settings).fit(data)
+    for n_learners, scores in zip((1, 2), list(frozen), strict=True):
+        np.testing.assert_array_equal(scores, kind(n_learners=n_learners, **settings).fit(data)._predict(data))

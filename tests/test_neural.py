@@ -18,6 +18,7 @@ from tierank import (
     URank,
 )
 from tierank.networks import NETWORKS
+from tierank.rankers import training
 from tierank.transforms import TRANSFORMS
 
 QUICK = {"max_epochs": 4, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
@@ -458,3 +459,18 @@ def test_settings_of_a_network_go_by_their_own_names(data):
         URank(network="groupwise", group_size=size, max_epochs=1, n_jobs=1).fit(data).predict(data) for size in (2, 3)
     )
     assert not np.array_equal(one, two)
+
+
+def test_each_epoch_meets_the_queries_in_an_order_of_its_own(data, monkeypatch):
+    met = []
+    step = training.Training._step
+
+    def watched(self, queries):
+        met.extend(queries.tolist())
+        return step(self, queries)
+
+    monkeypatch.setattr(training.Training, "_step", watched)
+    URank(max_epochs=3, queries_per_step=4, n_jobs=1).fit(data)
+    epochs = np.reshape(met, (3, -1))
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert (np.sort(epochs) == np.sort(epochs[0])).all()

@@ -288,3 +288,11 @@ def test_each_stretch_draws_other_documents(parts):
     trees = lightgbm.Booster(model_str=ranker.fit(parts[0]).model_text_).dump_model()["tree_info"]
     roots = [tree["tree_structure"]["internal_count"] for tree in trees]
     assert roots[:10] != roots[50:60]
+
+
+def test_the_booster_is_a_copy_that_scores_alike(parts):
+    ranker = UMart(n_trees=5, n_jobs=1).fit(parts[0])
+    booster = ranker.booster_
+    np.testing.assert_array_equal(booster.predict(parts[2].features, num_threads=1), ranker.predict(parts[2]))
+    booster.set_leaf_output(0, 0, 99.0)
+    assert ranker.predict(parts[2]).max() < 10

@@ -108,6 +108,12 @@ class _Trees(Ranker):
         gains = self.importance("gain")
         return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
 
+    @property
+    def booster_(self) -> lightgbm.Booster:
+        """The trees as LightGBM's own, a copy: for its plots, SHAP and others. Those of ``base`` are not among them."""
+        self._check_fitted()
+        return lightgbm.Booster(model_str=self.model_text_)
+
     @abstractmethod
     def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
         """Our objective, or None for LightGBM's own lambdarank: the same in all processes of a team."""
