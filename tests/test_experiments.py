@@ -35,6 +35,12 @@ def rankers():
     return {"lambdamart": LambdaMART(n_trees=5), "umart": UMart(n_trees=5, bagging_fraction=0.5, bagging_freq=1)}
 
 
+def relabelled(data):
+    """The same documents with the ratings of others."""
+    qid = np.repeat(data.query_ids, data.lengths)
+    return RankingDataset(data.features, data.ratings[::-1], qid)
+
+
 @pytest.fixture(scope="module")
 def run(folder, tmp_path_factory):
     return cross_validate(rankers(), folder, seeds=2, n_jobs=1, out=tmp_path_factory.mktemp("runs") / "run")
@@ -306,6 +312,29 @@ def test_tuning_is_never_worse_than_the_settings_it_starts_from(data, tmp_path):
     same = tune(start, train, valid, trials=7, study=tmp_path / "study")
     assert same.settings == more.settings
     np.testing.assert_array_equal(same.ranker.predict(valid), more.ranker.predict(valid))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("ranker", lambda _: UMart(n_trees=4), "other n_trees; delete it to start anew, or choose another file"),
+        ("ranker", lambda _: UMart(n_trees=3, base=LambdaMART(n_trees=2)), "with other base;"),
+        ("train", lambda data: relabelled(data), "with other training data;"),
+        ("valid", lambda data: relabelled(data), "with other validation data;"),
+        ("space", lambda _: {"n_leaves": Between(2, 5)}, "with other space;"),
+    ],
+)
+def test_the_study_of_another_search_is_refused(data, tmp_path, name, change, message):
+    train, valid = data.split(0.6, 0.4)
+    asked = {"ranker": UMart(n_trees=3, n_jobs=1), "train": train, "valid": valid, "space": {"n_leaves": Between(2, 4)}}
+    file = tmp_path / "study"
+    first = tune(**asked, trials=2, study=file)
+    # Neither the order of queries nor the number of threads is another search.
+    same = asked | {"ranker": UMart(n_trees=3, n_jobs=2), "train": train.select(np.arange(train.n_queries)[::-1])}
+    assert tune(**same, trials=2, study=file).trials == first.trials
+    with pytest.raises(DataError, match=message):
+        tune(**asked | {name: change(asked[name])}, trials=2, study=file)
+    assert tune(**asked, trials=2, study=file).trials == first.trials
 
 
 def test_every_ranker_has_a_space_of_settings_that_it_takes():
