@@ -418,6 +418,28 @@ def test_bars_are_as_high_as_the_gains(run, tmp_path):
         draw_improvement(run.comparison, [tmp_path / "figure.gif"])
 
 
+def drawn_gains(scores, metrics):
+    """The bars over a baseline, which is the first, and the names in the legend."""
+    data = RankingDataset(np.zeros((4, 1)), [1, 0, 0, 2], qid=[1, 1, 2, 2])
+    axes = _improvement(tierank.compare(data, scores, metrics=metrics)).axes[0]
+    return [bar.get_height() for bar in axes.patches], [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_where_the_baseline_has_nothing_no_gain_is_drawn(tmp_path):
+    scores = {"none": [0, 1, 1, 0], "all": [1, 0, 0, 1]}
+    heights, _ = drawn_gains(scores, ["ndcg@1", "mrr"])
+    np.testing.assert_allclose(heights, [np.nan, 100])
+    assert drawn_gains(scores, ["ndcg@1"])[0] == [pytest.approx(np.nan, nan_ok=True)]
+    data = RankingDataset(np.zeros((4, 1)), [1, 0, 0, 2], qid=[1, 1, 2, 2])
+    draw_improvement(tierank.compare(data, scores, metrics="ndcg@1"), [tmp_path / "figure.svg"])
+    assert "</svg>" in (tmp_path / "figure.svg").read_text()
+
+
+def test_every_system_is_in_the_legend_by_its_own_name(tmp_path):
+    scores = {"$old": [1, 0, 0, 1], "_new": [1, 0, 1, 0], "a$b$": [0, 1, 1, 0]}
+    assert drawn_gains(scores, ["mrr"])[1] == ["_new", "a$b$"]
+
+
 # Tuning
 
 
