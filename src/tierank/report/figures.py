@@ -66,8 +66,15 @@ def _improvement(comparison: Comparison) -> Figure:
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0, colors=_INK)
-    place = {"ncols": min(6, len(systems)), "loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-    legend = axes.legend(bars, [""] * len(systems), frameon=False, fontsize=9, **place)
+    legend = axes.legend(
+        bars,
+        [""] * len(systems),
+        frameon=False,
+        ncols=min(6, len(systems)),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        fontsize=9,
+    )
     for text, system in zip(legend.get_texts(), systems, strict=True):
         # Set here, a name is shown as it is: matplotlib leaves out labels that begin with "_", and reads "$" as maths.
         text.set_text(system)
