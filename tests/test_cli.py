@@ -1,6 +1,7 @@
 """The command line as a user meets it: in a process of its own, with right and wrong input."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -253,15 +254,44 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
         (["umart"], "expected --data: a folder of folds, or a file to be cut in five"),
         (["umart", "--data", "x", "--paper", "oshumed"], "unknown paper 'oshumed': did you mean 'ohsumed'?"),
         (["umart,depth=3", "--data", "x"], "expected a file, got nothing there"),
+        (["--scores", "x=s{y}.txt", "--data", "data.txt"], "expected {fold} in the file name of 'x', in place of 1 to"),
+        (["--scores", "x=s{}.txt", "--data", "data.txt"], "expected {fold} in the file name of 'x', in place of 1 to"),
+        (["--scores", "x=s{y}{fold}.txt", "--data", "data.txt"], "s{y}1.txt: expected a file"),
         ([], "expected the folder of a run, with run.json in it, got none"),
     ],
 )
 def test_cv_refuses_in_one_line(tmp_path, capsys, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
+    tierank.write(tierank.make_ranking(5, n_features=2, mean_length=8, max_length=12), "data.txt")
     assert cli.main(["cv", *arguments, "--out", "run"]) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_files_are_utf8_whatever_the_system_writes_by_itself(tmp_path, capsys):
+    data = tierank.make_ranking(6, n_features=2, mean_length=8, max_length=12)
+    qid = [f"café {query}" for query in np.repeat(data.query_ids, data.lengths).tolist()]
+    fold = tierank.RankingDataset(data.features, data.ratings, qid).split(0.5, 0.2, 0.3)
+    rankers = {"umart": tierank.UMart(n_trees=2)}
+    tierank.cross_validate(rankers, [fold], seeds=2, paper="ohsumed", out=tmp_path / "run", n_jobs=1)
+    tierank.write(fold[2], tmp_path / "test.csv")
+    model = tierank.Run.open(tmp_path / "run").model("umart", 0, 0)
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": "utf-8"}
+    for command in (
+        f"cv --out {tmp_path / 'run'}",
+        f"evaluate {tmp_path / 'test.csv'} {model} --per-query {tmp_path / 'values.csv'}",
+        f"predict {model} {tmp_path / 'test.csv'} --k 1 --out {tmp_path / 'ranked.tsv'}",
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "tierank.cli", *command.split()], env=os.environ | plain, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+    table = (tmp_path / "run" / "table.md").read_text(encoding="utf-8")
+    assert "±" in table
+    assert "†" in table
+    for name in ("values.csv", "ranked.tsv"):
+        assert "café" in (tmp_path / name).read_text(encoding="utf-8")
 
 
 def test_the_leaking_protocol_says_so_twice(tmp_path, capsys):

@@ -1,17 +1,23 @@
 """cross_validate, tune, runs and the paper's tables."""
 
 import json
+import multiprocessing
+import os
+import shutil
+import time
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import tierank
 from tierank import DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank
 from tierank.experiments import PAPERS, SPACES, Run, cross_validate, tune
-from tierank.experiments.crossval import Worker
-from tierank.experiments.runs import METRICS
+from tierank.experiments.crossval import Worker, _pool
+from tierank.experiments.folds import folds_of
+from tierank.experiments.runs import PAPER_METRICS
 from tierank.experiments.tuning import Between, OneOf
 from tierank.rankers import RANKERS
 from tierank.report import draw_improvement, tabulate_run
@@ -33,6 +39,12 @@ def folder(data, tmp_path_factory):
 
 def rankers():
     return {"lambdamart": LambdaMART(n_trees=5), "umart": UMart(n_trees=5, bagging_fraction=0.5, bagging_freq=1)}
+
+
+def relabelled(data):
+    """The same documents with the ratings of others."""
+    qid = np.repeat(data.query_ids, data.lengths)
+    return RankingDataset(data.features, data.ratings[::-1], qid)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +80,7 @@ def test_means_are_over_all_test_queries_and_seeds(run, folder):
 
 def test_tidy_has_the_mean_of_each_fold_and_seed(run, folder):
     tidy = run.tidy()
-    assert len(tidy.value) == 2 * 5 * 2 * len(METRICS)
+    assert len(tidy.value) == 2 * 5 * 2 * len(PAPER_METRICS)
     rows = dict(zip(zip(*tidy[:4], strict=True), tidy.value, strict=True))
     test = tierank.read_fold(folder, 4)[2]
     expected = tierank.evaluate(test, run.scores("lambdamart", 3, 0), "ndcg@5").mean("ndcg@5")
@@ -101,6 +113,21 @@ def test_finished_pieces_are_not_run_again_and_half_written_ones_are(folder, tmp
     assert more.seeds_of("umart") == (0, 3)
 
 
+def test_an_interrupt_ends_the_processes_at_once(run, folder):
+    begin, ours = time.monotonic(), []
+    with pytest.raises(KeyboardInterrupt, match=r"^$"), _pool(2, run.folder, folds_of(folder)) as pool:  # noqa: PT012
+        started = pool.submit(os.getpid)
+        pool.submit(time.sleep, 600)
+        started.result()
+        ours = multiprocessing.active_children()
+        raise KeyboardInterrupt
+    assert len(ours) == 2
+    for process in ours:
+        process.join(60)
+    assert time.monotonic() - begin < 300
+    assert not any(process.is_alive() for process in ours)
+
+
 def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
     out = tmp_path / "run"
     plain, done = Worker.__call__, []
@@ -125,18 +152,91 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
             assert whole.scores(system, fold, 0).tobytes() == fresh.scores(system, fold, 0).tobytes()
 
 
-def test_what_does_not_belong_together_is_refused(run, folder, data, tmp_path):
-    with pytest.raises(DataError, match="'umart' is there with other settings; give the new one a name of its own"):
-        cross_validate({"umart": UMart(n_trees=6)}, folder, n_jobs=1, out=run.folder)
-    with pytest.raises(DataError, match="expected a run of the same data, got one of another"):
-        cross_validate(rankers(), data.select(np.arange(30)), n_jobs=1, out=run.folder)
-    with pytest.raises(DataError, match="expected a run of the same protocol, got one of another"):
-        cross_validate(rankers(), folder, protocol="lightgbm", n_jobs=1, out=run.folder)
+def content(folder):
+    """All files of a folder, and when they were written."""
+    return {file: (file.read_bytes(), file.stat().st_mtime_ns) for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rankers": {"umart": UMart(n_trees=6)}}, "'umart' is there with other settings; give the new one a name"),
+        ({"data": "fewer"}, "expected a run of the same data, got one of another; choose another folder"),
+        ({"data": "relabelled"}, "expected a run of the same data, got one of another"),
+        ({"data": "others to learn from"}, "expected a run of the same training data, got one of another"),
+        ({"protocol": "lightgbm"}, "expected a run of the same protocol, got one of another"),
+        ({"scores": {"mine": "mine{fold}.txt"}}, "mine1.txt: expected a file"),
+        ({"scores": {"mine": "mine.txt"}}, r"expected {fold} in the file name of 'mine', in place of 1 to 2, got mine"),
+    ],
+)
+def test_what_does_not_belong_to_a_run_is_refused_and_leaves_it_as_it_was(data, tmp_path, change, message):
+    def folds(data, learned=slice(None)):
+        train, valid, *tests = data.split(0.5, 0.1, 0.2, 0.2)
+        return [(train.select(np.arange(train.n_queries)[learned]), valid, test) for test in tests]
+
+    others = {
+        "fewer": lambda: folds(data)[:1],
+        "relabelled": lambda: folds(relabelled(data)),
+        "others to learn from": lambda: folds(data, slice(20)),
+    }
+    out = tmp_path / "run"
+    asked = {"rankers": {"umart": UMart(n_trees=2)}, "data": folds(data), "n_jobs": 1, "out": out}
+    cross_validate(**asked)
+    before = content(out)
+    change = {name: others[value]() if name == "data" else value for name, value in change.items()}
+    with pytest.raises((DataError, ParameterError), match=message):
+        cross_validate(**asked | change)
+    assert content(out) == before
+
+
+def test_a_run_that_ended_before_it_began_leaves_nothing_to_the_next(data, tmp_path):
+    out = tmp_path / "run"
+    cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=out)
+    (out / "run.json").unlink()
+    with pytest.raises(DataError, match=r"expected a new folder, or one with a run\.json, got pieces without"):
+        cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=out)
+    shutil.rmtree(out / "pieces")
+    other = relabelled(data)
+    run = cross_validate({"umart": UMart(n_trees=2)}, other, n_jobs=1, out=out)
+    fresh = cross_validate({"umart": UMart(n_trees=2)}, other, n_jobs=1)
+    assert run.comparison.mean("umart", "ndcg@10") == fresh.comparison.mean("umart", "ndcg@10")
+    assert run.read_test(0).ratings.tolist() == fresh.tests[0].ratings.tolist()
+
+
+def test_settings_that_never_gave_a_piece_can_be_corrected(data, tmp_path):
+    with pytest.raises(ParameterError, match="n_leaves"):
+        cross_validate({"umart": UMart(n_trees=2, n_leaves=1)}, data, n_jobs=1, out=tmp_path / "run")
+    assert cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=tmp_path / "run").systems == ("umart",)
+
+
+def test_the_folder_of_no_run(run, tmp_path):
     with pytest.raises(DataError, match=r"expected the folder of a run, with run\.json in it, got none"):
         Run.open(tmp_path)
-    (tmp_path / "run.json").write_text("{")
-    with pytest.raises(DataError, match="expected the description of a run, got a damaged file"):
+    file = tmp_path / "run.json"
+    without = [{key: value for key, value in run.about.items() if key != name} for name in ("data", "rule", "kind")]
+    for damaged in ("{", "[]", "3", *map(json.dumps, without), json.dumps(run.about | {"data": {}})):
+        file.write_text(damaged)
+        with pytest.raises(DataError, match=r"run\.json: expected the description of a run, got a damaged file"):
+            Run.open(tmp_path)
+    file.write_text(json.dumps({"format": 99}))
+    with pytest.raises(DataError, match="expected format 1, got 99; use the tierank that wrote it"):
         Run.open(tmp_path)
+
+
+def test_a_damaged_piece_says_how_to_mend_it(data, tmp_path):
+    run = cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=tmp_path / "run")
+    place = run.place("umart", 0, 0)
+    (place / "scores.npy").write_bytes(b"\x93NUMPY")
+    with pytest.raises(
+        DataError, match=r"scores\.npy: expected scores, got a damaged file; delete the folder it is in"
+    ):
+        _ = Run.open(run.folder).comparison
+    (place / "piece.json").write_text("[")
+    with pytest.raises(DataError, match=r"piece\.json: expected what is known of a piece, got a damaged file"):
+        run.cpu_seconds("umart")
+    shutil.rmtree(place)
+    again = cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=run.folder)
+    assert again.comparison.mean("umart", "ndcg@10") > 0
 
 
 def test_a_data_set_is_cut_into_five_parts_of_whole_queries(data):
@@ -145,6 +245,17 @@ def test_a_data_set_is_cut_into_five_parts_of_whole_queries(data):
     assert sorted(tested.tolist()) == sorted(data.query_ids.tolist())
     assert run.systems == ("umart",)
     assert run.comparison.contrasts == {}
+
+
+def test_a_table_is_cut_too_and_its_columns_are_named(data):
+    table = pd.DataFrame(data.features).rename(columns=str)
+    table["session"], table["clicks"] = np.repeat(data.query_ids, data.lengths), data.ratings
+    run = cross_validate(UMart(n_trees=2), table, query="session", rating="clicks", n_jobs=1)
+    by_hand = cross_validate([UMart(n_trees=2)], data, n_jobs=1)
+    assert run.systems == ("umart",)
+    assert run.scores("umart", 1, 0).tobytes() == by_hand.scores("umart", 1, 0).tobytes()
+    assert [test.n_features for test in run.tests] == [1] * 5
+    assert run.read_test(0).n_features == data.n_features
 
 
 def test_given_folds_are_taken_as_they_are(data):
@@ -160,8 +271,9 @@ def test_given_folds_are_taken_as_they_are(data):
     [
         (
             [(1, 2, 3)],
-            "expected a folder of folds, a file, a RankingDataset, or a list of .* got tuple in place of fold 1",
+            "expected a folder of folds, a file, a table, a RankingDataset, or a list of .* got tuple in place of fold",
         ),
+        (3, r"or a list of \(train, valid, test\) data sets, got int"),
         ([], "data: expected at least one fold, got none"),
         (RankingDataset(np.eye(3), [1, 0, 1], qid=[1, 2, 3]), "expected at least 5 queries, one for each part, got 3"),
         ("nowhere", "expected a file, got nothing there"),
@@ -177,9 +289,19 @@ def test_data_that_are_no_folds(given, message):
     [
         ({"rankers": []}, "expected at least one ranker, or scores of another tool, got none"),
         ({"rankers": ["umrat"]}, r"unknown ranker 'umrat': did you mean 'umart'\?"),
+        ({"rankers": "umrat"}, r"unknown ranker 'umrat': did you mean 'umart'\?"),
         ({"rankers": ["umart", UMart()]}, "expected each name once, got 'umart' twice"),
+        ({"rankers": [UMart]}, r"expected a ranker of tierank, such as UMart\(\), or the name of one, got <class"),
+        ({"rankers": {"mine": 3}}, r"expected a ranker of tierank, such as UMart\(\), or the name of one, got 3"),
         ({"baseline": "lambdamrt"}, "unknown baseline 'lambdamrt'"),
         ({"seeds": 0}, "seeds: expected a whole number from 1 on, got 0"),
+        ({"seeds": 1.5}, "seeds: expected a whole number from 1 on, got 1.5"),
+        ({"seeds": []}, r"seeds: expected how many, or a list with each seed once, got \[\]"),
+        ({"seeds": [0, 0]}, r"seeds: expected how many, or a list with each seed once, got \[0, 0\]"),
+        ({"seed": 3}, r"unknown argument 'seed': did you mean 'seeds'\?"),
+        ({"query": "session"}, "query: expected where data are a file or a table, .* got RankingDataset"),
+        ({"metrics": ["ndgc@10"]}, r"unknown metric 'ndgc': did you mean 'ndcg'\?"),
+        ({"metrics": "ndcg@10", "rule": "lightgmb"}, r"unknown rule 'lightgmb': did you mean 'lightgbm'\?"),
         ({"protocol": "lightgmb"}, r"unknown protocol 'lightgmb': did you mean 'lightgbm'\?"),
         ({"trials": 0}, "trials: expected a whole number from 1 on, got 0"),
         ({"scores": {"mine": [[1.0]]}}, "scores: expected 5 for 'mine', one a fold, got 1"),
@@ -188,6 +310,12 @@ def test_data_that_are_no_folds(given, message):
 def test_requests_that_cannot_be_met(data, settings, message):
     with pytest.raises(ParameterError, match=message):
         cross_validate(**({"rankers": ["umart"], "data": data, "n_jobs": 1} | settings))
+
+
+def test_seeds_of_any_whole_kind(data):
+    folds = [data.split(0.6, 0.2, 0.2)]
+    for seeds, expected in ((np.int64(2), (0, 1)), (np.array([4]), (4,))):
+        assert cross_validate("lambdamart", folds, seeds=seeds, n_jobs=1).seeds_of("lambdamart") == expected
 
 
 def test_scores_of_other_tools_join_as_rows(folder, tmp_path):
@@ -246,7 +374,7 @@ def test_the_paper_marks_the_cells_that_break_a_law():
 
 def test_the_paper_has_settings_for_every_ranker():
     for paper in PAPERS.values():
-        assert set(paper.rows["uRank"]) == set(METRICS)
+        assert set(paper.rows["uRank"]) == set(PAPER_METRICS)
         for name, ranker in RANKERS.items():
             if name == "blend":
                 with pytest.raises(ParameterError, match="the paper has no settings for it"):
@@ -277,7 +405,8 @@ def test_rows_of_the_paper_stand_beside_ours_and_say_what_cannot_be_compared(fol
 def test_bars_are_as_high_as_the_gains(run, tmp_path):
     axes = _improvement(run.comparison).axes[0]
     gains = [
-        100 * run.comparison.contrasts["umart"][m].difference / run.comparison.mean("lambdamart", m) for m in METRICS
+        100 * run.comparison.contrasts["umart"][m].difference / run.comparison.mean("lambdamart", m)
+        for m in PAPER_METRICS
     ]
     np.testing.assert_allclose([bar.get_height() for bar in axes.patches], gains)
     assert axes.get_ylabel() == "% over lambdamart"
@@ -287,6 +416,28 @@ def test_bars_are_as_high_as_the_gains(run, tmp_path):
     assert "</svg>" in files[1].read_text()
     with pytest.raises(ParameterError, match=r"expected a name that ends in \.png or \.svg"):
         draw_improvement(run.comparison, [tmp_path / "figure.gif"])
+
+
+def drawn_gains(scores, metrics):
+    """The bars over a baseline, which is the first, and the names in the legend."""
+    data = RankingDataset(np.zeros((4, 1)), [1, 0, 0, 2], qid=[1, 1, 2, 2])
+    axes = _improvement(tierank.compare(data, scores, metrics=metrics)).axes[0]
+    return [bar.get_height() for bar in axes.patches], [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_where_the_baseline_has_nothing_no_gain_is_drawn(tmp_path):
+    scores = {"none": [0, 1, 1, 0], "all": [1, 0, 0, 1]}
+    heights, _ = drawn_gains(scores, ["ndcg@1", "mrr"])
+    np.testing.assert_allclose(heights, [np.nan, 100])
+    assert drawn_gains(scores, ["ndcg@1"])[0] == [pytest.approx(np.nan, nan_ok=True)]
+    data = RankingDataset(np.zeros((4, 1)), [1, 0, 0, 2], qid=[1, 1, 2, 2])
+    draw_improvement(tierank.compare(data, scores, metrics="ndcg@1"), [tmp_path / "figure.svg"])
+    assert "</svg>" in (tmp_path / "figure.svg").read_text()
+
+
+def test_every_system_is_in_the_legend_by_its_own_name(tmp_path):
+    scores = {"$old": [1, 0, 0, 1], "_new": [1, 0, 1, 0], "a$b$": [0, 1, 1, 0]}
+    assert drawn_gains(scores, ["mrr"])[1] == ["_new", "a$b$"]
 
 
 # Tuning
@@ -306,6 +457,29 @@ def test_tuning_is_never_worse_than_the_settings_it_starts_from(data, tmp_path):
     same = tune(start, train, valid, trials=7, study=tmp_path / "study")
     assert same.settings == more.settings
     np.testing.assert_array_equal(same.ranker.predict(valid), more.ranker.predict(valid))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("ranker", lambda _: UMart(n_trees=4), "other n_trees; delete it to start anew, or choose another file"),
+        ("ranker", lambda _: UMart(n_trees=3, base=LambdaMART(n_trees=2)), "with other base;"),
+        ("train", lambda data: relabelled(data), "with other training data;"),
+        ("valid", lambda data: relabelled(data), "with other validation data;"),
+        ("space", lambda _: {"n_leaves": Between(2, 5)}, "with other space;"),
+    ],
+)
+def test_the_study_of_another_search_is_refused(data, tmp_path, name, change, message):
+    train, valid = data.split(0.6, 0.4)
+    asked = {"ranker": UMart(n_trees=3, n_jobs=1), "train": train, "valid": valid, "space": {"n_leaves": Between(2, 4)}}
+    file = tmp_path / "study"
+    first = tune(**asked, trials=2, study=file)
+    # Neither the order of queries nor the number of threads is another search.
+    same = asked | {"ranker": UMart(n_trees=3, n_jobs=2), "train": train.select(np.arange(train.n_queries)[::-1])}
+    assert tune(**same, trials=2, study=file).trials == first.trials
+    with pytest.raises(DataError, match=message):
+        tune(**asked | {name: change(asked[name])}, trials=2, study=file)
+    assert tune(**asked, trials=2, study=file).trials == first.trials
 
 
 def test_every_ranker_has_a_space_of_settings_that_it_takes():

@@ -223,7 +223,7 @@ def rnn_by_hand(network, features, ratings, pooling, score_from):
 @pytest.mark.parametrize("pooling", ["max", "mean"])
 def test_rnn_steps_equal_a_loop_over_queries(pooling, score_from):
     features, offsets = draw([len(r) for r in RATINGS])
-    network = build("tier_rnn", hidden=(6, 4), n_state=3, pooling=pooling, score_from=score_from)
+    network = build("tier_rnn", hidden=(6, 4), pooling=pooling, score_from=score_from)
     batch = Batch(offsets, np.concatenate(RATINGS), dtype=torch.float64)
     states = []
     pool = network._pool

@@ -15,6 +15,7 @@ import tierank
 from tierank import DataError, RankingDataset, cli
 from tierank.experiments.crossval import cross_validate
 from tierank.report import charts
+from tierank.report.markup import as_json
 from tierank.report.page import make_report
 from tierank.report.profile import find_troubles, make_profile
 from tierank.report.viewer import Lists, Titles, make_viewer
@@ -305,6 +306,14 @@ def test_a_page_is_whole_and_has_words_for_every_chart(page):
     assert text.count("<summary>Numbers</summary>") == pictures
     for name in ("leaderboard", "queries", "against", "where", "learning", "features", "repeat"):
         assert f'<section id="{name}"' in text
+
+
+def test_no_text_ends_the_block_of_data_that_it_stands_in():
+    content = {EVIL: [EVIL, "<!--", "\u2028\u2029", 1.5, None]}
+    block = as_json("lists", content)
+    inside = block.removeprefix('<script type="application/json" id="lists">').removesuffix("</script>")
+    assert not set(inside) & set("<>&\u2028\u2029")
+    assert json.loads(inside) == content
 
 
 def test_one_system_alone_and_scores_of_another_tool(tmp_path):

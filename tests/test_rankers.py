@@ -205,8 +205,9 @@ def test_what_cannot_be_used_is_refused(name, parts):
         else ({"preset": "papre"}, "unknown preset 'papre'"),
         ({"seed": -1}, "seed: expected a whole number from 0 on, got -1"),
     ]:
-        with pytest.raises(ParameterError, match=message):
-            make(name, **setting).fit(train, valid=valid)
+        for held_out in (valid, None):
+            with pytest.raises(ParameterError, match=message):
+                make(name, **setting).fit(train, valid=held_out)
 
 
 @every_ranker

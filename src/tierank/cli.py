@@ -389,7 +389,7 @@ def _predict(options: argparse.Namespace) -> None:
     if options.out is None:
         sys.stdout.writelines(lines)
     else:
-        with replacing(options.out) as fresh, fresh.open("w") as file:
+        with replacing(options.out) as fresh, fresh.open("w", encoding="utf-8") as file:
             file.writelines(lines)
 
 
@@ -409,7 +409,7 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
     """The settings that ``tune`` wrote, if they are those of this ranker."""
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         settings, of = dict(found["settings"]), found["ranker"]
     except (ValueError, KeyError, TypeError):
         raise ParameterError(f'{file}: expected {{"ranker": ..., "settings": {{...}}}}, as tune writes it') from None
@@ -431,7 +431,7 @@ def _cv(options: argparse.Namespace) -> None:
         tables.append(tabulate_contrasts(run.comparison))
         draw_improvement(run.comparison, [options.out / "improvement.png", options.out / "improvement.svg"])
     with replacing(options.out / "table.md") as fresh:
-        fresh.write_text("\n".join(table.to_markdown() for table in tables))
+        fresh.write_text("\n".join(table.to_markdown() for table in tables), encoding="utf-8")
     _show(options, run.to_dict(), tables)
     _say(f"wrote {options.out}: table.md, the scores and models of each piece; tierank report {options.out} shows them")
 
@@ -500,7 +500,7 @@ def _tune(options: argparse.Namespace) -> None:
         "trials": found.trials,
     }
     with replacing(options.out) as fresh:
-        fresh.write_text(json.dumps(content, indent=1))
+        fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
     _say(f"best of {len(found.trials)}: {found.metric} {found.value:.4f} on validation data with {found.settings}")
     _say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")
 

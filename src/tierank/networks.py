@@ -104,7 +104,6 @@ class TierRNN(nn.Module):
     ``step_scores`` gives f_t for every step, to train with ``stepwise_urank``. Calling the network gives f_1, which
     needs no ratings and costs no more than an MLP: this is what documents are ranked by.
 
-    ``n_state``     numbers in the state h; None: as many as x~ has
     ``pooling``     ``"max"`` or ``"mean"``
     ``score_from``  ``"both"``: w sees h~ and x~ (the paper); ``"state"``: h~ alone (its authors' program)
     """
@@ -115,7 +114,6 @@ class TierRNN(nn.Module):
         hidden: Sequence[int] = (100, 50),
         activation: str = "relu",
         dropout: float = 0.0,
-        n_state: int | None = None,
         pooling: str = "max",
         score_from: str = "both",
         *,
@@ -124,17 +122,17 @@ class TierRNN(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.body = Layers(n_features, hidden, activation, dropout, generator)
-        self.n_state = as_whole("n_state", self.body.n_out if n_state is None else n_state)
+        n_state = self.body.n_out  # h has as many numbers as x~
         self.pooling = as_choice("pooling", pooling, _POOLINGS)
         as_choice("score_from", score_from, _SCORES)
-        self.from_document = linear(self.body.n_out, self.n_state, generator)
-        self.from_state = linear(self.n_state, self.n_state, generator, bias=False)
-        n_seen = self.n_state + (self.body.n_out if score_from == "both" else 0)
+        self.from_document = linear(n_state, n_state, generator)
+        self.from_state = linear(n_state, n_state, generator, bias=False)
+        n_seen = n_state * (2 if score_from == "both" else 1)
         # One vector w, as in the paper, kept in its two parts: that of x~ is the same on all steps. A constant would
         # change no order.
         weights = linear(n_seen, 1, generator, bias=False).weight.detach().squeeze(0)
-        self.state_weights = nn.Parameter(weights[: self.n_state].clone())
-        self.document_weights = nn.Parameter(weights[self.n_state :].clone()) if score_from == "both" else None
+        self.state_weights = nn.Parameter(weights[:n_state].clone())
+        self.document_weights = nn.Parameter(weights[n_state:].clone()) if score_from == "both" else None
 
     def forward(self, features: Tensor, batch: Batch | None = None) -> Tensor:
         """f_1: one score per document."""
@@ -171,7 +169,7 @@ class TierRNN(nn.Module):
         """One state for each query; 0 for those without a selected document, whose steps are over."""
         index = query[:, None].expand_as(hidden)
         reduction = "amax" if self.pooling == "max" else "mean"
-        state = hidden.new_zeros(n_queries, self.n_state)
+        state = hidden.new_zeros(n_queries, len(self.state_weights))
         return state.scatter_reduce(0, index, hidden, reduction, include_self=False)
 
 

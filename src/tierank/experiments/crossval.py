@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import inspect
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import SpawnContext, SpawnProcess
+from numbers import Integral
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
 from tierank.dataset import RankingDataset
-from tierank.description import describe
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison
 from tierank.experiments.folds import Fold, Folds, TestOnly, folds_of
-from tierank.experiments.runs import METRICS, Run
-from tierank.experiments.tuning import tune
+from tierank.experiments.runs import PAPER_METRICS, Plan, Run
+from tierank.experiments.tuning import as_ranker, tune
 from tierank.files import remove_folder
 from tierank.kernels import n_threads
-from tierank.metrics import Rule, as_rule, default_metrics
+from tierank.metrics import Rule, as_rule, as_scores, default_metrics, parse_metric
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker, known_rankers
 from tierank.rankers.model_folder import constructed
-from tierank.readers import read_scores
+from tierank.readers import read, read_scores
 from tierank.settings import as_choice, as_whole
 
 # "lightgbm" is how the last table of the paper was made: the number of trees is chosen on the test data themselves.
@@ -40,7 +41,7 @@ LEAKS = (
 
 
 def cross_validate(
-    rankers: Mapping[str, Ranker] | Sequence[str | Ranker],
+    rankers: str | Ranker | Mapping[str, str | Ranker] | Sequence[str | Ranker],
     data: Any,
     *,
     seeds: int | Sequence[int] = 1,
@@ -61,9 +62,10 @@ def cross_validate(
     """Train every ranker on every fold with every seed, and judge it on the test data of the fold.
 
     ``rankers`` are names, rankers, or rankers by the names that the table is to show. ``data`` is a folder with
-    ``Fold1`` to ``Fold5`` or the parts ``S1`` to ``S5``; a file or a ``RankingDataset``, which is cut into five parts
-    of whole queries; or a list of (train, valid, test) data sets. Validation data choose rounds and epochs, and with
-    ``trials`` the settings too: so many are tried, anew in each fold (see ``tune``).
+    ``Fold1`` to ``Fold5`` or the parts ``S1`` to ``S5``; a file, a table or a ``RankingDataset``, which is cut into
+    five parts of whole queries; or a list of (train, valid, test) data sets. ``reading`` goes to ``read``, for files
+    and tables. Validation data choose rounds and epochs, and with ``trials`` the settings too: so many are tried, anew
+    in each fold (see ``tune``).
 
     ``out`` is a folder that keeps everything: scores, models, and how far the run came. The same call finishes a run
     that was interrupted, and a call with other rankers or seeds adds to it; what is there is not run again. ``scores``
@@ -78,24 +80,25 @@ def cross_validate(
     (('lambdamart', 'umart'), 5, 80)
     """
     as_choice("protocol", protocol, PROTOCOLS)
+    _check_reading(reading)
     rule = ("lightgbm" if protocol == "lightgbm" else "tierank") if rule is None else rule
-    chosen = _by_name(rankers)
-    outside = dict(scores or {})
+    chosen, outside = _by_name(rankers), dict(scores or {})
     if not chosen and not outside:
         raise ParameterError("rankers: expected at least one ranker, or scores of another tool, got none")
     before = list(Run.open(out).about["systems"]) if out is not None and Path(out, "run.json").exists() else []
     if baseline is not None and baseline not in (*before, *chosen, *outside):
         raise ParameterError.unknown("baseline", baseline, [*before, *chosen, *outside])
-    if trials is not None:
-        as_whole("trials", trials)
-    asked = _Asked(
-        chosen, outside, trials, _as_seeds(seeds), _as_metrics(metrics, rule), rule, baseline, protocol, name
+    systems = {name: _described(ranker, trials) for name, ranker in chosen.items()}
+    given = {name: {"scores": given if isinstance(given, str) else "given"} for name, given in outside.items()}
+    plan = Plan(
+        kind, systems | given, _as_seeds(seeds), _as_metrics(metrics, rule), rule, baseline, protocol, paper, name
     )
+    asked = _Asked(plan, systems, outside, trials)
     if out is not None:
-        return asked.run(Path(out), data, reading, kind, paper, n_jobs, progress)
+        return asked.run(Path(out), data, reading, n_jobs, progress)
     folder = Path(mkdtemp(prefix="tierank-"))
     try:
-        run = asked.run(folder, data, reading, kind, paper, n_jobs, progress)
+        run = asked.run(folder, data, reading, n_jobs, progress)
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -107,53 +110,24 @@ def cross_validate(
 class _Asked:
     """What ``cross_validate`` was asked for, checked."""
 
-    rankers: dict[str, Ranker]
+    plan: Plan
+    systems: dict[str, dict[str, Any]]
     outside: dict[str, Any]
     trials: int | None
-    seeds: list[int]
-    metrics: list[str]
-    rule: str | Rule
-    baseline: str | None
-    protocol: str
-    name: str | None
 
-    def run(
-        self,
-        folder: Path,
-        data: Any,
-        reading: dict[str, Any],
-        kind: str,
-        paper: str | None,
-        n_jobs: int | None,
-        progress: bool,
-    ) -> Run:
+    def run(self, folder: Path, data: Any, reading: dict[str, Any], n_jobs: int | None, progress: bool) -> Run:
         """Do what is not done yet."""
-        systems = {name: _described(ranker, self.trials) for name, ranker in self.rankers.items()}
-        files = {name: given if isinstance(given, str) else "given" for name, given in self.outside.items()}
-        folds = folds_of(data, folder / "parts", **reading)
-        first = folds.read(0)
-        run = Run.create(
-            folder,
-            folds,
-            systems | {name: {"scores": file} for name, file in files.items()},
-            kind=kind,
-            seeds=self.seeds,
-            metrics=self.metrics,
-            rule=self.rule,
-            baseline=self.baseline,
-            protocol=self.protocol,
-            # With five folds the three parts of one are all of the data.
-            description=describe(RankingDataset.concat(first) if folds.n_folds > 1 else first[0]).to_dict(),
-            paper=paper,
-            name=self.name,
-        )
-        for name, given in self.outside.items():
-            _add_scores(run, name, given)
+        folds = folds_of(data, **reading)
+        run = Run.prepare(folder, folds, self.plan)
+        given = {name: _read_given(run, name, scores) for name, scores in self.outside.items()}
+        run.write()
+        folds = folds.keep(folder / "parts")
+        _add_scores(run, given)
         pieces = [
-            Piece(name, fold, seed, described, self.protocol, self.trials)
+            Piece(name, fold, seed, described, self.plan.protocol, self.trials)
             for fold in range(run.n_folds)
-            for name, described in systems.items()
-            for seed in self.seeds
+            for name, described in self.systems.items()
+            for seed in self.plan.seeds
         ]
         _run_pieces(run, folds, pieces, n_threads(n_jobs), progress)
         return Run.open(folder)
@@ -204,14 +178,7 @@ class Worker:
         if piece.trials is None:
             ranker.fit(train, valid=valid, checkpoint=checkpoint)
         else:
-            ranker = tune(
-                ranker,
-                train,
-                valid,
-                trials=piece.trials,
-                seed=piece.seed,
-                study=place.with_name(f".{place.name}.study"),
-            ).ranker
+            ranker = tune(ranker, train, valid, trials=piece.trials, seed=piece.seed, study=study).ranker
         seconds = time.process_time() - start
         scores = ranker.predict(test)
         about = {
@@ -238,19 +205,11 @@ def keep_comparison(
     """Keep what ``compare`` found as a run of one fold, for its report."""
     if (folder / "run.json").exists():
         raise DataError(f"{folder}: expected a new folder, got one with a run in it")
-    run = Run.create(
-        folder,
-        TestOnly(name, data),
-        {system: {"scores": "given"} for system in scores},
-        kind="compare",
-        seeds=[0],
-        metrics=comparison.metrics,
-        rule=comparison.rule,
-        baseline=comparison.baseline,
-        description=describe(data).to_dict(),
-    )
-    for system, given in scores.items():
-        _add_scores(run, system, [given])
+    systems = {system: {"scores": "given"} for system in scores}
+    plan = Plan("compare", systems, [0], comparison.metrics, comparison.rule, comparison.baseline)
+    run = Run.prepare(folder, TestOnly(name, data), plan)
+    run.write()
+    _add_scores(run, {system: _read_given(run, system, [given]) for system, given in scores.items()})
     return run
 
 
@@ -270,15 +229,26 @@ def _work(piece: Piece) -> str:
     return _worker(piece)
 
 
+class _Fresh(SpawnContext):
+    """Starts fresh processes, for threads of torch, numba and LightGBM do not survive a fork; knows which."""
+
+    def __init__(self) -> None:
+        self.started: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **settings: Any) -> SpawnProcess:  # type: ignore[override]
+        self.started.append(SpawnProcess(*args, **settings))
+        return self.started[-1]
+
+
 @contextmanager
 def _pool(n_jobs: int, folder: Path, folds: Folds) -> Iterator[ProcessPoolExecutor]:
-    """Fresh processes: threads of torch, numba and LightGBM do not survive a fork. An interrupt ends them at once."""
-    context = multiprocessing.get_context("spawn")
+    """Processes that take pieces. An interrupt ends them at once."""
+    context = _Fresh()
     pool = ProcessPoolExecutor(n_jobs, mp_context=context, initializer=_start, initargs=(folder, folds))
     try:
         yield pool
     except BaseException:
-        for process in list((pool._processes or {}).values()):
+        for process in context.started:
             process.terminate()
         pool.shutdown(wait=False, cancel_futures=True)
         raise
@@ -300,16 +270,23 @@ def _result(future: Future[str]) -> str:
 # What was asked for
 
 
-def _by_name(rankers: Mapping[str, Ranker] | Sequence[str | Ranker]) -> dict[str, Ranker]:
+def _check_reading(reading: dict[str, Any]) -> None:
+    """Whatever ``cross_validate`` does not know is meant for ``read``, unless it is misspelt."""
+    known = inspect.signature(read).parameters
+    for name in reading:
+        if name not in known:
+            raise ParameterError.unknown("argument", name, [*known, *inspect.signature(cross_validate).parameters])
+
+
+def _by_name(rankers: Any) -> dict[str, Ranker]:
     if isinstance(rankers, Mapping):
-        return dict(rankers)
+        return {name: as_ranker(ranker) for name, ranker in rankers.items()}
+    if isinstance(rankers, (str, Ranker)) or not isinstance(rankers, Iterable):
+        rankers = [rankers]
     names = {ranker: name for name, ranker in RANKERS.items()}
     found: dict[str, Ranker] = {}
-    for given in rankers:
-        if isinstance(given, str):
-            name, ranker = given, RANKERS[as_choice("ranker", given, RANKERS)]()
-        else:
-            name, ranker = names.get(type(given), type(given).__name__), given
+    for ranker in map(as_ranker, rankers):
+        name = names.get(type(ranker), type(ranker).__name__)
         if name in found:
             raise ParameterError(
                 f"rankers: expected each name once, got {name!r} twice; give them as a mapping of names"
@@ -331,29 +308,44 @@ def _ranker_of(piece: Piece) -> Ranker:
 
 
 def _as_seeds(seeds: int | Sequence[int]) -> list[int]:
-    return list(range(as_whole("seeds", seeds))) if isinstance(seeds, int) else [as_whole("seeds", s, 0) for s in seeds]
+    if isinstance(seeds, Integral) or not isinstance(seeds, Iterable):
+        return list(range(as_whole("seeds", seeds)))
+    found = [as_whole("seeds", seed, 0) for seed in seeds]
+    if not found or len(set(found)) < len(found):
+        raise ParameterError(f"seeds: expected how many, or a list with each seed once, got {found}")
+    return found
 
 
-def _as_metrics(metrics: Sequence[str] | None, rule: str | Rule) -> list[str]:
-    if metrics is not None:
-        return [metrics] if isinstance(metrics, str) else list(metrics)
-    return [m for m in METRICS if not m.startswith("err") or "err@10" in default_metrics(as_rule(rule))]
+def _as_metrics(metrics: str | Sequence[str] | None, rule: str | Rule) -> list[str]:
+    """The metrics, checked before the work: they are looked at only after it."""
+    known = default_metrics(as_rule(rule))
+    if metrics is None:
+        return [metric for metric in PAPER_METRICS if not metric.startswith("err") or "err@10" in known]
+    found = [metrics] if isinstance(metrics, str) else list(metrics)
+    for metric in found:
+        parse_metric(metric)
+    return found
 
 
-def _add_scores(run: Run, name: str, given: Any) -> None:
-    """Scores of another tool, for every seed the same."""
-    for fold, test in enumerate(run.tests):
-        if isinstance(given, (str, os.PathLike)):
-            source: Any = str(given).format(fold=fold + 1)
-        elif len(given) == run.n_folds:
-            source = given[fold]
-        else:
-            raise ParameterError(f"scores: expected {run.n_folds} for {name!r}, one a fold, got {len(given)}")
-        values = read_scores(str(source), test) if isinstance(source, (str, os.PathLike)) else source
-        run.write_piece(name, fold, run.seeds[0], _as_scores(values, test), {"scores": str(given)[:200]})
+def _read_given(run: Run, name: str, given: Any) -> list[Any]:
+    """The scores that another tool gives the test documents of each fold, in the order of the data set."""
+    if isinstance(given, (str, os.PathLike)):
+        if run.n_folds > 1 and "{fold}" not in str(given):
+            raise ParameterError(
+                f"scores: expected {{fold}} in the file name of {name!r}, in place of 1 to {run.n_folds}, got {given}"
+            )
+        given = [str(given).replace("{fold}", str(fold + 1)) for fold in range(run.n_folds)]
+    if len(given) != run.n_folds:
+        raise ParameterError(f"scores: expected {run.n_folds} for {name!r}, one a fold, got {len(given)}")
+    found = []
+    for source, test in zip(given, run.tests, strict=True):
+        values = read_scores(Path(source), test) if isinstance(source, (str, os.PathLike)) else source
+        found.append(test.arrange(as_scores(values, test.n_documents)))
+    return found
 
 
-def _as_scores(values: Any, test: RankingDataset) -> Any:
-    from tierank.metrics import as_scores
-
-    return test.arrange(as_scores(values, test.n_documents))
+def _add_scores(run: Run, given: Mapping[str, Sequence[Any]]) -> None:
+    """Scores of other tools, which have no seeds: as those of the first."""
+    for name, folds in given.items():
+        for fold, scores in enumerate(folds):
+            run.write_piece(name, fold, run.seeds[0], scores, {"scores": run.about["systems"][name]["scores"]})

@@ -5,20 +5,23 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.inputs import is_table
 from tierank.readers import is_folder_of_folds, read, read_fold, write
 
 N_FOLDS = 5
 Fold = tuple[RankingDataset, RankingDataset, RankingDataset]
+# Data in memory, or the file that keeps them.
+Part = RankingDataset | str
 
 
 class Folds(ABC):
-    """The folds, by number from 0 on. Small and picklable: each process reads the data for itself."""
+    """The folds, by number from 0 on. Once they are kept, small and picklable: each process reads for itself."""
 
     name: str
     n_folds: int = N_FOLDS
@@ -26,6 +29,10 @@ class Folds(ABC):
     @abstractmethod
     def read(self, fold: int) -> Fold:
         """Training, validation and test data."""
+
+    def keep(self, scratch: Path) -> Folds:
+        """The same folds, with what is in memory written to ``scratch``: every process then maps the same files."""
+        return self
 
     def describe(self) -> dict[str, Any]:
         """Where the data came from, for JSON; nothing where they were in memory."""
@@ -59,13 +66,18 @@ class PartFolds(Folds):
     """Five parts, each once for validation and once for test, as LETOR does it: fold 1 trains on the first three."""
 
     name: str
-    parts: tuple[str, ...]
+    parts: tuple[Part, ...]
     source: dict[str, Any] = field(default_factory=dict)
 
     def read(self, fold: int) -> Fold:
         """Training, validation and test data."""
-        parts = [read(self.parts[(fold + k) % N_FOLDS]) for k in range(N_FOLDS)]
+        parts = [_loaded(self.parts[(fold + k) % N_FOLDS]) for k in range(N_FOLDS)]
         return RankingDataset.concat(parts[:3]), parts[3], parts[4]
+
+    def keep(self, scratch: Path) -> Folds:
+        """The parts as files."""
+        files = [scratch / f"part{number}.tierank" for number in range(1, N_FOLDS + 1)]
+        return replace(self, parts=_written(self.parts, files))
 
     def describe(self) -> dict[str, Any]:
         """The file that was cut, if it was one."""
@@ -74,16 +86,20 @@ class PartFolds(Folds):
 
 @dataclass(frozen=True)
 class GivenFolds(Folds):
-    """Training, validation and test data that were given, kept as files."""
+    """Training, validation and test data that were given."""
 
     name: str
-    files: tuple[tuple[str, str, str], ...]
+    folds: tuple[tuple[Part, ...], ...]
     n_folds: int
 
     def read(self, fold: int) -> Fold:
         """Training, validation and test data."""
-        train, valid, test = (read(file) for file in self.files[fold])
+        train, valid, test = map(_loaded, self.folds[fold])
         return train, valid, test
+
+    def keep(self, scratch: Path) -> Folds:
+        """The data as files."""
+        return replace(self, folds=tuple(_written(fold, _names(scratch, i)) for i, fold in enumerate(self.folds)))
 
 
 @dataclass(frozen=True)
@@ -99,22 +115,21 @@ class TestOnly(Folds):
         return self.data, self.data, self.data
 
 
-def folds_of(data: Any, scratch: Path, *, seed: int = 0, **options: Any) -> Folds:
-    """The folds of a folder of folds, of a file or data set (cut into five parts of whole queries), or as given.
-
-    What is in memory, or must be cut, is written to ``scratch`` once: every process then maps the same files.
-    """
-    if isinstance(data, Folds):
-        return data
-    if isinstance(data, RankingDataset):
-        return _cut(data, "data", scratch, seed, {})
+def folds_of(data: Any, **reading: Any) -> Folds:
+    """The folds of a folder of folds, of a file, table or data set (cut into parts of whole queries), or as given."""
     if isinstance(data, (str, os.PathLike)):
         path = Path(data)
         if is_folder_of_folds(path):
-            return FolderFolds.of(str(path), options)
-        source = {"file": str(path.resolve()), "options": options}
-        return _cut(read(path, **options), path.name, scratch, seed, source)
-    return _keep(data, scratch)
+            return FolderFolds.of(str(path), reading)
+        return _cut(read(path, **reading), path.name, {"file": str(path.resolve()), "options": reading})
+    if is_table(data):
+        return _cut(read(data, **reading), "data", {})
+    if reading:
+        raise ParameterError(
+            f"{next(iter(reading))}: expected where data are a file or a table, which have yet to be read, got"
+            f" {type(data).__name__}"
+        )
+    return _cut(data, "data", {}) if isinstance(data, RankingDataset) else _as_given(data)
 
 
 def found_folds(source: dict[str, Any], scratch: Path) -> Folds | None:
@@ -129,38 +144,41 @@ def found_folds(source: dict[str, Any], scratch: Path) -> Folds | None:
 
 
 def _given(scratch: Path, n_folds: int) -> GivenFolds:
-    return GivenFolds("data", tuple(_names(scratch, fold) for fold in range(n_folds)), n_folds)
+    files = (_names(scratch, fold) for fold in range(n_folds))
+    return GivenFolds("data", tuple(tuple(map(str, names)) for names in files), n_folds)
 
 
-def _names(scratch: Path, fold: int) -> tuple[str, str, str]:
-    train, valid, test = (str(scratch / f"fold{fold + 1}-{part}.tierank") for part in ("train", "valid", "test"))
-    return train, valid, test
+def _names(scratch: Path, fold: int) -> list[Path]:
+    return [scratch / f"fold{fold + 1}-{part}.tierank" for part in ("train", "valid", "test")]
 
 
-def _cut(data: RankingDataset, name: str, scratch: Path, seed: int, source: dict[str, Any]) -> PartFolds:
+def _cut(data: RankingDataset, name: str, source: dict[str, Any]) -> PartFolds:
     if data.n_queries < N_FOLDS:
         raise DataError(f"{name}: expected at least {N_FOLDS} queries, one for each part, got {data.n_queries}")
-    files = []
-    for number, part in enumerate(data.split(*[1 / N_FOLDS] * N_FOLDS, seed=seed), 1):
-        files.append(scratch / f"part{number}.tierank")
-        _write(part, files[-1])
-    return PartFolds(name, tuple(map(str, files)), source)
+    return PartFolds(name, tuple(data.split(*[1 / N_FOLDS] * N_FOLDS)), source)
 
 
-def _keep(folds: Sequence[Any], scratch: Path) -> GivenFolds:
-    for number, fold in enumerate(folds):
+def _as_given(folds: Any) -> GivenFolds:
+    expected = (
+        "data: expected a folder of folds, a file, a table, a RankingDataset, or a list of (train, valid, test) data"
+        " sets, got"
+    )
+    if not isinstance(folds, Sequence):
+        raise ParameterError(f"{expected} {type(folds).__name__}")
+    for number, fold in enumerate(folds, 1):
         if not (isinstance(fold, Sequence) and len(fold) == 3 and all(isinstance(d, RankingDataset) for d in fold)):
-            raise ParameterError(
-                "data: expected a folder of folds, a file, a RankingDataset, or a list of (train, valid, test)"
-                f" data sets, got {type(fold).__name__} in place of fold {number + 1}"
-            )
-        for part, file in zip(fold, _names(scratch, number), strict=True):
-            _write(part, Path(file))
+            raise ParameterError(f"{expected} {type(fold).__name__} in place of fold {number}")
     if not folds:
         raise ParameterError("data: expected at least one fold, got none")
-    return _given(scratch, len(folds))
+    return GivenFolds("data", tuple(map(tuple, folds)), len(folds))
 
 
-def _write(data: RankingDataset, file: Path) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write(data, file)
+def _loaded(part: Part) -> RankingDataset:
+    return part if isinstance(part, RankingDataset) else read(part)
+
+
+def _written(parts: Sequence[Part], files: Sequence[Path]) -> tuple[str, ...]:
+    for part, file in zip(parts, files, strict=True):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(_loaded(part), file)
+    return tuple(map(str, files))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tierank.errors import ParameterError
-from tierank.experiments.runs import METRICS
+from tierank.experiments.runs import PAPER_METRICS
 from tierank.rankers import RANKERS
 
 # The rows of its tables, NDCG@1, ERR@1, NDCG@3, ERR@3, ... @10. LambdaMart-L is LightGBM's, LambdaMart-R is RankLib's.
@@ -53,18 +53,6 @@ LambdaLoss    .430 .310 .399 .307 .410 .400 .428 .377
 p-ListMLE     .411 .310 .386 .285 .394 .347 .410 .384
 """
 
-# Our name for each of its rows; RankLib's LambdaMART is no ranker of ours.
-_NAMES = {
-    "uRank": "urank",
-    "uBoost": "uboost",
-    "uMart": "umart",
-    "urBoost": "urboost",
-    "MDPRank": "mdprank",
-    "LambdaMart-L": "lambdamart",
-    "LambdaMart-R": None,
-    "LambdaLoss": "lambdaloss",
-    "p-ListMLE": "plistmle",
-}
 _TREES = ("umart", "lambdamart")
 _FALLING = "ERR that falls as k grows, which ERR cannot"
 _ELSEWHERE = "taken from another paper, by another rule"
@@ -89,11 +77,7 @@ class Paper:
         0.602
         """
         lines = [line.split() for line in self.table.strip().splitlines()]
-        return {name: dict(zip(METRICS, map(float, cells), strict=True)) for name, *cells in lines}
-
-    def ranker_of(self, row: str) -> str | None:
-        """Our name for a row, or None."""
-        return _NAMES[row]
+        return {name: dict(zip(PAPER_METRICS, map(float, cells), strict=True)) for name, *cells in lines}
 
     def settings(self, ranker: str) -> dict[str, Any]:
         """The paper's settings of a ranker."""
@@ -117,7 +101,7 @@ class Paper:
 _ERR_OF_MSLR = {
     (row, metric): _FALLING
     for row in ("LambdaMart-R", "LambdaLoss", "p-ListMLE")
-    for metric in METRICS
+    for metric in PAPER_METRICS
     if metric.startswith("err")
 }
 

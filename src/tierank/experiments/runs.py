@@ -15,6 +15,7 @@ import json
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from tierank import __version__
 from tierank.dataset import RankingDataset, Texts
+from tierank.description import describe
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Folds, found_folds
@@ -38,10 +40,41 @@ from tierank.readers import read, write
 
 RUN_FORMAT = 1
 # The paper's layout.
-METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
+PAPER_METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
+_TO_MEND = "delete the folder it is in, and the same cv makes it again"
 _SHOWN_VERSIONS = ("lightgbm", "numba", "numpy", "scikit-learn", "scipy", "torch")
 
+# What run.json must hold to be worked with; None where any form will do.
+_PARTS: dict[str, type | None] = {
+    "format": int,
+    "kind": str,
+    "data": dict,
+    "folds": list,
+    "protocol": str,
+    "paper": None,
+    "rule": None,
+    "metrics": list,
+    "seeds": list,
+    "baseline": None,
+    "systems": dict,
+}
+
 Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked of a run: the systems by name with their settings, and how they are judged."""
+
+    kind: str
+    systems: Mapping[str, dict[str, Any]]
+    seeds: Sequence[int]
+    metrics: Sequence[str]
+    rule: str | Rule
+    baseline: str | None
+    protocol: str = "standard"
+    paper: str | None = None
+    name: str | None = None  # of the data; None: that of the file or folder
 
 
 class Tidy(NamedTuple):
@@ -72,58 +105,36 @@ class Run:
         if not file.is_file():
             raise DataError(f"{path}: expected the folder of a run, with run.json in it, got none")
         try:
-            about = json.loads(file.read_text())
-            well_formed = all(name in about for name in ("format", "systems", "seeds", "rule", "metrics", "folds"))
-        except (ValueError, TypeError):
-            well_formed = False
-        if not well_formed:
-            raise DataError(f"{file}: expected the description of a run, got a damaged file")
-        if about["format"] != RUN_FORMAT:
+            about = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError:
+            about = None
+        if isinstance(about, dict) and about.get("format", RUN_FORMAT) != RUN_FORMAT:
             raise DataError(
                 f"{file}: expected format {RUN_FORMAT}, got {about['format']!r}; use the tierank that wrote it"
             )
+        if not _is_whole(about):
+            raise DataError(f"{file}: expected the description of a run, got a damaged file")
         return cls(path, about)
 
     @classmethod
-    def create(
-        cls,
-        folder: Path,
-        folds: Folds,
-        systems: Mapping[str, dict[str, Any]],
-        *,
-        kind: str,
-        seeds: Sequence[int],
-        metrics: Sequence[str],
-        rule: str | Rule,
-        baseline: str | None,
-        protocol: str = "standard",
-        description: dict[str, Any] | None = None,
-        paper: str | None = None,
-        name: str | None = None,
-    ) -> Self:
-        """Start a run, or go on with the one in the folder: its systems and seeds stay beside the new ones."""
-        folder.mkdir(parents=True, exist_ok=True)
-        digests = [_write_test(folder, fold, folds.read(fold)[2]) for fold in range(folds.n_folds)]
-        about: dict[str, Any] = {
-            "format": RUN_FORMAT,
-            "kind": kind,
-            "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            "data": {"name": name or folds.name, "source": folds.describe(), "description": description},
-            "folds": digests,
-            "protocol": protocol,
-            "paper": paper,
-            "rule": encoded(rule, "rule"),
-            "metrics": list(metrics),
-            "seeds": list(seeds),
-            "baseline": baseline,
-            "systems": dict(systems),
-            "versions": _versions(),
-        }
-        if (folder / "run.json").exists():
-            about = _merged(cls.open(folder), about)
-        run = cls(folder, about)
-        run.write()
-        return run
+    def prepare(cls, folder: Path, folds: Folds, plan: Plan) -> Self:
+        """A new run, or the one of the folder with what is planned beside what it has; ``write`` makes it so.
+
+        Until then nothing of a run that is there is changed: one that does not belong to this plan stays as it is.
+        """
+        is_new = not (folder / "run.json").exists()
+        if is_new and (folder / "pieces").exists():
+            raise DataError(
+                f"{folder}: expected a new folder, or one with a run.json, got pieces without; choose another"
+            )
+        digests = []
+        for fold in range(folds.n_folds):
+            data = folds.read(fold)
+            digests.append([_digest(part) for part in data])
+            if is_new:  # what a run left that ended before it had a run.json may be of other data
+                _write_test(_test_file(folder, fold), data[2])
+        about = _planned(plan, folds, digests)
+        return cls(folder, about if is_new else _merged(cls.open(folder), about))
 
     def judged_by(
         self, metrics: Sequence[str] | None = None, rule: str | Rule | None = None, baseline: str | None = None
@@ -141,7 +152,7 @@ class Run:
     def write(self) -> None:
         """Write ``run.json``, whole or not at all."""
         with replacing(self.folder / "run.json") as fresh:
-            fresh.write_text(json.dumps(self.about, indent=1, allow_nan=False))
+            fresh.write_text(json.dumps(self.about, indent=1, allow_nan=False), encoding="utf-8")
 
     # What it holds
 
@@ -153,7 +164,7 @@ class Run:
     @property
     def systems(self) -> tuple[str, ...]:
         """The systems that have results for every fold, in the order in which they were asked for."""
-        return tuple(system for system in self.about["systems"] if self._is_whole(system))
+        return tuple(system for system in self.about["systems"] if self.seeds_of(system))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -184,7 +195,7 @@ class Run:
     @cached_property
     def tests(self) -> list[RankingDataset]:
         """The test data of each fold, without features."""
-        return [read(self._test_file(fold)) for fold in range(self.n_folds)]
+        return [read(_test_file(self.folder, fold)) for fold in range(self.n_folds)]
 
     def read_test(self, fold: int) -> RankingDataset | None:
         """The test data of a fold with features, or None where they are no longer there."""
@@ -210,22 +221,32 @@ class Run:
         """Whether a piece is there; a piece is written whole or not at all."""
         return (self.place(system, fold, seed) / "piece.json").is_file()
 
+    def has_pieces(self, system: str) -> bool:
+        """Whether any piece of a system is there."""
+        return any(self._places(system).glob("fold*/piece.json"))
+
     def place(self, system: str, fold: int, seed: int) -> Path:
         """The folder of a piece."""
-        return self.folder / "pieces" / quote(system, safe=" +,=()") / f"fold{fold + 1}-seed{seed}"
+        return self._places(system) / f"fold{fold + 1}-seed{seed}"
 
     def scores(self, system: str, fold: int, seed: int) -> Floats:
         """The scores of a system for the test documents of a fold."""
         file = self.place(system, fold, seed) / "scores.npy"
-        scores = np.asarray(np.load(file, allow_pickle=False), np.float64)
+        try:
+            scores = np.asarray(np.load(file, allow_pickle=False), np.float64)
+        except (ValueError, EOFError):
+            raise DataError(f"{file}: expected scores, got a damaged file; {_TO_MEND}") from None
         if scores.shape != (self.tests[fold].n_documents,):
             raise DataError(f"{file}: expected {self.tests[fold].n_documents} scores, got {scores.shape}")
         return scores
 
     def piece(self, system: str, fold: int, seed: int) -> dict[str, Any]:
         """What is known of a piece: ``history``, ``best``, ``cpu_seconds``, ``settings``."""
-        found: dict[str, Any] = json.loads((self.place(system, fold, seed) / "piece.json").read_text())
-        return found
+        file = self.place(system, fold, seed) / "piece.json"
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise DataError(f"{file}: expected what is known of a piece, got a damaged file; {_TO_MEND}") from None
 
     def model(self, system: str, fold: int, seed: int) -> Path | None:
         """The model of a piece, or None where only scores were given."""
@@ -243,7 +264,7 @@ class Run:
             np.save(fresh / "scores.npy", scores, allow_pickle=False)
             if ranker is not None:
                 ranker.save(fresh / "model")
-            (fresh / "piece.json").write_text(json.dumps(about))
+            (fresh / "piece.json").write_text(json.dumps(about), encoding="utf-8")
 
     # What it shows
 
@@ -256,15 +277,26 @@ class Run:
 
     def evaluation(self, system: str) -> Evaluation:
         """One system over all test queries of all folds, its seeds averaged for each query."""
-        by_seed = self._per_query(system)
+        by_seed = self.per_query(system)
         per_query = {metric: np.mean([found[metric] for found in by_seed], axis=0) for metric in self.metrics}
         n_empty = self._judge.n_empty
         left_out = n_empty if self.rule.empty is None else 0
         return Evaluation(per_query, self._pooled.query_ids, self.rule, n_empty, left_out)
 
+    def per_query(self, system: str) -> list[dict[str, Floats]]:
+        """For each seed of a system, the values of all test queries."""
+        if system not in self._found:
+            if system not in self.about["systems"]:
+                raise ParameterError.unknown("system", system, self.about["systems"])
+            self._found[system] = [
+                self._judge(np.concatenate([self.scores(system, fold, seed) for fold in range(self.n_folds)]))
+                for seed in self.seeds_of(system)
+            ]
+        return self._found[system]
+
     def spread(self, system: str, metric: str) -> float:
         """The standard deviation of the mean over seeds; NaN for one seed."""
-        means = [float(np.nanmean(found[metric])) for found in self._per_query(system)]
+        means = [float(np.nanmean(found[metric])) for found in self.per_query(system)]
         return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
 
     def cpu_seconds(self, system: str) -> float:
@@ -289,7 +321,7 @@ class Run:
         rows = []
         ends = np.cumsum([0, *(test.n_queries for test in self.tests)])
         for system in self.systems:
-            for seed, found in zip(self.seeds_of(system), self._per_query(system), strict=True):
+            for seed, found in zip(self.seeds_of(system), self.per_query(system), strict=True):
                 for fold in range(self.n_folds):
                     for metric, values in found.items():
                         inside = values[ends[fold] : ends[fold + 1]]
@@ -314,30 +346,51 @@ class Run:
     def _judge(self) -> Judge:
         return Judge(self._pooled, self.metrics, self.rule)
 
-    def _per_query(self, system: str) -> list[dict[str, Floats]]:
-        """For each seed the values of all test queries."""
-        if system not in self._found:
-            if system not in self.about["systems"]:
-                raise ParameterError.unknown("system", system, self.about["systems"])
-            self._found[system] = [
-                self._judge(np.concatenate([self.scores(system, fold, seed) for fold in range(self.n_folds)]))
-                for seed in self.seeds_of(system)
-            ]
-        return self._found[system]
-
     @cached_property
     def _found(self) -> dict[str, list[dict[str, Floats]]]:
         return {}
 
-    def _is_whole(self, system: str) -> bool:
-        return bool(self.seeds_of(system))
-
-    def _test_file(self, fold: int) -> Path:
-        return self.folder / "folds" / f"fold{fold + 1}.tierank"
+    def _places(self, system: str) -> Path:
+        return self.folder / "pieces" / quote(system, safe=" +,=()")
 
 
-def _write_test(folder: Path, fold: int, test: RankingDataset) -> str:
-    """Keep what judging needs of the test data, in the order of the data set; returns their digest."""
+def _planned(plan: Plan, folds: Folds, digests: list[list[str]]) -> dict[str, Any]:
+    """The description of a run that has nothing yet."""
+    first = folds.read(0)
+    # With five folds the three parts of one are all of the data.
+    description = describe(RankingDataset.concat(first) if folds.n_folds > 1 else first[0]).to_dict()
+    return {
+        "format": RUN_FORMAT,
+        "kind": plan.kind,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "data": {"name": plan.name or folds.name, "source": folds.describe(), "description": description},
+        "folds": [test for *_, test in digests],
+        "learned_from": [learned for *learned, _ in digests],
+        "protocol": plan.protocol,
+        "paper": plan.paper,
+        "rule": encoded(plan.rule, "rule"),
+        "metrics": list(plan.metrics),
+        "seeds": list(plan.seeds),
+        "baseline": plan.baseline,
+        "systems": dict(plan.systems),
+        "versions": _versions(),
+    }
+
+
+def _is_whole(about: Any) -> bool:
+    """Whether a description has all that a run needs."""
+    if not isinstance(about, dict) or not _PARTS.keys() <= about.keys():
+        return False
+    typed = all(kind is None or isinstance(about[name], kind) for name, kind in _PARTS.items())
+    return typed and {"name", "source", "description"} <= about["data"].keys()
+
+
+def _test_file(folder: Path, fold: int) -> Path:
+    return folder / "folds" / f"fold{fold + 1}.tierank"
+
+
+def _write_test(file: Path, test: RankingDataset) -> None:
+    """Keep what judging needs of the test data, in the order of the data set."""
     kept = RankingDataset.from_parts(
         np.zeros((test.n_documents, 1), np.float32),
         test.ratings,
@@ -345,11 +398,8 @@ def _write_test(folder: Path, fold: int, test: RankingDataset) -> str:
         test.query_ids,
         document_texts=test.document_texts,
     )
-    file = folder / "folds" / f"fold{fold + 1}.tierank"
-    file.parent.mkdir(exist_ok=True)
-    if not file.exists():
-        write(kept, file)
-    return _digest(test)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(kept, file)
 
 
 def _digest(data: RankingDataset) -> str:
@@ -362,14 +412,15 @@ def _digest(data: RankingDataset) -> str:
 
 def _merged(old: Run, new: dict[str, Any]) -> dict[str, Any]:
     """What a run holds when more is asked of it; an error where the two do not belong together."""
-    for name, what in (("folds", "data"), ("protocol", "protocol"), ("kind", "kind of run")):
-        if old.about[name] != new[name]:
+    belongs = {"folds": "data", "learned_from": "training data", "protocol": "protocol", "kind": "kind of run"}
+    for name, what in belongs.items():
+        if old.about.get(name, new[name]) != new[name]:
             raise DataError(
                 f"{old.folder}: expected a run of the same {what}, got one of another; choose another folder"
             )
     for system, settings in new["systems"].items():
         before = old.about["systems"].get(system, settings)
-        if before != settings:
+        if before != settings and old.has_pieces(system):
             raise DataError(
                 f"{old.folder}: {system!r} is there with other settings; give the new one a name of its own,"
                 " such as new=urank,hidden=[200,100]"

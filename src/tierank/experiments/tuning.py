@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from tierank.errors import DataError, ParameterError
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
 from tierank.rankers.base import make_judge
+from tierank.rankers.model_folder import name_of
+from tierank.rankers.order import canonical_rows
 from tierank.settings import as_choice, as_whole
 
 if TYPE_CHECKING:
@@ -56,6 +58,9 @@ class OneOf:
 
 
 Space = Mapping[str, Between | OneOf]
+
+# How many differences a message names.
+_NAMED = 5
 
 _TREES: dict[str, Between | OneOf] = {
     "learning_rate": Between(0.02, 0.2, log=True),
@@ -120,7 +125,8 @@ def tune(
 
     The first trial has the settings of the ranker as they are: the outcome is never worse than they are on validation
     data. The others are drawn by Optuna from ``space`` (None: ``SPACES`` of the ranker), and judged by the first metric
-    of ``select_by``. ``study`` is a file that keeps the trials: a later call goes on with it, up to ``trials`` in all.
+    of ``select_by``. ``study`` is a file that keeps the trials: a later call with the same data, settings and space
+    goes on with it, up to ``trials`` in all.
 
     >>> import tierank
     >>> train, valid = tierank.make_ranking(40, n_features=5, mean_length=10, max_length=20).split(0.6, 0.4)
@@ -128,10 +134,12 @@ def tune(
     >>> len(found.trials), sorted(found.settings)[:2]
     (3, ['feature_fraction', 'lambda_l2'])
     """
-    start = ranker if isinstance(ranker, Ranker) else RANKERS[as_choice("ranker", ranker, RANKERS)]()
+    start = as_ranker(ranker)
     as_whole("trials", trials)
     search = _Search(start, train, valid, _space_of(start) if space is None else space)
     found = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
+    if study is not None:
+        _check_study(found, study, search.identity())
     done = len(_completed(found))
     with Progress("tuning", trials, show=progress, done=done) as shown:
         for _ in range(trials - done):
@@ -142,16 +150,33 @@ def tune(
     return search.outcome(found)
 
 
+def as_ranker(given: Any) -> Ranker:
+    """A ranker, or that of a name with its own settings."""
+    if isinstance(given, Ranker):
+        return given
+    if not isinstance(given, str):
+        raise ParameterError(f"expected a ranker of tierank, such as UMart(), or the name of one, got {given!r}")
+    return RANKERS[as_choice("ranker", given, RANKERS)]()
+
+
 class _Search:
     """Fits candidates, and keeps the best of them."""
 
     def __init__(self, start: Ranker, train: RankingDataset, valid: RankingDataset, space: Space) -> None:
         self.start, self.train, self.valid, self.space = start, train, valid, space
-        settings = start._resolved()
+        self.settings = settings = start._resolved()
         metrics = settings["select_by"]
         self.metric: str = metrics if isinstance(metrics, str) else metrics[0]
         self.judge = make_judge(valid, [self.metric], settings["rule"], 1)
         self.best: tuple[int, float, Ranker] | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What the value of a trial depends on, beside what it draws."""
+        contents = [canonical_rows(data, self.settings["n_jobs"])[2] for data in (self.train, self.valid)]
+        settings = {name: value for name, value in self.settings.items() if name != "n_jobs"}
+        identity = {"training data": contents[0], "validation data": contents[1], "space": self.space} | settings
+        found: dict[str, Any] = json.loads(json.dumps(identity, default=_plain))
+        return found
 
     def attempt(self, trial: optuna.Trial, is_first: bool) -> float:
         """The value of the settings that this trial has; the first one has those of the ranker."""
@@ -184,6 +209,27 @@ def _space_of(ranker: Ranker) -> Space:
     if name not in SPACES:
         raise ParameterError(f"space: expected one for {type(ranker).__name__}, which has none of its own, got None")
     return SPACES[name]
+
+
+def _plain(value: Any) -> Any:
+    """A setting that JSON has no form for: by what it holds, for its own text may be cut short."""
+    if isinstance(value, Ranker):
+        return {type(value).__name__: value._resolved()}
+    return vars(value) if is_dataclass(value) else name_of(value)
+
+
+def _check_study(study: optuna.Study, file: str | Path, identity: dict[str, Any]) -> None:
+    """Refuse the trials of another search: their values say nothing of this one."""
+    if not study.trials:
+        study.set_user_attr("identity", identity)
+    kept = study.user_attrs.get("identity", {})
+    others = [name for name in identity if name not in kept or kept[name] != identity[name]]
+    if others:
+        shown = f"{', '.join(others[:_NAMED])}{', ...' if len(others) > _NAMED else ''}"
+        raise DataError(
+            f"{file}: expected trials of this data and these settings, got those of another search, with other {shown};"
+            " delete it to start anew, or choose another file"
+        )
 
 
 def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:

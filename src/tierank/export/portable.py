@@ -288,14 +288,6 @@ class Model:
             return self.feature_names
         return tuple(f"feature_{number}" for number in range(1, self.n_features + 1))
 
-    @property
-    def needs_list(self) -> bool:
-        """Whether the score of a document depends on the other documents of its query."""
-        return any(
-            isinstance(part, (StandardisedMean, QueryCopies)) or (isinstance(part, Network) and part.per_query)
-            for part in walk(self.scorer)
-        )
-
     def seen_missing(self) -> NDArray[np.bool_]:
         """Which features may be missing."""
         seen = np.zeros(self.n_features, bool)

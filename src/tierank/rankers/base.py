@@ -21,7 +21,7 @@ from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, as_target, write_model
 from tierank.inputs import chunks
-from tierank.metrics import Judge, Rule, as_rule
+from tierank.metrics import Judge, Rule, as_rule, parse_metric
 from tierank.rankers.model_folder import encoded, write_model_folder
 from tierank.settings import as_limit
 from tierank.team import Team
@@ -126,6 +126,7 @@ class Ranker(Estimator):
         before = dict(vars(self))
         try:
             self._settle(has_queries, has_missing, int(train.lengths.max()))
+            _check_judging(self.settings_)
             self._fit_for_target(train, held_out, replace(job, progress=progress and job.team.is_first))
         except TierankError:
             if not self._has_learned_since(before):  # a fit that was refused leaves the earlier model as it was
@@ -456,6 +457,14 @@ def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDat
         spread = np.sqrt(np.add.reduceat(centred[order] ** 2, starts) / data.lengths)
         total += centred / np.repeat(np.where(spread > 0, spread, 1.0), data.lengths)
     return total / len(scores)
+
+
+def _check_judging(settings: Mapping[str, Any]) -> None:
+    """A name that means nothing is an error with validation data or without."""
+    as_rule(settings.get("rule", "tierank"))
+    metrics = settings.get("select_by", ())
+    for metric in [metrics] if isinstance(metrics, str) else metrics:
+        parse_metric(metric)
 
 
 def _same(one: Any, other: Any) -> bool:

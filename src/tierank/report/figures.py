@@ -23,7 +23,8 @@ _INK, _GRID = "#2b2b2b", "#dddddd"
 def draw_improvement(comparison: Comparison, paths: Sequence[Path]) -> None:
     """The paper's figure: what each system gains over the baseline in each metric, in per cent of the baseline.
 
-    Lines on the bars are the 95% intervals of the differences. Each path is written by its ending, .png or .svg.
+    A metric in which the baseline has 0 has no bars, for nothing is a share of 0. Lines on the bars are the 95%
+    intervals of the differences. Each path is written by its ending, .png or .svg.
     """
     figure = _improvement(comparison)
     for path in paths:
@@ -40,12 +41,13 @@ def _improvement(comparison: Comparison) -> Figure:
     if not systems:
         raise ParameterError("expected at least two systems to draw the improvement of, got one")
     metrics = comparison.metrics
-    base = np.array([comparison.mean(comparison.baseline, metric) for metric in metrics])
+    means = np.array([comparison.mean(comparison.baseline, metric) for metric in metrics])
+    base = np.where(means > 0, means, np.nan)
     figure = Figure(
         figsize=(max(6.0, 0.9 * len(metrics) + 0.12 * len(metrics) * len(systems)), 3.8), layout="constrained"
     )
     axes = figure.subplots()
-    width = 0.8 / len(systems)
+    width, bars = 0.8 / len(systems), []
     for i, system in enumerate(systems):
         contrasts = [comparison.contrasts[system][metric] for metric in metrics]
         heights, lows, highs = (
@@ -54,16 +56,27 @@ def _improvement(comparison: Comparison) -> Figure:
         place = np.arange(len(metrics)) + (i - (len(systems) - 1) / 2) * width
         errors = np.nan_to_num(np.maximum([heights - lows, highs - heights], 0))
         style = {"ecolor": _INK, "elinewidth": 0.8, "capsize": 0}
-        axes.bar(
-            place, heights, 0.9 * width, yerr=errors, error_kw=style, color=_COLOURS[i % len(_COLOURS)], label=system
-        )
+        colour = _COLOURS[i % len(_COLOURS)]
+        bars.append(axes.bar(place, heights, 0.9 * width, yerr=errors, error_kw=style, color=colour))
     axes.axhline(0, color=_INK, linewidth=0.8)
     axes.set_xticks(np.arange(len(metrics)), [metric.upper() for metric in metrics])
-    axes.set_ylabel(f"% over {comparison.baseline}", color=_INK)
+    axes.set_ylabel(f"% over {comparison.baseline}", color=_INK, parse_math=False)
     axes.grid(axis="y", color=_GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     for side in ("top", "right", "bottom"):
         axes.spines[side].set_visible(False)
     axes.tick_params(length=0, colors=_INK)
-    axes.legend(frameon=False, ncols=min(6, len(systems)), loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=9)
+    legend = axes.legend(
+        bars,
+        [""] * len(systems),
+        frameon=False,
+        ncols=min(6, len(systems)),
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+        fontsize=9,
+    )
+    for text, system in zip(legend.get_texts(), systems, strict=True):
+        # Set here, a name is shown as it is: matplotlib leaves out labels that begin with "_", and reads "$" as maths.
+        text.set_text(system)
+        text.set_parse_math(False)
     return figure

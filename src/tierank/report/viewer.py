@@ -97,7 +97,7 @@ class Lists:
 
     def values(self, system: str) -> dict[str, Floats]:
         """The metrics of each query, of the lists that are shown."""
-        return self.run._per_query(system)[0]
+        return self.run.per_query(system)[0]
 
     @property
     def has_document_ids(self) -> bool:
