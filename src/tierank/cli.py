@@ -7,6 +7,7 @@ that was left alone by the others. Anything else is our bug.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tierank import __version__
-from tierank.errors import LEFT_ALONE, ParameterError, TeamError, TierankError
+from tierank.errors import LEFT_ALONE, DataError, ParameterError, TeamError, TierankError
 from tierank.files import replacing
 
 # Everything else is imported by the command that needs it, so that help answers at once.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning slow shared machines down
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what goes to a pipe is what --out writes, in every locale
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         arguments = list(sys.argv[1:] if argv is None else argv)
         options = _parser().parse_args(arguments)
@@ -237,6 +240,11 @@ def _read(options: argparse.Namespace, path: str | None = None, n_features: int 
     return read(path or options.data, n_features=n_features, **_reading(options))
 
 
+def _read_for(options: argparse.Namespace, ranker: Ranker, path: str | None = None) -> RankingDataset:
+    """Data for a model: text as wide as what it learned from."""
+    return _read(options, path, _width(ranker))
+
+
 def _reading(options: argparse.Namespace) -> dict[str, Any]:
     names = ("format", "query", "rating", "document", "zero_based", "cache")
     return {name: getattr(options, name) for name in names}
@@ -249,7 +257,11 @@ def _scores(source: str, data: RankingDataset) -> Any:
     if Path(source).is_dir():
         from tierank.rankers import load
 
-        return load(source).predict(data)
+        ranker = load(source)
+        try:
+            return ranker.predict(data.widen(_width(ranker) or data.n_features))
+        except DataError as error:
+            raise DataError(f"{source}: {error}") from None
     return read_scores(source, data)
 
 
@@ -364,13 +376,12 @@ def _predict(options: argparse.Namespace) -> None:
     from tierank.readers.scores import rank_lines, score_lines
 
     ranker = load(options.model)
-    n_features = None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_
-    data = _read(options, n_features=n_features)
+    data = _read_for(options, ranker)
     lines = score_lines(ranker.predict(data)) if options.k is None else rank_lines(ranker.rank(data, k=options.k))
     if options.out is None:
         sys.stdout.writelines(lines)
     else:
-        with replacing(options.out) as fresh, fresh.open("w") as file:
+        with replacing(options.out) as fresh, fresh.open("w", encoding="utf-8") as file:
             file.writelines(lines)
 
 
@@ -390,7 +401,7 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
     """The settings that ``tune`` wrote, if they are those of this ranker."""
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_text(encoding="utf-8"))
         settings, of = dict(found["settings"]), found["ranker"]
     except (ValueError, KeyError, TypeError):
         raise ParameterError(f'{file}: expected {{"ranker": ..., "settings": {{...}}}}, as tune writes it') from None
@@ -412,7 +423,7 @@ def _cv(options: argparse.Namespace) -> None:
         tables.append(tabulate_contrasts(run.comparison))
         draw_improvement(run.comparison, [options.out / "improvement.png", options.out / "improvement.svg"])
     with replacing(options.out / "table.md") as fresh:
-        fresh.write_text("\n".join(table.to_markdown() for table in tables))
+        fresh.write_text("\n".join(table.to_markdown() for table in tables), encoding="utf-8")
     _show(options, run.to_dict(), tables)
     _say(f"wrote {options.out}: table.md, the scores and models of each piece; tierank report {options.out} shows them")
 
@@ -481,19 +492,17 @@ def _tune(options: argparse.Namespace) -> None:
         "trials": found.trials,
     }
     with replacing(options.out) as fresh:
-        fresh.write_text(json.dumps(content, indent=1))
+        fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
     _say(f"best of {len(found.trials)}: {found.metric} {found.value:.4f} on validation data with {found.settings}")
     _say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")
 
 
 def _export(options: argparse.Namespace) -> None:
-    from tierank.errors import DataError
     from tierank.export import verify
     from tierank.rankers import load
 
     ranker = load(options.model)
-    n_features = None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_
-    data = None if options.verify is None else _read(options, options.verify, n_features)
+    data = None if options.verify is None else _read_for(options, ranker, options.verify)
     ranker.export(options.out, to=options.to)
     _say(f"wrote {options.out}")
     if data is not None:
@@ -503,9 +512,11 @@ def _export(options: argparse.Namespace) -> None:
         print(proof)
 
 
-def _width(train: RankingDataset) -> int | None:
-    """The width to read text at that goes with the training data; tables have names instead."""
-    return None if train.feature_names is not None else train.n_features
+def _width(of: RankingDataset | Ranker) -> int | None:
+    """The width to read text at that goes with training data, or with a model; tables have names instead."""
+    if hasattr(of, "n_features_in_"):
+        return None if hasattr(of, "feature_names_in_") else of.n_features_in_
+    return None if of.feature_names is not None else of.n_features
 
 
 def _value(text: str) -> Any:
@@ -560,7 +571,7 @@ def _explain(options: argparse.Namespace) -> None:
 
     top = as_whole("top", options.top)
     ranker = load(options.model)
-    data = _read(options, n_features=None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_)
+    data = _read_for(options, ranker)
     found = explain_pair(ranker, data, options.query_id, options.above, options.below)
     if options.out is not None:
         draw_explanation(found, options.out, top)
