@@ -53,7 +53,7 @@ def write_model_folder(ranker: Ranker, path: str | os.PathLike[str]) -> None:
         fresh.mkdir()
         for name, content in files.items():
             (fresh / name).write_bytes(content)
-        (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False))
+        (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False), encoding="utf-8")
 
 
 def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:
@@ -65,7 +65,7 @@ def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]
     if file.stat().st_size > _LARGEST_DESCRIPTION:
         raise DataError(f"{file}: expected a description of a model, got {file.stat().st_size} bytes")
     try:
-        described = json.loads(file.read_text(), object_pairs_hook=_once, parse_constant=_refused)
+        described = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_refused)
         version, name, files = described["format"], described["ranker"], described["files"]
         settings, fitted, n_features = described["settings"], described["fitted"], described["n_features"]
         names, has_queries, longest = described["feature_names"], described["has_queries"], described["longest_query"]

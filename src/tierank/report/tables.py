@@ -205,7 +205,7 @@ def tabulate_description(found: Description, title: str) -> Table:
 
 def write_per_query(evaluation: Evaluation, path: Path) -> None:
     """Write a CSV file with a row per query and a column per metric; empty where the rule leaves the query out."""
-    with replacing(path) as fresh, fresh.open("w", newline="") as file:
+    with replacing(path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file, lineterminator="\n")
         rows.writerow(["query", *evaluation.metrics])
         values = zip(*(evaluation.per_query[metric].tolist() for metric in evaluation.metrics), strict=True)
