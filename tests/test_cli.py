@@ -134,6 +134,66 @@ def test_train_predict_evaluate(files, capsys):
     assert json.loads(out)["metrics"]["ndcg@5"]["mean"] == pytest.approx(ranker.best_["ndcg@5"])
 
 
+@pytest.fixture
+def model(files, capsys):
+    """A model of six features, and a file that leaves out the last four of them."""
+    settings = ("--set", "n_trees=3", "--set", "min_documents=2")
+    assert (
+        run(capsys, "train", "lambdamart", "--train", files / "data.txt", "--out", files / "model", *settings)[0] == 0
+    )
+    lines = [f"{i % 3} qid:ä{i // 4} 1:{i / 7:.3f} 2:{i % 5}\n" for i in range(12)]
+    (files / "narrow.txt").write_text("".join(lines), encoding="utf-8")
+    return files / "model"
+
+
+def test_a_model_takes_text_that_leaves_out_the_last_features(files, model, capsys):
+    narrow = files / "narrow.txt"
+    code, out, _ = run(capsys, "predict", model, narrow)
+    assert code == 0
+    data = tierank.read(narrow, n_features=6)
+    scores = np.array([float(line) for line in out.split()])
+    np.testing.assert_array_equal(scores, tierank.load(model).predict(data))
+    expected = tierank.evaluate(data, scores, "ndcg@3").mean("ndcg@3")
+    code, out, _ = run(capsys, "evaluate", narrow, model, "--metric", "ndcg@3", "--json")
+    assert code == 0
+    assert json.loads(out)["metrics"]["ndcg@3"]["mean"] == expected
+    code, out, _ = run(capsys, "compare", narrow, f"a={model}", f"b={model}", "--metric", "ndcg@3", "--json")
+    assert code == 0
+    assert json.loads(out)["systems"]["b"]["ndcg@3"]["mean"] == expected
+    assert run(capsys, "convert", narrow, files / "narrow.tierank")[0] == 0
+    assert run(capsys, "predict", model, files / "narrow.tierank")[1].split() == [repr(s) for s in scores.tolist()]
+
+
+def test_text_with_more_features_than_the_model_is_refused_alike(files, model, capsys):
+    wide = files / "wide.txt"
+    wide.write_text("1 qid:1 1:1 9:1\n0 qid:1 1:2\n")
+    for command in (("predict", model, wide), ("evaluate", wide, model), ("compare", wide, f"a={model}", f"b={model}")):
+        code, out, err = run(capsys, *command)
+        assert (code, out) == (2, "")
+        assert "expected at most 6 features, as n_features or the model says, got 9" in err
+
+
+def test_ids_of_any_script_in_any_locale(files, model):
+    def in_ascii(*arguments):
+        return subprocess.run(
+            [sys.executable, "-m", "tierank.cli", *map(str, arguments)],
+            capture_output=True,
+            check=True,
+            env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"},
+        ).stdout.decode()
+
+    narrow, top, per_query = files / "narrow.txt", files / "top.tsv", files / "q.csv"
+    shown = in_ascii("predict", model, narrow, "--k", 2)
+    assert shown.splitlines()[1].startswith("ä0\t1\t")
+    in_ascii("predict", model, narrow, "--k", 2, "--out", top)
+    assert top.read_text(encoding="utf-8") == shown
+    in_ascii("evaluate", narrow, model, "--per-query", per_query)
+    assert per_query.read_text(encoding="utf-8").splitlines()[1].startswith("ä0,")
+    tierank.write_scores(files / "narrow.scores", np.arange(12.0))
+    in_ascii("convert", narrow, files / "narrow.run", "--scores", files / "narrow.scores")
+    assert (files / "narrow.run").read_text(encoding="utf-8").startswith("ä0 Q0 row3 1 3.0")
+
+
 def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
     data, settings = files / "data.txt", ("--set", "n_trees=120", "--set", "min_documents=2", "--set", "patience=500")
     run(capsys, "train", "lambdamart", "--train", data, "--out", files / "whole", *settings)

@@ -67,6 +67,15 @@ def test_grouped_input_is_not_copied():
         [True, True, False],
         [1.5, 1.5, 2.5],
         [("a", 1), ("a", 1), ("b", 2)],
+        [("a", 1), ("a", 1), ("b",)],
+        [1, 1, "1"],
+        [2**64, 2**64, 2**64 + 1],
+        [-1, -1, 2**63],
+        ["a", "a", "a\0"],
+        np.array([[7], [7], [8]]),
+        [[7], [7], [8]],
+        pd.DataFrame({"session": [7, 7, 8]}),
+        np.ma.masked_array([7, 7, 8]),
         np.array(["2020-01-01", "2020-01-01", "2021-01-01"], "datetime64[D]"),
         pd.Series(["x", "x", "y"], dtype="category"),
         pd.Series(["x", "x", "y"], index=[5, 6, 7]),
@@ -77,6 +86,32 @@ def test_grouped_input_is_not_copied():
 )
 def test_query_ids_of_any_type(ids):
     assert RankingDataset(np.eye(3), [0, 1, 2], qid=ids).offsets.tolist() == [0, 2, 3]
+
+
+def test_a_number_and_its_text_are_two_queries():
+    data = RankingDataset(np.eye(4), [0, 1, 2, 3], qid=[1, "1", 1, "1"])
+    assert data.query_ids.tolist() == [1, "1"]
+    assert data.source_rows.tolist() == [0, 2, 1, 3]
+    parts = [RankingDataset(np.eye(2), [0, 1], qid=ids) for ids in ([1, 1], ["1", "1"])]
+    assert RankingDataset.concat(parts).query_ids.tolist() == [1, "1"]
+
+
+def test_masked_cells_are_missing():
+    for kind in (np.float64, np.float32, np.int64):
+        masked = np.ma.masked_array(np.array([[1, 2], [3, 4]], kind), [[0, 1], [0, 0]])
+        np.testing.assert_array_equal(RankingDataset(masked, [0, 1]).features, [[1, np.nan], [3, 4]])
+
+
+def test_text_that_left_out_the_last_features_is_widened():
+    data = small(document_ids=["w", "x", "y", "z"])
+    wide = data.widen(4)
+    assert wide.features.tolist() == [[0, 1, 0, 0], [4, 5, 0, 0], [2, 3, 0, 0], [6, 7, 0, 0]]
+    assert (wide.document_ids, wide.source_rows.tolist()) == (data.document_ids, data.source_rows.tolist())
+    assert data.widen(2) is data
+    named = small(feature_names=["a", "b"])
+    assert named.widen(4) is named  # a column that is missing is no column of zeros
+    with pytest.raises(DataError, match="expected at most 1 features, as n_features or the model says, got 2"):
+        data.widen(1)
 
 
 def test_no_query_ids_is_one_query():
@@ -124,8 +159,14 @@ def test_sparse_matrices_mean_zero_where_nothing_is():
         ),
         ({"X": [[0, 0], [0, 0], [1e39, 0], [0, 0]]}, r"got 1e\+39 in row 2, column 0; clip it"),
         ({"X": pd.DataFrame({"a": ["x"] * 4})}, "column 'a': expected numbers, got 'x'"),
+        (
+            {"X": pd.DataFrame([[1, 2]] * 4, columns=["a", "a"])},
+            "feature_names: expected each name once, got 'a' twice",
+        ),
+        ({"X": pl.LazyFrame({"a": [1] * 4})}, r"expected a table, got a polars LazyFrame, .* pass frame.collect\(\)"),
         ({"y": [0, 1]}, r"y: expected 4 ratings, one per row of X, got shape \(2,\)"),
         ({"y": [0, 1, -1, 2]}, "y, row 2: expected a finite rating that is not negative, got -1; shift the ratings"),
+        ({"y": np.ma.masked_array([0, 1, 2, 0], [0, 0, 1, 0])}, "y, row 2: expected a finite rating .*, got nan"),
         ({"y": [0, 1, np.nan, 2]}, "y, row 2: expected a finite rating that is not negative, got nan"),
         ({"y": [0, 1, np.inf, 2]}, "y, row 2: expected a finite rating that is not negative, got inf"),
         ({"y": ["good", "bad", "good", "bad"]}, "y: expected numbers, got 'good'"),
@@ -133,8 +174,28 @@ def test_sparse_matrices_mean_zero_where_nothing_is():
         ({"qid": [1, 2]}, r"qid: expected 4 query ids, one per row of X, got shape \(2,\)$"),
         ({"qid": [1.0, np.nan, 1.0, 2.0]}, "qid: expected a query id in every row, got none in row 1"),
         ({"qid": ["a", "a", None, "b"]}, "qid: expected a query id in every row, got none in row 2"),
+        (
+            {"qid": np.ma.masked_array([1, 1, 2, 2], [0, 0, 0, 1])},
+            "qid: expected a query id in every row, got none in row 3",
+        ),
+        (
+            {"qid": np.ma.masked_array(list("abab"), [0, 1, 0, 0])},
+            "qid: expected a query id in every row, got none in row 1",
+        ),
+        (
+            {"qid": [[1], [1, 2], [1], [2]]},
+            "qid: expected ids that can be hashed: numbers, texts, tuples; got: unhashable",
+        ),
         ({"row_weight": [1, 1]}, "row_weight: expected 4 weights"),
-        ({"row_weight": [1, 1, -1, 1]}, "row_weight: expected finite weights that are not negative, got -1 at 2"),
+        ({"row_weight": [1, 1, -1, 1]}, "row_weight: expected finite weights that are not negative .*, got -1 at 2"),
+        ({"row_weight": [1, 1, 1, 1e300]}, r"row_weight: expected .* that float32 can hold, got 1e\+300 at 3"),
+        (
+            {"row_weight": np.ma.masked_array([1.0] * 4, [0, 1, 0, 0])},
+            "row_weight: expected finite weights .* got nan at 1",
+        ),
+        ({"query_weight": 2.0}, r"query_weight: expected 4 weights or 2 \(one per query\), got shape \(\)"),
+        ({"query_weight": ["x", "y"]}, "query_weight: expected numbers, got 'x'"),
+        ({"query_weight": {"a": 1e39, "b": 1}}, r"query_weight: expected .* that float32 can hold, got 1e\+39 at 0"),
         ({"query_weight": {"a": 1}}, "query_weight: expected a weight for every query, got none for 'b'"),
         ({"query_weight": [1, 2, 3, 4]}, "query_weight: expected one weight for all rows of query a, got several"),
         ({"query_weight": [1, 2, 3]}, r"query_weight: expected 4 weights or 2 \(one per query\)"),
@@ -176,6 +237,8 @@ def test_parts():
         RankingDataset.concat([data, RankingDataset(np.eye(2), [0, 1], qid=[77, 77])])
     with pytest.raises(DataError, match="row_weight: expected in all of the parts or in none, got 1 of 2"):
         RankingDataset.concat([data, RankingDataset([[1]], [0], qid=[77])])
+    with pytest.raises(DataError, match="expected at least one data set to put together, got none"):
+        RankingDataset.concat([])
     with pytest.raises(DataError, match="no query is left"):
         data.select(np.zeros(6, bool))
     with pytest.raises(ParameterError, match=r"expected positive shares that sum to at most 1, got \(0.9, 0.2\)"):

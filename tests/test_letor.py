@@ -138,7 +138,7 @@ def test_width(tmp_path):
     rows = b"0 qid:1 1:1\n" * (letor._GUESS + 1) + b"0 qid:1 9:1\n"
     assert read_bytes(tmp_path, rows).n_features == 9  # a later line may be the widest
     assert read_bytes(tmp_path, rows, n_features=12).n_features == 12
-    with pytest.raises(DataError, match="expected at most 5 features, got feature 9; give a larger n_features"):
+    with pytest.raises(DataError, match="expected at most 5 features, as n_features or the model says, got 9"):
         read_bytes(tmp_path, rows, n_features=5)
     assert read_bytes(tmp_path, b"0 qid:1 0:1 2:3\n", zero_based=True).features.tolist() == [[1, 0, 3]]
     with pytest.raises(
@@ -292,6 +292,24 @@ def test_ids_that_text_cannot_hold_are_refused(tmp_path):
     data = RankingDataset([[1.0]], [1], qid=["two words"])
     with pytest.raises(DataError, match=r"expected query ids without blanks and '#'.* got 'two words'"):
         write(data, tmp_path / "data.txt")
+
+
+@given(st.text(min_size=1, max_size=6))
+@example("a b")
+@example("a\nb")
+@example("=a")
+@example("#a")
+@example("docid")
+@settings(max_examples=200, deadline=None)
+def test_document_ids_read_back_or_are_refused(tmp_path_factory, name):
+    path = tmp_path_factory.getbasetemp() / "documents.txt"
+    data = RankingDataset([[1.0], [2.0]], [1, 0], document_ids=[name, "other"])
+    if name.startswith("=") or any(letter <= " " or letter == "#" for letter in name):
+        with pytest.raises(DataError, match=r"expected document ids without blanks and '#'.* CSV and Parquet can"):
+            write(data, path)
+    else:
+        write(data, path)
+        assert read(path).document_ids == [name, "other"]
 
 
 def test_threads_change_nothing(tmp_path):

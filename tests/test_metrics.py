@@ -149,9 +149,21 @@ def test_left_out_queries_are_left_out_of_every_metric():
     assert all(np.isnan(found[0]) and found[1] >= 0 for found in values.values())
 
 
-def test_a_query_without_any_gain_is_empty():
-    rule = replace(RULES["tierank"], name="test", gain={0: 0, 1: 0, 2: 1})
-    np.testing.assert_array_equal(Judge(dataset([1, 0, 2, 0], [2, 2]), "ndcg", rule)([2, 1, 2, 1])["ndcg"], [np.nan, 1])
+def test_empty_is_a_matter_of_ratings_and_not_of_gains():
+    rule = replace(RULES["tierank"], name="test", gain={0: 0, 1: 0, 2: 5})
+    judge = Judge(dataset([0, 1, 2, 0, 0], [2, 2, 1]), ["ndcg", "dcg", "map", "recall@1", "mrr", "precision@1"], rule)
+    values = judge([2, 1, 2, 1, 1])
+    assert judge.n_empty == 1
+    expected = {
+        "ndcg": [0, 1],
+        "dcg": [0, 5],
+        "map": [1 / 2, 1],
+        "recall@1": [0, 1],
+        "mrr": [1 / 2, 1],
+        "precision@1": [0, 1],
+    }
+    for metric, found in expected.items():
+        np.testing.assert_array_equal(values[metric], [*found, np.nan], err_msg=metric)
 
 
 def test_relevant_from():

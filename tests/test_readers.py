@@ -1,5 +1,6 @@
 """Tables, folds, scores and the other forms; the cache."""
 
+import gzip
 import json
 import os
 
@@ -11,6 +12,7 @@ import pytest
 import tierank
 from tierank import DataError, ParameterError, RankingDataset, read, read_fold, read_scores, write
 from tierank.readers import FORMATS, cache
+from tierank.readers.columns import DOCUMENT_NAMES, WEIGHT_NAMES
 
 
 @pytest.fixture
@@ -112,8 +114,113 @@ def test_files_that_cannot_be_used(tmp_path, data):
         read(tmp_path / "train.txt", format="qrels")
     with pytest.raises(DataError, match=r"expected a folder .* to write into, got none; make it first"):
         write(data, tmp_path / "nowhere" / "x.txt")
-    with pytest.raises(DataError, match=r"expected feature names other than query, .* got a feature called 'query'"):
-        write(RankingDataset([[1.0]], [1], feature_names=["query"]), tmp_path / "x.parquet")
+
+
+# What is taken for another column beside "query" and "rating", and what is not.
+TAKEN = ("qid", "query", "rating", *DOCUMENT_NAMES, *WEIGHT_NAMES, "__index_level_0__")
+FREE = ("query_id", "label", "relevance", "grade")
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("name", TAKEN)
+def test_a_feature_that_would_be_taken_for_another_column_is_refused(tmp_path, ending, name):
+    for names in ([name], ["a", name]):
+        data = RankingDataset(np.eye(len(names)), np.ones(len(names)), feature_names=names)
+        with pytest.raises(DataError, match=f"expected feature names other than those of queries, .* called '{name}'"):
+            write(data, tmp_path / f"x{ending}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ending", [".csv", ".parquet"])
+@pytest.mark.parametrize("name", FREE)
+def test_a_feature_that_is_taken_for_none_reads_back(tmp_path, ending, name):
+    data = RankingDataset(np.eye(2), [2, 1], feature_names=["a", name])
+    write(data, tmp_path / f"x{ending}")
+    back = read(tmp_path / f"x{ending}")
+    assert back.feature_names == ("a", name)
+    np.testing.assert_array_equal(back.features, data.features)
+    np.testing.assert_array_equal(back.ratings, data.ratings)
+
+
+def test_without_ratings_their_names_are_taken(tmp_path):
+    with pytest.raises(DataError, match="got a feature called 'label'; rename it"):
+        write(RankingDataset(np.eye(2), feature_names=["a", "label"]), tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([("a", 1), ("b", 2)], r"expected query ids of one type that a column can hold, .* got \('a', 1\) and others"),
+        ([(1, 2), (3, 4)], r"expected query ids of one type that a column can hold, .* got \(1, 2\) and others"),
+        ([1, "1"], "expected query ids of one type that a column can hold, .* got 1 and others; make texts of them"),
+    ],
+)
+def test_query_ids_that_a_table_cannot_hold(tmp_path, ids, message):
+    for ending in (".csv", ".parquet"):
+        with pytest.raises(DataError, match=message):
+            write(RankingDataset(np.eye(2), [0, 1], qid=ids), tmp_path / f"x{ending}")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("ending", [".txt", ".tierank", ".qrels"])
+def test_queries_that_would_become_one_are_refused(tmp_path, ending):
+    data = RankingDataset(np.eye(2), [0, 1], qid=[1, "1"])
+    with pytest.raises(DataError, match="expected query ids that differ as texts, got two that read '1'"):
+        write(data, tmp_path / f"x{ending}")
+
+
+@pytest.mark.parametrize("ending", [".csv.gz", ".tsv.gz", ".txt.gz"])
+def test_files_called_gz_are_compressed_and_read_back(data, tmp_path, ending):
+    write(data, tmp_path / f"x{ending}")
+    assert (tmp_path / f"x{ending}").read_bytes()[:2] == b"\x1f\x8b"
+    assert_equal(read(tmp_path / f"x{ending}"), data, weights=ending != ".txt.gz")
+
+
+def test_qrels_called_gz_are_compressed(data, tmp_path):
+    write(data, tmp_path / "x.qrels")
+    write(data, tmp_path / "x.qrels.gz")
+    assert gzip.decompress((tmp_path / "x.qrels.gz").read_bytes()) == (tmp_path / "x.qrels").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        (["007", "7"], ["007", "7"]),
+        (["7", "-8"], [7, -8]),
+        (["-0", "0"], ["-0", "0"]),
+        (["1.0", "1"], ["1.0", "1"]),
+        (["1234567890123456789", "1"], ["1234567890123456789", "1"]),
+        (["NA", "UK"], ["NA", "UK"]),
+        (["true", "True"], ["true", "True"]),
+    ],
+)
+def test_ids_of_csv_are_what_was_written(tmp_path, ids, expected):
+    write(RankingDataset(np.eye(2), [0, 1], qid=ids, document_ids=ids), tmp_path / "x.csv")
+    back = read(tmp_path / "x.csv")
+    assert back.query_ids.tolist() == expected
+    assert back.document_ids == ids
+
+
+@pytest.mark.parametrize("missing", ["", "NA", "NULL", "nan"])
+def test_a_number_that_is_missing_is_no_query(tmp_path, missing):
+    (tmp_path / "x.csv").write_text(f"qid,label,f\n1,0,3\n{missing},0,3\n")
+    with pytest.raises(DataError, match=r"x.csv: qid: expected a query id in every row, got none in row 1"):
+        read(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("twice", ["qid", "docid", "f"])
+def test_columns_that_are_there_twice(tmp_path, twice):
+    names = ["qid", "label", "docid", "f", twice]
+    with pytest.raises(DataError, match=f"table: expected each column once, got '{twice}' twice; rename one of them"):
+        read(pd.DataFrame([[1, 2, 3, 4, 5]], columns=names))
+    (tmp_path / "x.csv").write_text(",".join(names) + "\n1,2,3,4,5\n")
+    with pytest.raises(DataError, match=rf"x.csv: expected each column once, got '{twice}' twice; rename one of them"):
+        read(tmp_path / "x.csv")
+
+
+def test_a_table_that_holds_no_rows_yet():
+    with pytest.raises(DataError, match=r"got a polars LazyFrame, which holds no rows yet; pass frame.collect\(\)"):
+        read(pl.LazyFrame({"qid": [1], "f": [1.0]}))
 
 
 def write_parts(folder, names, start=0):
@@ -205,12 +312,53 @@ def test_qrels(data, tmp_path):
         ("0 7 1.5\n", "expected the index of one of 3 documents from 0, got '7'"),
         ("0 Q0 nobody 1 0.5 x\n", "expected a document of the data, got 'nobody' of query '0'"),
         ("0 Q0 d0 1 0.5 x\n", "expected a number for every document, got none for row 1"),
+        (
+            "0 Q0 d0 1 nan x\n0 Q0 d0 2 1 x\n",
+            r"s.txt:2: expected one score per document, got a second one for document 'd0'",
+        ),
+        ("0 0 1.5\n0 0 2\n", r"s.txt:2: expected one score per document, got a second one for document 0 of query '0'"),
+        ("0 \u00b2 1.5\n", "expected the index of one of 3 documents from 0, got '\u00b2'"),
+        ("0 \u0661 1.5\n", "expected the index of one of 3 documents from 0, got '\u0661'"),
+        ("0 -1 1.5\n", "expected the index of one of 3 documents from 0, got '-1'"),
+        pytest.param(f"0 {'9' * 5000} 1.5\n", "expected the index of one of 3 documents from 0", id="5000 digits"),
+        ("1_0\n", r"s.txt:1: expected a score, got '1_0'"),
+        ("\u0661\n", r"s.txt:1: expected a score, got '\u0661'"),
     ],
 )
 def test_scores_that_cannot_be_used(data, tmp_path, content, message):
-    (tmp_path / "s.txt").write_text(content)
+    (tmp_path / "s.txt").write_text(content, encoding="utf-8")
     with pytest.raises(DataError, match=message):
         read_scores(tmp_path / "s.txt", data)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"qid": ["a b", "a_b"]}, "expected queries that differ with '_' for blanks, .* got 'a_b' twice"),
+        ({"qid": ["", "a"]}, "expected query ids that are not empty"),
+        (
+            {"document_ids": ["a b", "a_b"]},
+            "expected documents in query 0 that differ with '_' for blanks, .* 'a_b' twice",
+        ),
+        ({"document_ids": ["row1", ""]}, "expected documents in query 0 that differ .* got 'row1' twice"),
+    ],
+)
+def test_names_that_would_become_one_in_trec_files(tmp_path, changes, message):
+    data = RankingDataset(np.eye(2), [0, 1], **changes)
+    with pytest.raises(DataError, match=message):
+        tierank.write_run(tmp_path / "x.run", data, [1.0, 2.0])
+    with pytest.raises(DataError, match=message):
+        tierank.write_qrels(data, tmp_path / "x.qrels")
+    (tmp_path / "other.run").write_text("a_b Q0 a_b 1 0.5 other\n")
+    with pytest.raises(DataError, match=message):
+        read_scores(tmp_path / "other.run", data)
+
+
+def test_a_name_with_blanks_has_none_in_trec_files(tmp_path):
+    data = RankingDataset(np.eye(2), [0, 1], qid=["a b", "c"], document_ids=["x y", "x_y"])
+    tierank.write_run(tmp_path / "x.run", data, [1.0, 2.0])
+    assert (tmp_path / "x.run").read_text().splitlines()[0] == "a_b Q0 x_y 1 1.0 tierank"
+    assert read_scores(tmp_path / "x.run", data).tolist() == [1, 2]
 
 
 def test_score_arrays_that_cannot_be_used(data, tmp_path):
@@ -238,9 +386,59 @@ def test_second_reading_comes_from_the_cache(cached_file, monkeypatch):
     np.testing.assert_array_equal(read(cached_file).source_rows, first.source_rows)
 
 
+@pytest.fixture
+def builds(monkeypatch):
+    """The files that were read as text."""
+    files = []
+    reader = FORMATS["letor"].read
+
+    def counted(path, **options):
+        files.append(path.name)
+        return reader(path, **options)
+
+    monkeypatch.setitem(FORMATS, "letor", FORMATS["letor"]._replace(read=counted))
+    return files
+
+
+@pytest.mark.parametrize("widths", [(None, 5, None, 5), (5, None, 2, 5), (2, None, 2, None)])
+def test_readings_of_any_width_share_one_cache(cached_file, builds, widths):
+    for width in widths:
+        data = read(cached_file, n_features=width)
+        assert_equal(data, read(cached_file, n_features=width, cache=False), weights=False)
+        assert data.n_features == (width or 2)
+    assert len(builds) == 1 + len(widths)  # those without a cache
+    for _ in range(2):
+        with pytest.raises(DataError, match=r"data.txt: expected at most 1 features, as n_features .*, got 2"):
+            read(cached_file, n_features=1)
+    assert len(builds) == 1 + len(widths)
+
+
+def test_a_file_that_is_too_wide_leaves_no_cache(cached_file):
+    with pytest.raises(DataError, match=r"data.txt: expected at most 1 features, as n_features .*, got 2"):
+        read(cached_file, n_features=1)
+    assert [path.name for path in cached_file.parent.iterdir()] == ["data.txt"]
+
+
+def test_a_folder_that_was_named_is_as_wide_as_was_asked_for(cached_file, tmp_path):
+    for width in (None, 5):
+        read(cached_file, n_features=width, cache=tmp_path / "x.tierank")
+        assert read(tmp_path / "x.tierank").n_features == (width or 2)
+    assert read(tmp_path / "x.tierank", n_features=7).n_features == 7
+
+
+def test_parts_of_different_widths_are_read_once(tmp_path, monkeypatch, builds):
+    monkeypatch.setattr(cache, "_WORTH_IT", 0)
+    write_parts(tmp_path, [f"S{k}.txt" for k in range(1, 6)], start=1)
+    for fold in (1, 4):
+        assert {part.n_features for part in read_fold(tmp_path, fold)} == {6}
+    assert sorted(builds) == [f"S{k}.txt" for k in range(1, 6)]
+    assert read(tmp_path / "S1.txt").n_features == 2
+    assert len(builds) == 5
+
+
 def test_the_cache_is_left_when_anything_changed(cached_file):
     read(cached_file)
-    assert read(cached_file, n_features=5).n_features == 5  # other settings
+    assert read(cached_file, zero_based=True).n_features == 3  # other settings
     assert read(cached_file).n_features == 2
     before = cached_file.stat()
     cached_file.write_text(cached_file.read_text().replace("qid:4", "qid:3"))  # same size, other time
@@ -296,12 +494,21 @@ def test_names_that_lead_out_of_the_folder_are_refused(data, tmp_path):
         read(folder)
 
 
-def test_arrays_that_do_not_fit_are_refused(data, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("offsets", np.array([0, 5, 3, 12])),
+        ("source_rows", np.array([0, *range(11)])),  # a row twice, and one not at all
+        ("source_rows", np.arange(1, 13)),
+        ("source_rows", np.arange(11)),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(data, tmp_path, name, array):
     folder = tmp_path / "x.tierank"
     write(data, folder)
-    np.save(folder / "offsets.npy", np.array([0, 5, 3, 12]))
+    np.save(folder / f"{name}.npy", array)
     meta = json.loads((folder / "meta.json").read_text())
-    meta["files"]["offsets"] = cache._fingerprint(folder / "offsets.npy")
+    meta["files"][name] = cache._fingerprint(folder / f"{name}.npy")
     (folder / "meta.json").write_text(json.dumps(meta))
     with pytest.raises(DataError, match="expected arrays that fit each other"):
         read(folder)

@@ -7,6 +7,7 @@ that was left alone by the others. Anything else is our bug.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tierank import __version__
-from tierank.errors import LEFT_ALONE, ParameterError, TeamError, TierankError
+from tierank.errors import LEFT_ALONE, DataError, ParameterError, TeamError, TierankError
 from tierank.files import replacing
 
 # Everything else is imported by the command that needs it, so that help answers at once.
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning slow shared machines down
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what goes to a pipe is what --out writes, in every locale
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         arguments = list(sys.argv[1:] if argv is None else argv)
         options = _parser().parse_args(arguments)
@@ -256,6 +259,11 @@ def _read(options: argparse.Namespace, path: str | None = None, n_features: int 
     return read(path or options.data, n_features=n_features, **_reading(options))
 
 
+def _read_for(options: argparse.Namespace, ranker: Ranker, path: str | None = None) -> RankingDataset:
+    """Data for a model: text as wide as what it learned from."""
+    return _read(options, path, _width(ranker))
+
+
 def _reading(options: argparse.Namespace) -> dict[str, Any]:
     names = ("format", "query", "rating", "document", "zero_based", "cache")
     return {name: getattr(options, name) for name in names}
@@ -268,7 +276,11 @@ def _scores(source: str, data: RankingDataset) -> Any:
     if Path(source).is_dir():
         from tierank.rankers import load
 
-        return load(source).predict(data)
+        ranker = load(source)
+        try:
+            return ranker.predict(data.widen(_width(ranker) or data.n_features))
+        except DataError as error:
+            raise DataError(f"{source}: {error}") from None
     return read_scores(source, data)
 
 
@@ -383,8 +395,7 @@ def _predict(options: argparse.Namespace) -> None:
     from tierank.readers.scores import rank_lines, score_lines
 
     ranker = load(options.model)
-    n_features = None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_
-    data = _read(options, n_features=n_features)
+    data = _read_for(options, ranker)
     lines = score_lines(ranker.predict(data)) if options.k is None else rank_lines(ranker.rank(data, k=options.k))
     if options.out is None:
         sys.stdout.writelines(lines)
@@ -506,13 +517,11 @@ def _tune(options: argparse.Namespace) -> None:
 
 
 def _export(options: argparse.Namespace) -> None:
-    from tierank.errors import DataError
     from tierank.export import verify
     from tierank.rankers import load
 
     ranker = load(options.model)
-    n_features = None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_
-    data = None if options.verify is None else _read(options, options.verify, n_features)
+    data = None if options.verify is None else _read_for(options, ranker, options.verify)
     ranker.export(options.out, to=options.to)
     _say(f"wrote {options.out}")
     if data is not None:
@@ -522,9 +531,11 @@ def _export(options: argparse.Namespace) -> None:
         print(proof)
 
 
-def _width(train: RankingDataset) -> int | None:
-    """The width to read text at that goes with the training data; tables have names instead."""
-    return None if train.feature_names is not None else train.n_features
+def _width(of: RankingDataset | Ranker) -> int | None:
+    """The width to read text at that goes with training data, or with a model; tables have names instead."""
+    if hasattr(of, "n_features_in_"):
+        return None if hasattr(of, "feature_names_in_") else of.n_features_in_
+    return None if of.feature_names is not None else of.n_features
 
 
 def _value(text: str) -> Any:
@@ -579,7 +590,7 @@ def _explain(options: argparse.Namespace) -> None:
 
     top = as_whole("top", options.top)
     ranker = load(options.model)
-    data = _read(options, n_features=None if hasattr(ranker, "feature_names_in_") else ranker.n_features_in_)
+    data = _read_for(options, ranker)
     found = explain_pair(ranker, data, options.query_id, options.above, options.below)
     if options.out is not None:
         draw_explanation(found, options.out, top)

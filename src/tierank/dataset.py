@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -11,7 +12,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import anywhere, as_features, as_names, as_ratings, as_weights, chunks, forget, group_rows
+from tierank.inputs import (
+    anywhere,
+    as_array,
+    as_features,
+    as_names,
+    as_ratings,
+    as_weights,
+    check_width,
+    chunks,
+    forget,
+    group_rows,
+)
 
 # Texts that are taken in one go: what is needed to find their bytes is larger than they are.
 _TAKEN = 1 << 16
@@ -223,6 +235,29 @@ class RankingDataset:
             document_texts=self.document_texts,
         )
 
+    def widen(self, n_features: int) -> RankingDataset:
+        """The same documents with so many features, 0 in those that are new: text files may leave out the last ones.
+
+        Data whose features have names stay as they are.
+
+        >>> RankingDataset([[1.0, 2.0]]).widen(3).features.tolist()
+        [[1.0, 2.0, 0.0]]
+        """
+        if self.feature_names is not None or self.n_features == n_features:
+            return self
+        check_width(self.n_features, n_features)
+        features = anywhere(self.n_documents, n_features, beside=self.features)
+        _copy(chunks(self.features), features)
+        return self.with_features(features, None)
+
+    def query_texts(self) -> list[str]:
+        """The query ids as texts; an error where two queries would have the same one."""
+        texts = [str(i) for i in self.query_ids.tolist()]
+        if len(set(texts)) < len(texts):
+            twice = next(text for text, count in Counter(texts).items() if count > 1)
+            raise DataError(f"expected query ids that differ as texts, got two that read {twice!r}; rename one of them")
+        return texts
+
     def split(self, *shares: float, seed: int = 0) -> list[RankingDataset]:
         """Parts of whole queries, drawn at random: ``train, test = data.split(0.8, 0.2)``.
 
@@ -242,6 +277,8 @@ class RankingDataset:
 
         Where the features would take a quarter of the memory, they go to a file without a name and are mapped.
         """
+        if not parts:
+            raise DataError("expected at least one data set to put together, got none")
         first = parts[0]
         for part in parts[1:]:
             if (part.n_features, part.feature_names) != (first.n_features, first.feature_names):
@@ -249,18 +286,12 @@ class RankingDataset:
                     f"expected parts with the same features, got {first.n_features} and {part.n_features} features"
                     + (" with other names" if part.n_features == first.n_features else "")
                 )
-        query_ids = np.concatenate([part.query_ids for part in parts])
-        unique, counts = np.unique(query_ids, return_counts=True)
-        if len(unique) < len(query_ids):
-            raise DataError(
-                f"query {unique[counts > 1][0]!s} is in two of the parts: expected each query to be in one part only"
-            )
         texts = [part.document_texts for part in parts if part.document_texts is not None]
         return RankingDataset.from_parts(
             _stacked([part.features for part in parts]),
             _joined([part._ratings for part in parts], "ratings"),
             np.concatenate([[0], np.concatenate([part.lengths for part in parts]).cumsum()]),
-            query_ids,
+            _joined_ids([part.query_ids for part in parts]),
             row_weight=_joined([part.row_weight for part in parts], "row_weight"),
             query_weight=_joined([part.query_weight for part in parts], "query_weight"),
             feature_names=first.feature_names,
@@ -277,11 +308,11 @@ class RankingDataset:
             if missing:
                 raise DataError(f"query_weight: expected a weight for every query, got none for {missing[0]!r}")
             weight = [weight[q] for q in self.query_ids.tolist()]
-        values = np.asarray(weight, dtype=np.float64)
-        if len(values) == self.n_queries:
-            return as_weights(values, "query_weight", self.n_queries)
+        given = as_array(weight)
+        if given.shape == (self.n_queries,):
+            return as_weights(given, "query_weight", self.n_queries)
         values = self.arrange(
-            as_weights(values, "query_weight", self.n_documents, f" or {self.n_queries} (one per query)")
+            as_weights(given, "query_weight", self.n_documents, f" or {self.n_queries} (one per query)")
         )
         first = values[self.offsets[:-1]]
         differs = values != np.repeat(first, self.lengths)
@@ -339,13 +370,29 @@ class Texts:
 
 def _stacked(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
     stacked = anywhere(sum(len(part) for part in parts), parts[0].shape[1], beside=parts[0])
-    end = 0
-    for part in parts:
-        for chunk in chunks(part):
-            start, end = end, end + len(chunk)
-            stacked[start:end] = chunk
-            forget(stacked[start:end])
+    _copy((chunk for part in parts for chunk in chunks(part)), stacked)
     return stacked
+
+
+def _copy(pieces: Iterable[NDArray[np.float32]], into: NDArray[np.float32]) -> None:
+    """Fill the rows of a matrix, in its first columns, one piece after the other."""
+    end = 0
+    for piece in pieces:
+        start, end = end, end + len(piece)
+        into[start:end, : piece.shape[1]] = piece
+        forget(into[start:end])
+
+
+def _joined_ids(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """The query ids of all parts, as they are; an error where two parts have one in common."""
+    seen: set[Hashable] = set()
+    for ids in parts:
+        twice = next((i for i in ids.tolist() if i in seen), None)
+        if twice is not None:
+            raise DataError(f"query {twice!s} is in two of the parts: expected each query to be in one part only")
+        seen.update(ids.tolist())
+    are_alike = len({ids.dtype.kind for ids in parts}) == 1
+    return np.concatenate([ids if are_alike else ids.astype(object) for ids in parts])  # 1 and "1" are two queries
 
 
 def _joined(parts: list[NDArray[np.float64] | None], name: str) -> NDArray[np.float64] | None:

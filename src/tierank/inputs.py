@@ -77,6 +77,12 @@ def in_memory(n: int, width: int) -> NDArray[np.float32]:
     return np.zeros((n, width), np.float32)
 
 
+def check_width(width: int, n_features: int) -> None:
+    """An error where data are wider than what was asked for."""
+    if width > n_features:
+        raise DataError(f"expected at most {n_features} features, as n_features or the model says, got {width}")
+
+
 def in_file(file: Path, n: int, width: int) -> NDArray[np.float32]:
     """A matrix of zeros that is a map of a new ``.npy`` file; an OSError where the disk has no room for it."""
     file.unlink(missing_ok=True)
@@ -154,6 +160,8 @@ def group_codes(
 
 def is_table(value: Any) -> bool:
     """Whether this is a table with named columns: pandas, polars or Arrow."""
+    if type(value).__name__ == "LazyFrame":
+        raise DataError("expected a table, got a polars LazyFrame, which holds no rows yet; pass frame.collect()")
     return hasattr(value, "column_names") or (hasattr(value, "columns") and hasattr(value, "__getitem__"))
 
 
@@ -197,6 +205,20 @@ def table_matrix(table: Any, names: list[str], where: str = "") -> NDArray[np.fl
         with np.errstate(over="ignore"):
             matrix[:, k] = values
     return matrix
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """An array of what was handed in; NaN (or None, where it holds no numbers) in the masked places of a masked array.
+
+    >>> as_array(np.ma.masked_array([1, 2], [False, True]))
+    array([ 1., nan])
+    """
+    if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
+        return np.asarray(values)
+    is_number = values.dtype.kind in "biuf"
+    filled = np.array(values.data, dtype=np.float64 if is_number else object)
+    filled[np.ma.getmaskarray(values)] = np.nan if is_number else None
+    return filled
 
 
 def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
@@ -243,7 +265,7 @@ def as_features(X: Any) -> tuple[NDArray[np.float32], list[str] | None]:
         return matrix, names
     if hasattr(X, "toarray"):
         X = X.toarray()
-    given = np.asarray(X)
+    given = as_array(X)
     if given.ndim != 2:
         hint = ". Reshape your data: X[:, None] for one feature, X[None] for one document" if given.ndim == 1 else ""
         raise DataError(f"X: expected a matrix of documents x features, got {given.ndim} dimension(s){hint}")
@@ -285,9 +307,7 @@ def as_offsets(offsets: ArrayLike) -> NDArray[np.int64]:
 
 def as_ratings(y: ArrayLike, n: int) -> NDArray[np.float64]:
     """One checked rating per row."""
-    given = np.asarray(y)
-    if given.ndim == 2 and given.shape[1] == 1:
-        given = given[:, 0]
+    given = _as_vector(as_array(y))
     if given.shape != (n,):
         raise DataError(f"y: expected {n} ratings, one per row of X, got shape {given.shape}")
     return check_ratings(as_numbers(given, "y").astype(np.float64), lambda row: f"y, row {row}")
@@ -307,13 +327,14 @@ def check_ratings(ratings: NDArray[np.float64], where: Any) -> NDArray[np.float6
 
 def as_weights(weight: ArrayLike, name: str, n: int, otherwise: str = "") -> NDArray[np.float64]:
     """N checked weights; ``otherwise`` says in the message what else could have been given."""
-    values = as_numbers(np.asarray(weight), name).astype(np.float64)
+    values = as_numbers(as_array(weight), name).astype(np.float64)
     if values.shape != (n,):
         raise DataError(f"{name}: expected {n} weights{otherwise}, got shape {values.shape}")
-    bad = ~(np.isfinite(values) & (values >= 0))
+    bad = ~((values >= 0) & (values <= np.finfo(np.float32).max))  # learning takes them as float32
     if bad.any():
         raise DataError(
-            f"{name}: expected finite weights that are not negative, got {values[bad.argmax()]:g} at {bad.argmax()}"
+            f"{name}: expected finite weights that are not negative and that float32 can hold,"
+            f" got {values[bad.argmax()]:g} at {bad.argmax()}"
         )
     return values
 
@@ -342,14 +363,15 @@ def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.
             hint = "; these look like group sizes: pass qid=np.repeat(np.arange(len(sizes)), sizes)"
         raise DataError(f"qid: expected {n} query ids, one per row of X, got shape {ids.shape}{hint}")
     starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
-    return group_runs(ids[starts], starts, n)
+    try:
+        return group_runs(ids[starts], starts, n)
+    except TypeError as error:
+        raise DataError(f"qid: expected ids that can be hashed: numbers, texts, tuples; got: {error}") from None
 
 
 def _as_ids(qid: ArrayLike) -> NDArray[Any]:
-    ids = np.asarray(qid)
-    if ids.ndim > 1 and isinstance(qid, Sequence):  # ids that are tuples, which numpy takes for a matrix
-        ids = np.empty(len(qid), object)
-        ids[:] = list(qid)
+    """The ids as an array, of objects where numpy would change them; none may be missing."""
+    ids = _as_vector(_id_objects(qid) if isinstance(qid, (list, tuple)) else as_array(qid))
     if ids.dtype.kind == "O":
         missing = [i for i, value in enumerate(ids.ravel()) if _is_missing(value)]
     elif ids.dtype.kind in "fmM":
@@ -359,3 +381,21 @@ def _as_ids(qid: ArrayLike) -> NDArray[Any]:
     if missing:
         raise DataError(f"qid: expected a query id in every row, got none in row {missing[0]}")
     return ids
+
+
+def _id_objects(qid: Sequence[Any]) -> NDArray[Any]:
+    """An array of the ids in a list: numpy makes texts of 1 and "1" alike, and a matrix (or an error) of tuples."""
+    objects = np.empty(len(qid), object)
+    objects[:] = qid
+    try:
+        ids = np.asarray(qid)
+    except ValueError:
+        return objects
+    are_tuples = ids.ndim > 1 and isinstance(qid[0], tuple)
+    is_changed = ids.ndim == 1 and ids.dtype.kind in "USf" and ids.tolist() != list(qid)
+    return objects if are_tuples or is_changed else ids
+
+
+def _as_vector(values: NDArray[Any]) -> NDArray[Any]:
+    """The only column of a matrix that has but one; anything else as it is."""
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import as_numbers
+from tierank.inputs import as_array, as_numbers
 from tierank.kernels.ranking import Ranking, cascade, discounted_sum, exp2_gains, highest, precision_sum, rank
 from tierank.settings import as_choice
 
@@ -52,7 +52,7 @@ def dcg(judge: Judge, k: int | None) -> Measure:
 
 
 def ndcg(judge: Judge, k: int | None) -> Measure:
-    """NDCG@k = DCG@k / the highest DCG@k that any order of the documents has."""
+    """NDCG@k = DCG@k / the highest DCG@k that any order of the documents has; 0 where no document has a gain."""
     depth, gains = judge.depth(k), judge.relative_gains
     best = discounted_sum(gains, judge.discounts, depth, judge.ideal)
     if judge.rule.short_ndcg == "zero" and k is not None:
@@ -316,7 +316,7 @@ class Judge:
         self._order = _tie_order(data, levels, self.rule.ties)
         self.ratings, self._levels = self._arrange(ratings), self._arrange(levels)
         self._tops = highest(self._levels, self.offsets)
-        self.empty = (self._tops == 0) | (highest(self.ratings, self.offsets) == 0)
+        self.empty = highest(self.ratings, self.offsets) == 0
         parsed = {metric: self._parse(metric) for metric in _as_names(metrics, self.rule)}
         self._depth = max(self.depth(k) for _, k in parsed.values())
         self._measures = {metric: (name, METRICS[name](self, k)) for metric, (name, k) in parsed.items()}
@@ -426,7 +426,7 @@ class Judge:
 
 def as_scores(scores: ArrayLike, n: int) -> Floats:
     """N scores as float64."""
-    given = np.asarray(scores)
+    given = as_array(scores)
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
     if given.shape != (n,):

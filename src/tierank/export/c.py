@@ -43,7 +43,7 @@ def _check(model: Model) -> None:
 
 
 def _write(model: Model, path: Path) -> None:
-    path.write_text(source(model))
+    path.write_text(source(model), encoding="utf-8")
 
 
 def source(model: Model) -> str:

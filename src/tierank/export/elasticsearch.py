@@ -29,8 +29,8 @@ def _target(name: str, title: str) -> Target:
     def write(model: Model, folder: Path) -> None:
         folder.mkdir()
         for file, body in _bodies(model).items():
-            (folder / file).write_text(json.dumps(body, indent=1) + "\n")
-        (folder / "README.md").write_text(_README.format(title=title, name=_NAME))
+            (folder / file).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        (folder / "README.md").write_text(_README.format(title=title, name=_NAME), encoding="utf-8")
 
     return Target(name, check, write, _open, lambda model: _constant(only_trees(name, model)))
 
@@ -91,8 +91,11 @@ def _constant(trees: Trees) -> float:
 
 def _open(folder: Path) -> Executor:
     """The plugin's rule, on the files that were written."""
-    names = [f["name"] for f in json.loads((folder / "featureset.json").read_text())["featureset"]["features"]]
-    held = json.loads((folder / "model.json").read_text())["model"]["model"]
+    names = [
+        f["name"]
+        for f in json.loads((folder / "featureset.json").read_text(encoding="utf-8"))["featureset"]["features"]
+    ]
+    held = json.loads((folder / "model.json").read_text(encoding="utf-8"))["model"]["model"]
     number = {name: k for k, name in enumerate(names)}
 
     def read(node: dict[str, Any]) -> Any:

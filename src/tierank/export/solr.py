@@ -67,9 +67,11 @@ def _write(model: Model, folder: Path) -> None:
         {"store": _NAME, "name": name, "class": f"{_PACKAGE}.feature.FieldValueFeature", "params": {"field": name}}
         for name in model.names
     ]
-    (folder / "features.json").write_text(json.dumps(features, indent=1) + "\n")
-    (folder / "model.json").write_text(json.dumps({"store": _NAME, "name": _NAME} | written, indent=1) + "\n")
-    (folder / "README.md").write_text(_README.format(name=_NAME))
+    (folder / "features.json").write_text(json.dumps(features, indent=1) + "\n", encoding="utf-8")
+    (folder / "model.json").write_text(
+        json.dumps({"store": _NAME, "name": _NAME} | written, indent=1) + "\n", encoding="utf-8"
+    )
+    (folder / "README.md").write_text(_README.format(name=_NAME), encoding="utf-8")
 
 
 # Trees
@@ -240,7 +242,7 @@ def _with_norms(layers: tuple[Layer, ...], transform: Standard) -> tuple[tuple[L
 
 
 def _open(folder: Path) -> Executor:
-    body = json.loads((folder / "model.json").read_text())
+    body = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     norms = [feature.get("norm", {"params": {"avg": "0", "std": "1"}})["params"] for feature in body["features"]]
     average, deviation = (np.array([float(norm[key]) for norm in norms], np.float32) for key in ("avg", "std"))
     score = _tree_scores(body) if "trees" in body["params"] else _network_scores(body)

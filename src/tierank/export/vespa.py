@@ -37,11 +37,13 @@ def _write(model: Model, folder: Path) -> None:
     (folder / "models").mkdir(parents=True)
     if isinstance(model.scorer, Trees):
         text = json.dumps(_dump(model.scorer, model.names), indent=1)
-        (folder / "models" / f"{_NAME}.json").write_text(text + "\n")
+        (folder / "models" / f"{_NAME}.json").write_text(text + "\n", encoding="utf-8")
     else:
         ONNX.write(model, folder / "models" / f"{_NAME}.onnx")
-    (folder / f"{_NAME}.profile").write_text(_profile(model.names, is_trees))
-    (folder / "README.md").write_text(_README.format(name=_NAME, file=f"{_NAME}.{'json' if is_trees else 'onnx'}"))
+    (folder / f"{_NAME}.profile").write_text(_profile(model.names, is_trees), encoding="utf-8")
+    (folder / "README.md").write_text(
+        _README.format(name=_NAME, file=f"{_NAME}.{'json' if is_trees else 'onnx'}"), encoding="utf-8"
+    )
 
 
 def _dump(trees: Trees, names: tuple[str, ...]) -> dict[str, Any]:
@@ -114,7 +116,7 @@ def _open(folder: Path) -> Executor:
         )
 
     builder = TreeBuilder()
-    for tree in json.loads(file.read_text())["tree_info"]:
+    for tree in json.loads(file.read_text(encoding="utf-8"))["tree_info"]:
         builder.add(tree["tree_structure"], read)
     trees = builder.build()
 

@@ -377,7 +377,7 @@ class _Kept:
             )
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(file) as fresh:
-            fresh.write_text(json.dumps(identity))
+            fresh.write_text(json.dumps(identity), encoding="utf-8")
 
     def half(self, number: int) -> Path:
         """The checkpoint of a member that is not finished."""
@@ -406,7 +406,7 @@ def _spread(scores: Floats) -> float:
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text())
+        return json.loads(file.read_text(encoding="utf-8"))
     except ValueError:
         return None
 

@@ -70,7 +70,7 @@ def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]
     if file.stat().st_size > _LARGEST_DESCRIPTION:
         raise DataError(f"{file}: expected a description of a model, got {file.stat().st_size} bytes")
     try:
-        described = json.loads(file.read_text(), object_pairs_hook=_once, parse_constant=_refused)
+        described = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_refused)
         version, name, files = described["format"], described["ranker"], described["files"]
         settings, fitted, n_features = described["settings"], described["fitted"], described["n_features"]
         names, has_queries, longest = described["feature_names"], described["has_queries"], described["longest_query"]

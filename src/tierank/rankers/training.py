@@ -295,7 +295,7 @@ class Checkpoint:
         with replacing(self.folder) as fresh:
             fresh.mkdir()
             described = {"identity": self.identity, "states": states, "running": training.name}
-            (fresh / "state.json").write_text(json.dumps(described))
+            (fresh / "state.json").write_text(json.dumps(described), encoding="utf-8")
             safetensors.torch.save_file({n: t.contiguous() for n, t in tensors.items()}, fresh / "state.safetensors")
 
     def read(self, training: Training) -> None:

@@ -207,7 +207,7 @@ class Checkpoint:
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with replacing(self.folder) as fresh:
             fresh.mkdir()
-            (fresh / "state.json").write_text(json.dumps(described))
+            (fresh / "state.json").write_text(json.dumps(described), encoding="utf-8")
             for name, scores in (("scores", state.scores), ("valid_scores", state.valid_scores)):
                 if scores is not None and self.team.size == 1:  # of a team each process has its own
                     np.save(fresh / f"{name}.npy", scores, allow_pickle=False)

@@ -9,10 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import Room, in_memory, is_table
-from tierank.readers.cache import SUFFIX, cached, kept, read_folder, write_folder, writing
+from tierank.inputs import Room, check_width, in_memory, is_table
+from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder, writing
 from tierank.readers.columns import PARQUET_ENDINGS, files_of
 from tierank.readers.letor import read_letor, write_letor
 from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
@@ -70,12 +73,14 @@ def read(
     polars, Arrow.
 
     ``format`` names the form where the ending does not. For text: ``n_features`` fixes the width (files that leave out
-    zeros may differ in it), ``zero_based`` says that feature indices count from 0. For tables: ``query``, ``rating``,
-    ``document`` and ``features`` name the columns where they are not called ``query``/``qid``, ``rating``/``label`` and
-    so on.
+    zeros may differ in it; folders made of such files too), ``zero_based`` says that feature indices count from 0. For
+    tables: ``query``, ``rating``, ``document`` and ``features`` name the columns where they are not called
+    ``query``/``qid``, ``rating``/``label`` and so on. In CSV, query ids are integers where all are written plainly, or
+    else texts: ``007`` is not ``7``.
 
     Large files are read into a binary cache beside them, a folder whose features are mapped: text and Parquet may be
-    larger than memory, of which some tens of bytes per document are needed. The second reading takes the cache.
+    larger than memory, of which some tens of bytes per document are needed. The second reading takes the cache, with
+    any ``n_features``: the cache has the width of the file, and what is to be wider is a copy of it.
     ``cache="folder.tierank"`` says where it shall lie; ``cache=False`` neither uses nor writes one.
 
     >>> import pandas as pd
@@ -88,15 +93,39 @@ def read(
     path = Path(os.fspath(source))
     name = _readable_format(path, format)
     if name == "tierank":
-        return read_folder(path)
-    settings = columns if name != "letor" else {"n_features": n_features, "zero_based": zero_based}
+        return _widened(read_folder(path), n_features, path)
+    settings: dict[str, Any] = columns if name != "letor" else {"zero_based": zero_based}
+    width = n_features if name == "letor" else None
     build = partial(_build, path, name, settings if name != "letor" else {**settings, "n_jobs": n_jobs})
-    if cache is False:
-        return build(in_memory)
-    folder = None if cache is True else _checked_folder(cache)
     identity = {"format": name, **settings}
-    found = cached(path, identity, folder)
-    return kept(path, identity, build, folder) if found is None else found
+    if cache is True:
+        # As wide as the file is, whatever was asked for: readings that differ in the width share one cache.
+        found = held_beside(path, identity, lambda room: build(partial(_limited, room, width)))
+        if found is not None:
+            return _widened(found, width, path)
+    elif cache is not False:
+        wide = {**identity, "n_features": width}
+        return held_in(_checked_folder(cache), path, wide, lambda room: build(partial(_fixed, room, width)))
+    return build(partial(_fixed, in_memory, width))
+
+
+def _limited(room: Room, most: int | None, n: int, width: int) -> NDArray[np.float32]:
+    """The room that is needed, up to so many features."""
+    if most is not None:
+        check_width(width, most)
+    return room(n, width)
+
+
+def _fixed(room: Room, wanted: int | None, n: int, width: int) -> NDArray[np.float32]:
+    """Room for as many features as were asked for, which must not be fewer than are needed."""
+    return _limited(lambda n, width: room(n, wanted or width), wanted, n, width)
+
+
+def _widened(data: RankingDataset, width: int | None, path: Path) -> RankingDataset:
+    try:
+        return data if width is None else data.widen(width)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def _checked_folder(cache: str | os.PathLike[str]) -> Path:
@@ -118,7 +147,8 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
     """Write a data set in the form that the ending of ``path`` names, whole or not at all.
 
     Text keeps the features, ratings, query and document ids; CSV, Parquet and ``.tierank`` folders keep the weights and
-    feature names too; ``.qrels`` keeps ratings alone, for TREC tools. Features that are mapped are written some
+    feature names too; ``.qrels`` keeps ratings alone, for TREC tools. Names that would not read back as they are
+    are refused. Features that are mapped are written some
     thousands of rows at a time.
     """
     target = Path(path)
@@ -167,10 +197,7 @@ def read_fold(
     parts = _fold_files(base, fold)
     read_parts = [[read(path, **options) for path in paths] for paths in parts]
     width = max(data.n_features for group in read_parts for data in group)
-    widened = [
-        [data if data.n_features == width else read(path, **{**options, "n_features": width}) for data, path in pairs]
-        for pairs in (list(zip(group, paths, strict=True)) for group, paths in zip(read_parts, parts, strict=True))
-    ]
+    widened = [[data.widen(width) for data in group] for group in read_parts]
     train, valid, test = (group[0] if len(group) == 1 else RankingDataset.concat(group) for group in widened)
     return train, valid, test
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
 from tierank.files import building
-from tierank.inputs import Room, chunks, in_file, in_memory
+from tierank.inputs import Room, chunks, in_file
 from tierank.readers.columns import files_of
 
 FORMAT = 1
@@ -95,7 +95,7 @@ def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -
     arrays: dict[str, NDArray[Any] | None] = {
         "ratings": data.ratings if data.is_rated else None,
         "offsets": data.offsets,
-        "query_ids": ids if ids.dtype.kind in _ID_KINDS else np.array([str(i) for i in ids.tolist()]),
+        "query_ids": ids if ids.dtype.kind in _ID_KINDS else np.array(data.query_texts()),
         "source_rows": data._source_rows,
         "row_weight": data.row_weight,
         "query_weight": data.query_weight,
@@ -108,7 +108,7 @@ def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
             files[name] = _fingerprint(folder / f"{name}.npy")
     meta = {"format": FORMAT, "source": source, "feature_names": data.feature_names, "files": files}
-    (folder / "meta.json").write_text(json.dumps(meta))
+    (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
 def read_folder(path: Path) -> RankingDataset:
@@ -141,9 +141,34 @@ def read_folder(path: Path) -> RankingDataset:
     )
 
 
-def cached(path: Path, settings: dict[str, Any], folder: Path | None = None) -> RankingDataset | None:
-    """What the cache (beside ``path``, if it is not ``folder``) holds, if it was made from this with these settings."""
-    folder = folder or _beside(path)
+def held_in(
+    folder: Path, path: Path, settings: dict[str, Any], build: Callable[[Room], RankingDataset]
+) -> RankingDataset:
+    """What ``folder`` holds, if it was made from ``path`` with these settings; or else what ``build`` fills it with."""
+    found = _cached(folder, path, settings)
+    if found is not None:
+        return found
+    with writing(folder):
+        return build_folder(folder, build, _source(path, settings))
+
+
+def held_beside(path: Path, settings: dict[str, Any], build: Callable[[Room], RankingDataset]) -> RankingDataset | None:
+    """As ``held_in``, of the cache beside ``path``; None where there is none and none is to be made, or can be."""
+    folder, source = _beside(path), _source(path, settings)
+    found = _cached(folder, path, settings)
+    if found is not None:
+        return found
+    if sum(size for _, size, _ in source["files"]) < _WORTH_IT or not _writable(folder.parent):
+        return None
+    try:
+        return build_folder(folder, build, source)
+    except OSError as error:
+        logging.getLogger("tierank").warning("tierank: no cache was written beside %s: %s", path, error)
+        return None
+
+
+def _cached(folder: Path, path: Path, settings: dict[str, Any]) -> RankingDataset | None:
+    """What a folder holds, if it was made from this file with these settings."""
     if not folder.is_dir():
         return None
     try:
@@ -153,23 +178,6 @@ def cached(path: Path, settings: dict[str, Any], folder: Path | None = None) -> 
     except DataError as error:
         logging.getLogger("tierank").warning("tierank: the cache is not used, the file is read again: %s", error)
         return None
-
-
-def kept(
-    path: Path, settings: dict[str, Any], build: Callable[[Room], RankingDataset], folder: Path | None = None
-) -> RankingDataset:
-    """What ``build`` gives, in ``folder``; without one, in the cache beside ``path`` if possible, or else in memory."""
-    source = _source(path, settings)
-    if folder is not None:
-        with writing(folder):
-            return build_folder(folder, build, source)
-    if sum(size for _, size, _ in source["files"]) < _WORTH_IT or not _writable(_beside(path).parent):
-        return build(in_memory)
-    try:
-        return build_folder(_beside(path), build, source)
-    except OSError as error:
-        logging.getLogger("tierank").warning("tierank: no cache was written beside %s: %s", path, error)
-        return build(in_memory)
 
 
 def _beside(path: Path) -> Path:
@@ -206,7 +214,7 @@ def _fingerprint(file: Path) -> list[int]:
 def _meta(path: Path) -> dict[str, Any]:
     file = path / "meta.json"
     try:
-        meta = json.loads(file.read_text())
+        meta = json.loads(file.read_text(encoding="utf-8"))
         version, files, names = meta["format"], meta["files"], meta["feature_names"]
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{file}: expected the description of a data set, got a damaged file; delete {path}") from None

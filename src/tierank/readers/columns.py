@@ -7,6 +7,7 @@ query stands. What is in memory is some tens of bytes per document and a batch o
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,10 @@ DOCUMENT_NAMES = ("document", "document_id", "docid", "doc_id")
 WEIGHT_NAMES = ("row_weight", "query_weight")
 # Row numbers that pandas and Dask leave in Parquet files: no feature.
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__|__null_dask_index__")
+# Integers in their plain form, of as many digits as always fit, as the reader of LETOR text has it.
+_PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
+# What stands for no value in a column of numbers.
+_MISSING = ("", "NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "None")
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 # Bytes of the matrix that are filled in one go, and values that are made texts in one go.
@@ -86,6 +91,10 @@ class Columns(NamedTuple):
         unknown = next((name for name in [*self.heads, *chosen] if name not in names), None)
         if unknown is not None:
             raise DataError(f"{where}: {ParameterError.unknown('column', unknown, names)}")
+        counts = Counter(names)
+        twice = next((name for name in [*self.heads, *chosen] if counts[name] > 1), None)
+        if twice is not None:
+            raise DataError(f"{where}: expected each column once, got {twice!r} twice; rename one of them")
         return self
 
     @property
@@ -355,6 +364,27 @@ def _block(chunk: Any) -> Texts:
 def _is_text(kind: Any) -> bool:
     types = needs_arrow("Parquet").types
     return bool(types.is_string(kind) or types.is_large_string(kind))
+
+
+def plain_ids(column: Any) -> Any:
+    """Query ids that were read as texts: integers where all are written plainly, as in LETOR text; null where missing.
+
+    A word such as NA is an id among texts, and a missing value among integers.
+    """
+    from pyarrow import compute
+
+    missing = set(_MISSING).intersection(unique := column.unique().to_pylist())
+    if not all(_PLAIN_INTEGER.fullmatch(text) for text in unique if text not in missing):
+        return column
+    kinds = needs_arrow("CSV")
+    are_missing = compute.is_in(column, value_set=kinds.array(sorted(missing), kinds.string()))
+    return compute.if_else(are_missing, kinds.scalar(None, kinds.string()), column).cast(kinds.int64())
+
+
+def taken(names: list[str]) -> set[str]:
+    """The columns that are no features, where nobody names any."""
+    known = (_found(names, those) for those in (QUERY_NAMES, RATING_NAMES, DOCUMENT_NAMES))
+    return {*filter(None, known), *WEIGHT_NAMES, *filter(_ROW_NUMBERS.fullmatch, names)}
 
 
 def _found(names: list[str], known: tuple[str, ...]) -> str | None:

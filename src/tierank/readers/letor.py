@@ -34,14 +34,14 @@ def read_letor(
     path: Path,
     *,
     room: Room = in_memory,
-    n_features: int | None = None,
     zero_based: bool | None = None,
     n_jobs: int | None = None,
 ) -> RankingDataset:
     """Read ``<rating> qid:<id> <index>:<value> ... # comment`` lines.
 
     Where the first line has no ``qid:`` and ``<path>.query`` lies beside the file, it is LightGBM's form: group sizes
-    there, row weights in ``<path>.weight`` if that exists, and indices that count from 0.
+    there, row weights in ``<path>.weight`` if that exists, and indices that count from 0. ``room`` may give more
+    columns than are needed: they stay 0.
     """
     with _opened(path) as (texts, name):
         blocks = [block for text in texts if (block := _Block.of(text, n_jobs)).n_rows]
@@ -55,7 +55,7 @@ def read_letor(
         if source_rows is not None:
             targets = np.empty_like(source_rows)
             targets[source_rows] = np.arange(source.n_rows)
-        features, ratings, documents = source.parsed(targets, first_index, n_features, room, n_jobs)
+        features, ratings, documents = source.parsed(targets, first_index, room, n_jobs)
     if documents is not None and source_rows is not None:
         documents = documents.take(source_rows)
     return RankingDataset.from_parts(
@@ -73,7 +73,7 @@ def write_letor(data: RankingDataset, path: Path) -> None:
     """Write LETOR text that reads back as the same numbers; ``.gz`` at the end of the name compresses it."""
     ids = _written_ids(data)
     rows_at_once = max(1, (1 << 22) // (data.n_features * letor.FIELD_BYTES))
-    with replacing(path) as fresh, _created(fresh, path) as file:
+    with replacing(path) as fresh, created(fresh, path) as file:
         for start in range(0, data.n_documents, rows_at_once):
             rows = np.arange(start, min(start + rows_at_once, data.n_documents))
             chunk = data.features[start : start + len(rows)]
@@ -199,20 +199,15 @@ class _Source:
             raise DataError(f"{self.where(block, row)}: {error}") from None
 
     def parsed(
-        self, targets: NDArray[np.int64], first_index: int, n_features: int | None, room: Room, n_jobs: int | None
+        self, targets: NDArray[np.int64], first_index: int, room: Room, n_jobs: int | None
     ) -> tuple[NDArray[np.float32], NDArray[np.float64], Texts | None]:
         """The features and ratings of all rows, row i at ``targets[i]``, and what comments call them, row i at i."""
-        width = n_features or max(1, self._guess_width(first_index))
+        width = max(1, self._guess_width(first_index))
         while True:
             features, ratings = self._matrix(width, room), np.empty(self.n_rows)
             needed, documents = self._parse(targets, first_index, features, ratings, n_jobs)
-            if needed <= width:
+            if needed <= features.shape[1]:
                 return features, ratings, documents
-            if n_features is not None:
-                raise DataError(
-                    f"{self.name}: expected at most {n_features} features, got feature {needed - 1 + first_index};"
-                    " give a larger n_features"
-                )
             width = needed
 
     def _guess_width(self, first_index: int) -> int:
@@ -421,14 +416,15 @@ def _numbers(path: Path) -> NDArray[np.float64]:
     return np.array([_value(field, f"{path}: expected a number") for field in fields])
 
 
-def _created(fresh: Path, path: Path) -> Any:
+def created(fresh: Path, path: Path) -> Any:
+    """A new file for bytes that is to take the name ``path``: compressed where that ends in ``.gz``."""
     return gzip.open(fresh, "wb", compresslevel=6) if path.suffix == ".gz" else fresh.open("wb")
 
 
 def _written_ids(data: RankingDataset) -> list[str]:
     """The query ids as text, if they can be read back."""
-    ids = [str(i) for i in data.query_ids.tolist()]
-    bad = next((i for i in ids if not i or re.search(r"[\s#]", i)), None)
+    ids = data.query_texts()
+    bad = next((i for i in ids if not i or re.search(r"[\s#\0]", i)), None)
     if bad is not None:
         raise DataError(f"expected query ids without blanks and '#', which end the id in a text file, got {bad!r}")
     return ids
@@ -440,10 +436,21 @@ def _heads(data: RankingDataset, ids: list[str], rows: NDArray[np.int64]) -> Tex
     return Texts.of(f"{plain_number(r)} qid:{ids[q]}" for r, q in zip(ratings, queries, strict=True))
 
 
+# What a reader of "#docid = <id>" takes for the end of the id, or for a part of the sign before it.
+_ENDS_DOCUMENT = re.compile("^=|[\0- #]")
+
+
 def _tails(data: RankingDataset, rows: NDArray[np.int64]) -> Texts:
     if data.document_texts is None:
         return _unnamed(len(rows))
-    return Texts.of(f" #docid = {text}" if text else "" for text in data.document_texts.take(rows))
+    texts = list(data.document_texts.take(rows))
+    bad = next((text for text in texts if _ENDS_DOCUMENT.search(text)), None)
+    if bad is not None:
+        raise DataError(
+            f"expected document ids without blanks and '#', and without '=' in front, which text cannot hold, got"
+            f" {bad!r}; CSV and Parquet can"
+        )
+    return Texts.of(f" #docid = {text}" if text else "" for text in texts)
 
 
 def plain_number(value: float) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.readers.letor import plain_number
+from tierank.readers.letor import created, plain_number
 
 # Lines of a file: their number, from 1, and their fields.
 Rows = Iterator[tuple[int, list[str]]]
@@ -51,7 +53,7 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
 
 def write_scores(path: str | Path, scores: NDArray[np.float64]) -> None:
     """Write a number per line, in the caller's order of rows."""
-    with replacing(path) as fresh, fresh.open("w") as file:
+    with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
         file.writelines(score_lines(np.asarray(scores, np.float64)))
 
 
@@ -81,7 +83,7 @@ def write_run(path: str | Path, data: RankingDataset, scores: NDArray[np.float64
     """Write a TREC run: ``query Q0 document rank score name``, best first. Scores are in the caller's order of rows."""
     queries, documents = _trec_names(data)
     own = data.arrange(np.asarray(scores, np.float64))
-    with replacing(path) as fresh, fresh.open("w") as file:
+    with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
         for query, (start, end) in zip(queries, pairwise(data.offsets.tolist()), strict=True):
             order = start + np.argsort(-own[start:end], kind="stable")
             file.writelines(
@@ -96,8 +98,8 @@ def write_qrels(data: RankingDataset, path: str | Path) -> None:
         raise DataError(f"expected whole ratings, which qrels files hold, got {data.ratings[fraction.argmax()]:g}")
     queries, documents = _trec_names(data)
     rows = zip(data.query_of_row.tolist(), documents, data.ratings.tolist(), strict=True)
-    with replacing(path) as fresh, fresh.open("w") as file:
-        file.writelines(f"{queries[q]} 0 {d} {plain_number(r)}\n" for q, d, r in rows)
+    with replacing(path) as fresh, created(fresh, Path(path)) as file:
+        file.writelines(f"{queries[q]} 0 {d} {plain_number(r)}\n".encode() for q, d, r in rows)
 
 
 def _array(path: Path) -> NDArray[np.float64]:
@@ -119,9 +121,11 @@ def _checked(scores: NDArray[np.float64], path: Path, data: RankingDataset) -> N
 
 def _number(field: str, path: Path, line: int) -> float:
     try:
-        return float(field)
+        if "_" not in field and field.isascii():  # Python takes 1_0 and digits of all scripts for numbers
+            return float(field)
     except ValueError:
-        raise DataError(f"{path}:{line}: expected a score, got {field[:60]!r}") from None
+        pass
+    raise DataError(f"{path}:{line}: expected a score, got {field[:60]!r}")
 
 
 def _alike(rows: Rows, width: int, path: Path) -> Rows:
@@ -136,35 +140,71 @@ def _plain(rows: Rows, path: Path, data: RankingDataset) -> NDArray[np.float64]:
     return np.fromiter((_number(fields[0], path, number) for number, fields in rows), np.float64)
 
 
+# Places in a list, from 0, as RankLib writes them.
+_INDEX = re.compile("[0-9]{1,18}")
+
+
+class _Scores:
+    """The scores of all rows of a data set, each of which is filled in once."""
+
+    def __init__(self, data: RankingDataset, path: Path) -> None:
+        self.path = path
+        self.values = np.full(data.n_documents, np.nan)
+        self._is_given = np.zeros(data.n_documents, bool)
+
+    def put(self, row: int, score: str, line: int, what: str) -> None:
+        if self._is_given[row]:
+            raise DataError(f"{self.path}:{line}: expected one score per document, got a second one for {what}")
+        self._is_given[row] = True
+        self.values[row] = _number(score, self.path, line)
+
+
 def _ranklib(rows: Rows, path: Path, data: RankingDataset) -> NDArray[np.float64]:
-    place = {str(q): start for q, start in zip(data.query_ids.tolist(), data.offsets[:-1].tolist(), strict=True)}
+    place = dict(zip(data.query_texts(), data.offsets[:-1].tolist(), strict=True))
     length = dict(zip(place, data.lengths.tolist(), strict=True))
-    scores = np.full(data.n_documents, np.nan)
+    scores = _Scores(data, path)
     for number, (query, index, score) in rows:
         if query not in place:
             raise DataError(f"{path}:{number}: expected a query of the data, got {query!r}")
-        if not index.isdigit() or int(index) >= length[query]:
+        if not _INDEX.fullmatch(index) or int(index) >= length[query]:
             raise DataError(
                 f"{path}:{number}: expected the index of one of {length[query]} documents from 0, got {index!r}"
             )
-        scores[place[query] + int(index)] = _number(score, path, number)
-    return data.restore(scores)
+        scores.put(place[query] + int(index), score, number, f"document {index} of query {query!r}")
+    return data.restore(scores.values)
 
 
 def _trec(rows: Rows, path: Path, data: RankingDataset) -> NDArray[np.float64]:
     queries, documents = _trec_names(data)
     place = {(queries[q], d): i for i, (q, d) in enumerate(zip(data.query_of_row.tolist(), documents, strict=True))}
-    scores = np.full(data.n_documents, np.nan)
+    scores = _Scores(data, path)
     for number, (query, _, document, _, score, _) in rows:
         if (query, document) not in place:
             raise DataError(f"{path}:{number}: expected a document of the data, got {document!r} of query {query!r}")
-        scores[place[query, document]] = _number(score, path, number)
-    return data.restore(scores)
+        scores.put(place[query, document], score, number, f"document {document!r} of query {query!r}")
+    return data.restore(scores.values)
 
 
 def _trec_names(data: RankingDataset) -> tuple[list[str], list[str]]:
-    """Query and document names without blanks; documents without an id are called by their row."""
-    queries = ["_".join(str(q).split()) for q in data.query_ids.tolist()]
+    """Query and document names with "_" for blanks; documents without an id are called by their row.
+
+    An error where two queries, or two documents of a query, have one name.
+    """
+    queries = ["_".join(q.split()) for q in data.query_texts()]
+    if "" in queries:
+        raise DataError("expected query ids that are not empty, which TREC files cannot hold, got ''")
+    _check_different(queries, "queries")
     ids = data.document_ids or [""] * data.n_documents
     rows = data.source_rows.tolist()
-    return queries, ["_".join(d.split()) or f"row{row}" for d, row in zip(ids, rows, strict=True)]
+    documents = ["_".join(d.split()) or f"row{row}" for d, row in zip(ids, rows, strict=True)]
+    for query, (start, end) in zip(queries, pairwise(data.offsets.tolist()), strict=True):
+        _check_different(documents[start:end], f"documents in query {query}")
+    return queries, documents
+
+
+def _check_different(names: list[str], what: str) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise DataError(
+            f"expected {what} that differ with '_' for blanks, as TREC files have them, got {twice!r} twice"
+        )

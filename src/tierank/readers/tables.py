@@ -13,7 +13,18 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.inputs import Room, as_column, column_names, forget, table_matrix
-from tierank.readers.columns import Columns, ParquetPart, TablePart, files_of, first_line, needs_arrow, read_parts
+from tierank.readers.columns import (
+    Columns,
+    ParquetPart,
+    TablePart,
+    files_of,
+    first_line,
+    needs_arrow,
+    plain_ids,
+    read_parts,
+    taken,
+)
+from tierank.readers.letor import created
 
 # Bytes of features that are made a table of at a time when a file is written.
 _WRITTEN = 1 << 26
@@ -42,11 +53,18 @@ def read_csv(path: Path, *, room: Room, **named: Any) -> RankingDataset:
     arrow = needs_arrow("CSV")
     import pyarrow.csv
 
-    delimiter = "\t" if ".tsv" in path.suffixes else ","
+    form = pyarrow.csv.ParseOptions(delimiter=_delimiter(path))
     try:
-        table = pyarrow.csv.read_csv(path, parse_options=pyarrow.csv.ParseOptions(delimiter=delimiter))
-    except arrow.ArrowInvalid as error:
+        with pyarrow.csv.open_csv(path, parse_options=form) as file:
+            columns = Columns.of(file.schema.names, str(path), **named)
+        # Ids are texts: to guess their type would make one of "007" and "7".
+        ids = {name: arrow.string() for name in (columns.query, columns.document) if name is not None}
+        options = pyarrow.csv.ConvertOptions(column_types=ids)
+        table = pyarrow.csv.read_csv(path, parse_options=form, convert_options=options)
+    except (arrow.ArrowInvalid, OSError) as error:
         raise DataError(f"{path}: expected a CSV table with a header line, got: {first_line(error)}") from None
+    place = table.column_names.index(columns.query)
+    table = table.set_column(place, columns.query, plain_ids(table.column(place)))
     return read_parts([TablePart(str(path), table)], str(path), room, **named)
 
 
@@ -63,12 +81,20 @@ def write_csv(data: RankingDataset, path: Path) -> None:
     needs_arrow("CSV")
     import pyarrow.csv
 
-    options = pyarrow.csv.WriteOptions(delimiter="\t" if ".tsv" in path.suffixes else ",")
+    options = pyarrow.csv.WriteOptions(delimiter=_delimiter(path))
     tables = _tables(data)
     first = next(tables)
-    with replacing(path) as fresh, pyarrow.csv.CSVWriter(fresh, first.schema, write_options=options) as file:
+    with (
+        replacing(path) as fresh,
+        created(fresh, path) as out,
+        pyarrow.csv.CSVWriter(out, first.schema, write_options=options) as file,
+    ):
         for table in chain([first], tables):
             file.write_table(table)
+
+
+def _delimiter(path: Path) -> str:
+    return "\t" if ".tsv" in path.suffixes else ","
 
 
 def write_parquet(data: RankingDataset, path: Path) -> None:
@@ -97,7 +123,7 @@ def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
     arrow = needs_arrow("Arrow")
     names = data.feature_names or [f"feature_{k + 1}" for k in range(data.n_features)]
     rows_in_order = data.restore(np.arange(data.n_documents))
-    query_ids = arrow.array(data.query_ids)
+    query_ids = _id_column(data)
     at_once = at_once or max(1, _WRITTEN // (4 * data.n_features))
     for start in range(0, data.n_documents, at_once):
         rows = rows_in_order[start : start + at_once]
@@ -111,9 +137,35 @@ def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
             columns["row_weight"] = data.row_weight[rows]
         if data.query_weight is not None:
             columns["query_weight"] = data.query_weight[queries]
-        clash = next((name for name in names if name in columns), None)
-        if clash is not None:
-            raise DataError(f"expected feature names other than {', '.join(columns)}, got a feature called {clash!r}")
+        if not start:
+            _check_names(list(columns), list(names))
         columns.update({name: data.features[rows, k] for k, name in enumerate(names)})
         yield arrow.table(columns)
         forget(data.features[rows.min() : rows.max() + 1])
+
+
+def _id_column(data: RankingDataset) -> Any:
+    """The query ids as Arrow holds them; an error where a column cannot."""
+    arrow = needs_arrow("Arrow")
+    try:
+        ids = arrow.array(data.query_ids)
+        is_flat = not arrow.types.is_nested(ids.type)
+    except (arrow.ArrowException, OverflowError):
+        is_flat = False
+    if not is_flat:
+        raise DataError(
+            f"expected query ids of one type that a column can hold, such as numbers or texts, got"
+            f" {data.query_ids.tolist()[0]!r} and others; make texts of them: qid=[str(i) for i in qid]"
+        )
+    return ids
+
+
+def _check_names(heads: list[str], names: list[str]) -> None:
+    """An error where a feature would be taken for something else when the table is read."""
+    others = taken([*heads, *names])
+    clash = next((name for name in names if name in others), None)
+    if clash is not None:
+        raise DataError(
+            "expected feature names other than those of queries, ratings, documents, weights and row numbers,"
+            f" got a feature called {clash!r}; rename it"
+        )
