@@ -30,13 +30,14 @@ from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Folds, found_folds
-from tierank.files import replacing
+from tierank.files import Mark, building, replacing
 from tierank.metrics import Judge, Rule, as_rule
 from tierank.rankers.base import Ranker
 from tierank.rankers.model_folder import decoded, encoded
 from tierank.readers import read, write
 
 RUN_FORMAT = 1
+_PIECE = Mark("a piece of a run", "piece.json")
 # The paper's layout.
 METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
 _SHOWN_VERSIONS = ("lightgbm", "numba", "numpy", "scikit-learn", "scipy", "torch")
@@ -238,8 +239,7 @@ class Run:
         """Add a piece, whole or not at all."""
         place = self.place(system, fold, seed)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(place) as fresh:
-            fresh.mkdir()
+        with building(place, _PIECE) as fresh:
             np.save(fresh / "scores.npy", scores, allow_pickle=False)
             if ranker is not None:
                 ranker.save(fresh / "model")
