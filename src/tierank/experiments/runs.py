@@ -37,12 +37,22 @@ from tierank.rankers.model_folder import decoded, encoded
 from tierank.readers import read, write
 
 RUN_FORMAT = 1
-_PIECE = Mark("a piece of a run", "piece.json")
 # The paper's layout.
 METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
 _SHOWN_VERSIONS = ("lightgbm", "numba", "numpy", "scikit-learn", "scipy", "torch")
 
 Floats = NDArray[np.float64]
+
+
+class _PieceMark(Mark):
+    """Pieces of a run, also those that miss their description: they are made again."""
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether the folder has the description, or the scores."""
+        return super().is_in(folder) or (folder / "scores.npy").is_file()
+
+
+_PIECE = _PieceMark("a piece of a run", "piece.json")
 
 
 class Tidy(NamedTuple):
