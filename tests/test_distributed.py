@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import tierank
 from tests import team_program
 from tierank.cli import main
+from tierank.distributed import launch as launching
 from tierank.distributed.processes import free_port, join
 from tierank.errors import DataError, ParameterError, TeamError
 from tierank.team import Team, cut_queries, deal_queries
@@ -318,3 +319,20 @@ def children(pid):
     if not tasks.exists():
         pytest.skip("this system does not say which processes another one started")
     return sorted(int(child) for child in tasks.read_text().split())
+
+
+def test_processes_that_started_end_where_another_cannot_start(monkeypatch):
+    started = []
+
+    class Sleeper(launching._Process):
+        def __init__(self, arguments, number, size, port, folder):
+            if number == 2:
+                raise OSError("no more processes")
+            self.number, self.was_ended = number, False
+            self.running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            started.append(self)
+
+    monkeypatch.setattr(launching, "_Process", Sleeper)
+    with pytest.raises(OSError, match="no more processes"):
+        launching.launch([], 3)
+    assert [process.code for process in started] == [-signal.SIGTERM] * 2

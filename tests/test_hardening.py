@@ -6,7 +6,9 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +19,12 @@ import torch
 
 import tierank
 from benchmarks import faults, limits
-from tierank import TRANSFORMS, DataError, NetworkRanker, ParameterError, RankingDataset, UMart, URank
-from tierank.files import remove_folder, replacing
+from tierank import TRANSFORMS, Blend, DataError, NetworkRanker, ParameterError, RankingDataset, UMart, URank
+from tierank.files import Mark, building, remove_folder
 from tierank.rankers.tree_text import check_trees
 
 ROOT = Path(__file__).resolve().parents[1]
+MARK = Mark("a folder of these tests", "mark.json")
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +117,95 @@ def test_a_description_that_asks_for_more_memory_than_the_file_has_is_refused(da
     described = json.loads((tmp_path / "m" / "model.json").read_text())
     described["settings"]["hidden"] = [200_000, 200_000]
     (tmp_path / "m" / "model.json").write_text(json.dumps(described))
-    with pytest.raises(DataError, match="hidden: expected the sizes of the layers that were saved, got"):
+    with pytest.raises(DataError, match=r"expected weights that fit the settings of the model, got .*size mismatch"):
         tierank.load(tmp_path / "m")
+
+
+KINDS = {
+    "trees": partial(UMart, n_trees=3, n_jobs=1),
+    "trees on a base": partial(UMart, n_trees=3, n_jobs=1, base=URank(max_epochs=1, n_jobs=1)),
+    "network": partial(URank, max_epochs=1, n_jobs=1),
+    "blend": partial(Blend, n_configs=1, n_seeds=0, rotate=False, n_trees=3, n_jobs=1),
+}
+
+
+def rewritten(folder, **settings):
+    description = json.loads((folder / "model.json").read_text())
+    description["settings"] |= settings
+    (folder / "model.json").write_text(json.dumps(description))
+    return folder
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_how_work_is_done_is_no_part_of_a_model(data, tmp_path, kind):
+    ranker = KINDS[kind]().fit(data)
+    ranker.save(tmp_path / "m")
+    text = (tmp_path / "m" / "model.json").read_text()
+    assert "n_jobs" not in text
+    assert '"device"' not in text
+    loaded = tierank.load(rewritten(tmp_path / "m", n_jobs=300, device="cuda"))  # as an earlier tierank wrote them
+    assert loaded.n_jobs is None
+    assert getattr(loaded, "device", "cpu") == "cpu"
+    np.testing.assert_array_equal(loaded.set_params(n_jobs=1).predict(data), ranker.predict(data))
+
+
+@pytest.mark.parametrize("name", ["predict", "_fit", "n_features_in_", "fit", "PRESETS"])
+@pytest.mark.parametrize("kind", ["trees", "network"])
+def test_a_setting_hides_nothing_of_a_ranker(data, tmp_path, kind, name):
+    KINDS[kind]().fit(data).save(tmp_path / "m")
+    with pytest.raises(DataError, match=f"expected settings of U.*, got '{name}', which is no setting"):
+        tierank.load(rewritten(tmp_path / "m", **{name: 5}))
+
+
+HUNGRY = """
+import resource, sys, tierank
+tierank.load(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    tierank.load(sys.argv[2])
+except tierank.DataError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+@pytest.mark.parametrize(
+    ("network", "settings"),
+    [
+        ({}, {"hidden": [20_000_000]}),
+        ({}, {"hidden": [1] * 100_000}),
+        ({"network": "attention"}, {"width": 20_000}),
+        ({"network": "attention"}, {"n_blocks": 10_000_000}),
+        ({"network": "groupwise"}, {"group_size": 2_000_000}),
+    ],
+)
+def test_a_description_gets_no_memory_that_the_file_does_not_fill(data, tmp_path, network, settings):
+    ranker = URank(**network, max_epochs=1, n_jobs=1).fit(data)
+    for name in ("m", "hungry"):
+        ranker.save(tmp_path / name)
+    arguments = [tmp_path / "m", rewritten(tmp_path / "hungry", **settings)]
+    done = subprocess.run([sys.executable, "-c", HUNGRY, *arguments], capture_output=True, text=True, check=True)
+    message, megabytes = done.stdout.splitlines()
+    assert message.startswith("expected weights that fit the settings of the model")
+    assert int(megabytes) < 50
+
+
+def test_small_networks_of_any_kind_come_back(data, tmp_path):
+    """The sizes of hidden layers are none of attention's."""
+    ranker = URank(network="attention", width=2, n_blocks=1, n_heads=1, max_epochs=1, n_jobs=1).fit(data)
+    ranker.save(tmp_path / "m")
+    np.testing.assert_allclose(tierank.load(tmp_path / "m").predict(data), ranker.predict(data), atol=1e-6)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "abacus", None])
+def test_a_device_that_is_not_there_is_said(data, device):
+    with pytest.raises(
+        ParameterError, match=f"device: expected one that torch has here, such as 'cpu', got {device!r}"
+    ):
+        URank(max_epochs=1, device=device).fit(data)
+    fitted = KINDS["network"]().fit(data)
+    with pytest.raises(ParameterError, match="device: expected one that torch has here"):
+        fitted.set_params(device=device).predict(data)
 
 
 # Kills, full disks, two writers
@@ -152,12 +242,12 @@ def test_a_folder_changes_places_in_one_step(tmp_path, monkeypatch):
         if not exchange:
             monkeypatch.setattr("tierank.files._exchange", lambda *_: False)
         for number in range(3):
-            with replacing(tmp_path / "folder") as fresh:
-                fresh.mkdir()
+            with building(tmp_path / "folder", MARK) as fresh:
+                (fresh / "mark.json").write_text("{}")
                 (fresh / "content").write_text(str(number))
             assert (tmp_path / "folder" / "content").read_text() == str(number)
             assert [path.name for path in tmp_path.iterdir()] == ["folder"]
-        with pytest.raises(FileNotFoundError, match="nowhere"), replacing(tmp_path / "folder") as fresh:
+        with pytest.raises(FileNotFoundError, match="nowhere"), building(tmp_path / "folder", MARK) as fresh:
             (fresh / "nowhere" / "content").write_text("x")
         assert (tmp_path / "folder" / "content").read_text() == "2"
 

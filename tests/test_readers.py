@@ -11,7 +11,7 @@ import pytest
 
 import tierank
 from tierank import DataError, ParameterError, RankingDataset, read, read_fold, read_scores, write
-from tierank.readers import FORMATS, cache
+from tierank.readers import FORMATS, cache, convert
 from tierank.readers.columns import DOCUMENT_NAMES, WEIGHT_NAMES
 
 
@@ -446,24 +446,67 @@ def test_the_cache_is_left_when_anything_changed(cached_file):
     assert read(cached_file).n_queries == 4
 
 
-@pytest.mark.parametrize("name", ["features.npy", "offsets.npy", "query_ids.npy", "ratings.npy", "meta.json"])
-@pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "empty"])
+def damage_file(file, damage):
+    content = bytearray(file.read_bytes())
+    if damage == "delete":
+        file.unlink()
+    else:
+        content[len(content) // 2] ^= 0xFF
+        kept = {"truncate": content[: len(content) // 2], "flip": content, "empty": b""}[damage]
+        file.write_bytes(kept)
+
+
+DAMAGES = ["truncate", "flip", "delete", "empty"]
+
+
+@pytest.mark.parametrize("name", ["features.npy", "offsets.npy", "query_ids.npy", "ratings.npy"])
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_cache_is_noticed_and_made_anew(cached_file, caplog, name, damage):
     expected = read(cached_file, cache=False)
     read(cached_file)
     folder = cached_file.parent / "data.txt.tierank"
-    content = bytearray((folder / name).read_bytes())
-    if damage == "delete":
-        (folder / name).unlink()
-    else:
-        content[len(content) // 2] ^= 0xFF
-        kept = {"truncate": content[: len(content) // 2], "flip": content, "empty": b""}[damage]
-        (folder / name).write_bytes(kept)
+    damage_file(folder / name, damage)
     with pytest.raises(DataError, match="delete"):
         read(folder)
     assert_equal(read(cached_file), expected, weights=False)
     assert "the cache is not used, the file is read again" in caplog.text
     assert_equal(read(folder), expected, weights=False)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_folder_that_does_not_say_it_is_a_cache_is_left_alone(cached_file, caplog, damage):
+    expected = read(cached_file)
+    folder = cached_file.parent / "data.txt.tierank"
+    damage_file(folder / "meta.json", damage)
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert_equal(read(cached_file), expected, weights=False)
+    assert "expected a new name or the cache of a file, got something else there" in caplog.text
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_a_data_set_that_somebody_wrote_is_no_cache(cached_file, data, caplog):
+    folder = cached_file.parent / "data.txt.tierank"
+    write(data, folder)
+    assert read(cached_file).n_documents == 50
+    assert "no cache was written beside" in caplog.text
+    with pytest.raises(DataError, match="expected a new name or the cache of a file, got something else there"):
+        read(cached_file, cache=folder)
+    assert_equal(read(folder), data)
+
+
+@pytest.mark.parametrize("put", [write, lambda data, path: tierank.make_ranking(2, out=path)], ids=["write", "make"])
+def test_a_folder_of_other_things_is_not_replaced_by_data(data, tmp_path, put):
+    folder = tmp_path / "x.tierank"
+    put(data, folder)
+    put(data, folder)  # what is a data set may be replaced
+    (folder / "meta.json").unlink()
+    (folder / "precious.csv").write_text("1")
+    with pytest.raises(DataError, match=r"x\.tierank: expected a new name or a data set, got something else there"):
+        put(data, folder)
+    write(data, tmp_path / "x.txt")
+    with pytest.raises(DataError, match=r"x\.tierank: expected a new name or the cache of a file, got something else"):
+        convert(tmp_path / "x.txt", folder)
+    assert (folder / "precious.csv").read_text() == "1"
 
 
 @pytest.mark.parametrize(

@@ -337,6 +337,7 @@ def _describe(options: argparse.Namespace) -> None:
 def _train(options: argparse.Namespace) -> None:
     settings = _settings_file(options.settings, options.ranker) if options.settings else {}
     ranker = _ranker(options.ranker, settings | _settings(options.set))
+    _check_places(options)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # one of several: of --ranks, or of torchrun
         from tierank.distributed import join
 
@@ -352,11 +353,11 @@ def _train(options: argparse.Namespace) -> None:
 
 def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
     """Train as one of a team, the first of which writes and speaks."""
-    from tierank.files import remove_folder
+    from tierank.rankers.checkpoint import remove_checkpoint
 
     checkpoint = _checkpoint(options)
     if team.is_first and not options.resume:
-        remove_folder(checkpoint)
+        remove_checkpoint(checkpoint)
     for turn in range(2):  # who is first on its machine reads first, and leaves a binary form for the others
         if turn == int(os.environ.get("LOCAL_RANK", "0") != "0"):
             train = _read(options)
@@ -366,7 +367,7 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
     if not team.is_first:
         return
     ranker.save(options.out)
-    remove_folder(checkpoint)
+    remove_checkpoint(checkpoint)
     best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
     _say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
 
@@ -383,6 +384,15 @@ def _launch(options: argparse.Namespace) -> None:
         kept = _checkpoint(options)
         advice = f"{kept} keeps what was learned: --resume goes on from it, with any --ranks" if kept.exists() else ""
         raise ParameterError("; ".join(filter(None, (str(error), advice)))) from None
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    """An error before the work where what training writes would take the place of something else."""
+    from tierank.rankers.checkpoint import check_checkpoint
+    from tierank.rankers.model_folder import MODEL
+
+    MODEL.check(options.out)
+    check_checkpoint(_checkpoint(options))
 
 
 def _checkpoint(options: argparse.Namespace) -> Path:

@@ -1,52 +1,108 @@
-"""Files that are written whole or not at all."""
+"""Files and folders that are written whole or not at all, and never over what tierank did not write."""
 
 import ctypes
 import errno
+import fnmatch
 import glob
+import json
 import os
 import shutil
+import stat
 import sys
-import threading
+import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+from tierank.errors import DataError
 
 # Of Linux: names are relative to the folder of the process, and change places.
 _HERE, _SWAP = -100, 2
 _TRIES = 100
 _BLOCK = 1 << 20
+# What workshops are called after the dot and the name of what is made in them; tempfile gives eight letters.
+_WORKSHOP = ".????????.new"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What tells one kind of folder that tierank writes from all others: a file of JSON with these names in it."""
+
+    kind: str
+    file: str
+    names: tuple[str, ...] = ()
+
+    def content(self, folder: Path) -> dict[str, Any] | None:
+        """What the file says; None where the folder is none of this kind."""
+        try:
+            found = json.loads((folder / self.file).read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) and found.keys() >= set(self.names) else None
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether the folder is one of this kind."""
+        return self.content(folder) is not None
+
+    def refusal(self, place: Path) -> str | None:
+        """Why a folder of this kind may not take this place; None where nothing but one of its kind would be lost."""
+        if not place.exists() or (place.is_dir() and (not contents(place) or self.is_in(place))):
+            return None
+        return (
+            f"{place}: expected a new name or {self.kind}, got something else there; choose another name, or move that"
+            " away"
+        )
+
+    def check(self, place: Path) -> None:
+        """An error where a folder of this kind may not take this place."""
+        refusal = self.refusal(place)
+        if refusal is not None:
+            raise DataError(refusal)
+
+
+def contents(folder: Path) -> list[Path]:
+    """What is in a folder, but for workshops."""
+    return [path for path in folder.iterdir() if not fnmatch.fnmatchcase(path.name, f".*{_WORKSHOP}")]
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new file (or folder) to write, beside ``path``; it takes the place of ``path`` when the block ends well.
+def replacing(path: str | os.PathLike[str], mark: Mark | None = None) -> Iterator[Path]:
+    """A new file to write, which takes the place of ``path`` when the block ends well.
 
-    An error inside the block leaves ``path`` as it was. Readers see the old content or the new, never a part.
+    An error inside the block leaves ``path`` as it was. Readers see the old content or the new, never a part. Links and
+    permissions stay; what is neither file nor folder (a pipe, a device) is written to as it is. With a ``mark`` it may
+    be a folder as well, which takes the place of a folder with that mark, or of an empty one.
     """
-    target = Path(path)
-    fresh = target.with_name(f".{target.name}.{threading.get_native_id()}.new")
-    try:
+    place = Path(path)
+    if place.exists() and not place.is_file() and not place.is_dir():
+        yield place
+        return
+    if mark is None:
+        _check_file(place)
+    elif place.is_dir():
+        mark.check(place)
+    target = Path(os.path.realpath(place))
+    with _workshop(target) as workshop:
+        fresh = workshop / target.name
         yield fresh
-        if fresh.is_dir():
+        if target.exists():
+            fresh.chmod(stat.S_IMODE(target.stat().st_mode))
+        if mark is not None and fresh.is_dir():
+            mark.check(place)
             _replace_folder(fresh, target)
         else:
+            _check_file(place)
             fresh.replace(target)
-    finally:
-        _remove(fresh)
 
 
 @contextmanager
-def building(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A new folder to fill, which takes the place of ``path`` as in ``replacing``.
-
-    What a killed process left of such a folder is removed first: it can be as large as the whole.
-    """
-    target = Path(path)
-    _sweep(target)
-    with ExitStack() as until_in_place, replacing(target) as fresh:
+def building(path: str | os.PathLike[str], mark: Mark) -> Iterator[Path]:
+    """A new folder to fill, which takes the place of ``path`` as in ``replacing``."""
+    mark.check(Path(path))
+    with replacing(path, mark) as fresh:
         fresh.mkdir()
-        until_in_place.callback(_let_go, _hold(fresh))
         yield fresh
 
 
@@ -67,21 +123,31 @@ def reserve(file: IO[bytes], size: int) -> None:
     file.flush()
 
 
-def remove_folder(path: str | os.PathLike[str]) -> None:
-    """Remove a folder, if it is there, so that nobody ever finds a part of it."""
-    target = Path(path)
+def remove_folder(path: str | os.PathLike[str], mark: Mark | None = None) -> None:
+    """Remove a folder, if it is there (and has the mark), so that nobody ever finds a part of it."""
+    if mark is not None:
+        mark.check(Path(path))
+    target = Path(os.path.realpath(path))
     if target.exists():
-        _step_aside(target)
+        with _workshop(target) as workshop:
+            target.rename(workshop / target.name)
+    elif target.parent.exists():
+        _sweep(target)
+
+
+def _check_file(place: Path) -> None:
+    if place.is_dir():
+        raise DataError(f"{place}: expected the name of a file, got a folder there; choose another name")
 
 
 def _replace_folder(fresh: Path, target: Path) -> None:
-    """Put a folder in the place of another one, in one step; what stood there is left under the name of the new one."""
-    for _ in range(_TRIES):
+    """Put a folder in the place of another one, in one step; what stood there is left in the workshop."""
+    for number in range(_TRIES):
         if _exchange(fresh, target):
             return
         try:
             if target.exists():  # no exchange on this system: the old one steps aside first
-                _step_aside(target)
+                target.rename(fresh.with_name(f"{number}.old"))
             fresh.rename(target)
             return
         except OSError as error:  # another process was at the same place in the same moment
@@ -96,31 +162,55 @@ def _exchange(fresh: Path, target: Path) -> bool:
     return swap is not None and swap(_HERE, os.fsencode(fresh), _HERE, os.fsencode(target), _SWAP) == 0
 
 
-def _step_aside(target: Path) -> None:
-    old = target.with_name(f".{target.name}.{threading.get_native_id()}.old")
-    target.rename(old)
-    _remove(old)
+@contextmanager
+def _workshop(target: Path) -> Iterator[Path]:
+    """A folder of our own beside the target, held while it is used and gone afterwards.
+
+    Those that killed processes left are removed first: they can be as large as the whole.
+    """
+    _sweep(target)
+    folder, held = _open_workshop(target)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        _let_go(held)
+
+
+def _open_workshop(target: Path) -> tuple[Path, int | None]:
+    for _ in range(_TRIES):
+        folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
+        with suppress(BlockingIOError, FileNotFoundError):  # another process swept it before it was held
+            return folder, _hold(folder)
+    raise OSError(errno.EBUSY, f"{target}: others write to this place all the time")
 
 
 def _sweep(target: Path) -> None:
-    """Remove folders that nobody fills any more."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}.*.new"):
-        held = _hold(left) if left.is_dir() else None
-        if held is not None:
-            _remove(left)
-            _let_go(held)
+    """Remove workshops that nobody works in any more."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}{_WORKSHOP}"):
+        with suppress(OSError):
+            held = _hold(left)
+            if held is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                _let_go(held)
 
 
 def _hold(folder: Path) -> int | None:
-    """Hold a folder until ``_let_go`` or the end of this process; None where another holds it, or none can be held."""
+    """Hold a folder until ``_let_go`` or the end of this process; None where the system cannot hold folders.
+
+    A BlockingIOError where another holds it, a FileNotFoundError where another has removed it.
+    """
     if sys.platform == "win32":
         return None
     import fcntl
 
-    opened = None
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        opened = os.open(folder, os.O_RDONLY)
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.stat()  # it may have gone between the two
+    except (BlockingIOError, FileNotFoundError):
+        _let_go(opened)
+        raise
     except OSError:
         _let_go(opened)
         return None
@@ -130,10 +220,3 @@ def _hold(folder: Path) -> int | None:
 def _let_go(held: int | None) -> None:
     if held is not None:
         os.close(held)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        path.unlink(missing_ok=True)

@@ -305,7 +305,10 @@ class AttentionBlock(nn.Module):
 def linear(n_in: int, n_out: int, generator: torch.Generator, *, bias: bool = True) -> nn.Linear:
     """A linear layer with all parameters uniform within +-1 / sqrt(n_in), drawn from the generator."""
     # Made without values first: torch would draw them from its global generator.
-    layer = nn.Linear(n_in, n_out, bias=bias, device="meta").to_empty(device="cpu")
+    layer = nn.Linear(n_in, n_out, bias=bias, device="meta")
+    if torch.get_default_device().type == "meta":  # whoever asks for the shapes alone takes no memory
+        return layer
+    layer = layer.to_empty(device="cpu")
     bound = 1 / math.sqrt(n_in)
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, -bound, bound, generator=generator)

@@ -29,8 +29,11 @@ def launch(arguments: Sequence[str], size: int) -> None:
     """
     with tempfile.TemporaryDirectory() as folder, _told_to_stop() as stop:
         port = free_port()
-        started = [_Process(arguments, number, size, port, Path(folder)) for number in range(size)]
+        started: list[_Process] = []
         try:
+            for number in range(size):
+                process = _Process(arguments, number, size, port, Path(folder))
+                started.append(process)  # at once: where the next one cannot start, this one has to end
             _watch(started, stop)
         finally:
             for process in started:

@@ -32,7 +32,7 @@ from tierank.description import describe
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Folds, found_folds
-from tierank.files import replacing
+from tierank.files import Mark, building, replacing
 from tierank.metrics import Judge, Rule, as_rule
 from tierank.rankers.base import Ranker
 from tierank.rankers.model_folder import decoded, encoded
@@ -75,6 +75,17 @@ class Plan:
     protocol: str = "standard"
     paper: str | None = None
     name: str | None = None  # of the data; None: that of the file or folder
+
+
+class _PieceMark(Mark):
+    """Pieces of a run, also those that miss their description: they are made again."""
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether the folder has the description, or the scores."""
+        return super().is_in(folder) or (folder / "scores.npy").is_file()
+
+
+_PIECE = _PieceMark("a piece of a run", "piece.json")
 
 
 class Tidy(NamedTuple):
@@ -259,8 +270,7 @@ class Run:
         """Add a piece, whole or not at all."""
         place = self.place(system, fold, seed)
         place.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(place) as fresh:
-            fresh.mkdir()
+        with building(place, _PIECE) as fresh:
             np.save(fresh / "scores.npy", scores, allow_pickle=False)
             if ranker is not None:
                 ranker.save(fresh / "model")

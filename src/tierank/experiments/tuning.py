@@ -17,7 +17,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
 from tierank.rankers.base import make_judge
-from tierank.rankers.model_folder import name_of
+from tierank.rankers.checkpoint import described
 from tierank.rankers.order import canonical_rows
 from tierank.settings import as_choice, as_whole
 
@@ -215,7 +215,7 @@ def _plain(value: Any) -> Any:
     """A setting that JSON has no form for: by what it holds, for its own text may be cut short."""
     if isinstance(value, Ranker):
         return {type(value).__name__: value._resolved()}
-    return vars(value) if is_dataclass(value) else name_of(value)
+    return vars(value) if is_dataclass(value) else described(value)
 
 
 def _check_study(study: optuna.Study, file: str | Path, identity: dict[str, Any]) -> None:

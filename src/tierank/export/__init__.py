@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+from tierank import __version__
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
+from tierank.errors import ParameterError
 from tierank.export.c import C
 from tierank.export.elasticsearch import ELASTICSEARCH, OPENSEARCH
 from tierank.export.onnx import ONNX
@@ -27,7 +29,7 @@ from tierank.export.proof import Exportable, Proof, verify_export
 from tierank.export.solr import SOLR
 from tierank.export.target import Target
 from tierank.export.vespa import VESPA
-from tierank.files import replacing
+from tierank.files import Mark, replacing
 
 __all__ = [
     "NAN",
@@ -51,6 +53,9 @@ __all__ = [
 
 TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, ELASTICSEARCH, OPENSEARCH, SOLR, VESPA, C)}
 
+# Out of sight: the folder goes to an engine as it is.
+_EXPORT = Mark("a folder of an earlier export", ".tierank.json", ("tierank", "export"))
+
 
 def as_target(name: str) -> Target:
     """The target of this name."""
@@ -63,11 +68,11 @@ def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
     """Write a model in the form of a target, whole or not at all."""
     target, place = as_target(to), Path(path)
     target.check(model)
-    if place.is_dir() and any(place.iterdir()) and not (place / "README.md").exists():
-        raise DataError(f"{place}: expected a new name or a folder of an earlier export, got something else there")
     place.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(place) as fresh:
+    with replacing(place, _EXPORT) as fresh:
         target.write(model, fresh)
+        if fresh.is_dir():
+            (fresh / _EXPORT.file).write_text(json.dumps({"tierank": __version__, "export": to}), encoding="utf-8")
 
 
 def verify(ranker: Exportable, path: str | os.PathLike[str], to: str, data: RankingDataset) -> Proof:

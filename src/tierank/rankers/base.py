@@ -22,12 +22,9 @@ from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, as_target, write_model
 from tierank.inputs import chunks
 from tierank.metrics import Judge, Rule, as_rule, parse_metric
-from tierank.rankers.model_folder import encoded, write_model_folder
+from tierank.rankers.model_folder import OF_WORK, encoded, write_model_folder
 from tierank.settings import as_limit
 from tierank.team import Team
-
-# Settings that say how work is done, not what the model is: they may change after fit.
-_OF_WORK = ("n_jobs", "device")
 
 
 class Ranked(NamedTuple):
@@ -259,7 +256,15 @@ class Ranker(Estimator):
             else:
                 setattr(self, *settings_of(type(self), {name: value}).popitem())
         self._given |= set(settings)
+        for inner in self._inner():  # how work is done is one thing for all of a fitted model
+            own = inner.get_params(deep=False)
+            inner.set_params(**{name: settings[name] for name in OF_WORK if name in settings and name in own})
         return self
+
+    def _inner(self) -> list[Ranker]:
+        """The fitted rankers that this one asks for scores."""
+        base = vars(self).get("base_")
+        return [] if base is None else [base]
 
     # What a subclass gives
 
@@ -332,7 +337,7 @@ class Ranker(Estimator):
 
     def _settled(self) -> dict[str, Any]:
         """The settings that the model was fitted with, to be worked with as is wanted now."""
-        return self.settings_ | {name: getattr(self, name) for name in _OF_WORK if name in self.settings_}
+        return self.settings_ | {name: getattr(self, name) for name in OF_WORK if name in self.settings_}
 
     def _as_candidates(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
         """The data to score; a warning where the lists of many queries seem to come as the list of one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -14,10 +13,10 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
-from tierank.files import replacing
 from tierank.metrics import Judge, Rule
 from tierank.progress import Progress
 from tierank.rankers.base import Job, Ranker, make_judge, mean_of_standardised
+from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.inner import fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.model_folder import decoded, encoded
 from tierank.rankers.neural import URank
@@ -139,7 +138,7 @@ class Blend(Ranker):
             )
         settings = self._checked()
         turns = list(take_turns(train, valid, settings["rotate"], settings["seed"]))
-        kept = None if job.checkpoint is None else _Kept(job.checkpoint, settings, train, valid)
+        kept = None if job.checkpoint is None else _Members(job.checkpoint, settings, train, valid)
         plans = list(product(range(len(turns)), self._plans(settings)))
         self.members_ = []
         with Progress("blend", len(plans), show=job.progress) as shown:
@@ -189,7 +188,7 @@ class Blend(Ranker):
         is_widened = self.settings_["query_features"] and self.has_queries_
         return add_query_copies(data, self.n_jobs) if is_widened else data
 
-    def _member(self, ranker: Ranker, fold: Fold, kept: _Kept | None, number: int) -> Ranker:
+    def _member(self, ranker: Ranker, fold: Fold, kept: _Members | None, number: int) -> Ranker:
         found = None if kept is None else kept.read(number, self)
         if found is None:
             found = fit_inner(self, ranker, *fold, Job(None if kept is None else kept.half(number)))
@@ -217,6 +216,9 @@ class Blend(Ranker):
             for metric, found in judge(self._blend(valid, members)).items():
                 values[metric].append(found)
         return {metric: float(np.nanmean(np.concatenate(found))) for metric, found in values.items()}
+
+    def _inner(self) -> list[Ranker]:
+        return [member.ranker for member in vars(self).get("members_", ())]
 
     @property
     def history_(self) -> list[dict[str, Any]]:
@@ -360,24 +362,15 @@ def take_turns(train: RankingDataset, valid: RankingDataset | None, rotate: bool
         yield pool.select(learned), pool.select(part)
 
 
-class _Kept:
-    """A folder that keeps the members that are finished, and how far the one at work has come."""
+class _Members(Checkpoint):
+    """The members that are finished, and how far the one at work has come: each in a folder of its own."""
 
     def __init__(
         self, folder: Path, settings: dict[str, Any], train: RankingDataset, valid: RankingDataset | None
     ) -> None:
-        self.folder = folder
         contents = [None if data is None else canonical_rows(data, settings["n_jobs"])[2] for data in (train, valid)]
-        identity = json.loads(json.dumps({"settings": settings, "contents": contents}, default=repr))
-        file = folder / "blend.json"
-        if file.exists() and _read_json(file) != identity:
-            raise DataError(
-                f"{folder}: expected a checkpoint of this data and these settings, got one of another run;"
-                " delete it to start anew"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as fresh:
-            fresh.write_text(json.dumps(identity), encoding="utf-8")
+        super().__init__(folder, settings, contents)
+        self.begin()
 
     def half(self, number: int) -> Path:
         """The checkpoint of a member that is not finished."""
@@ -391,7 +384,7 @@ class _Kept:
         if not folder.is_dir():
             return None
         found = load(folder)
-        found.has_queries_ = owner.has_queries_
+        found.has_queries_, found.n_jobs = owner.has_queries_, owner.n_jobs
         return found
 
     def write(self, number: int, ranker: Ranker) -> None:
@@ -402,13 +395,6 @@ class _Kept:
 def _spread(scores: Floats) -> float:
     """The standard deviation of the scores of one query; 1 where all are equal."""
     return float(scores.std()) or 1.0
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError:
-        return None
 
 
 def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:

@@ -20,7 +20,7 @@ from tierank.networks import TierRNN
 from tierank.rankers.base import Ranker, Selection, means_of
 from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.neural import URank, _Network, _network
-from tierank.rankers.training import Checkpoint, Floats, Lists, Task, Training, Weights
+from tierank.rankers.training import Floats, Lists, NetworkCheckpoint, Task, Training, Weights
 from tierank.settings import as_positive, as_whole
 from tierank.transforms import Transform
 
@@ -56,7 +56,7 @@ class _Boosted(_Network):
             self.members_.append({})
             self._boost(task, member, kept)
 
-    def _boost(self, task: Task, member: int, kept: Checkpoint | None) -> None:
+    def _boost(self, task: Task, member: int, kept: NetworkCheckpoint | None) -> None:
         """Learner after learner, while the validation metrics get better."""
         train = _Frozen(task.lists, self.base_)
         valid = None if task.valid is None else _Frozen(task.valid, self.base_)
@@ -78,7 +78,7 @@ class _Boosted(_Network):
         learner: int,
         train: _Frozen,
         valid: _Frozen | None,
-        kept: Checkpoint | None,
+        kept: NetworkCheckpoint | None,
     ) -> Training | None:
         """The training of a learner; None where nothing is left over to learn."""
         seed = task.settings["seed"] + member + _APART * (learner - 1)

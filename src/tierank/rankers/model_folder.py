@@ -14,15 +14,18 @@ import numpy as np
 from tierank import __version__
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator
-from tierank.files import replacing
+from tierank.files import Mark, building
 from tierank.inputs import as_names
 from tierank.metrics import Rule
-from tierank.settings import as_limit, as_whole
+from tierank.settings import as_whole
 
 if TYPE_CHECKING:
     from tierank.rankers.base import Ranker
 
 MODEL_FORMAT = 2
+MODEL = Mark("the folder of a model", "model.json", ("format", "ranker", "files"))
+# Settings that say how work is done, not what the model is: they may change after fit, and are not saved.
+OF_WORK = ("n_jobs", "device")
 # A description of a model is some kilobytes; a larger one is no description.
 _LARGEST_DESCRIPTION = 64 << 20
 # What reading something that is not what it says it is can end in.
@@ -32,13 +35,10 @@ _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError
 def write_model_folder(ranker: Ranker, path: str | os.PathLike[str]) -> None:
     """Write a fitted ranker; the folder of an earlier model is replaced in one step."""
     target = Path(path)
-    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "model.json").exists()):
-        raise DataError(f"{target}: expected a new name or the folder of a model, got something else there")
-    written = model_files(ranker)
+    MODEL.check(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(target) as fresh:
-        fresh.mkdir()
-        for name, content in written.items():
+    with building(target, MODEL) as fresh:
+        for name, content in model_files(ranker).items():
             (fresh / name).write_bytes(content)
 
 
@@ -58,7 +58,7 @@ def model_files(ranker: Ranker) -> dict[str, bytes]:
         "fitted": ranker._fitted(),
         "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
     }
-    return files | {"model.json": json.dumps(description, indent=1, allow_nan=False).encode()}
+    return files | {MODEL.file: json.dumps(_of_model(description), indent=1, allow_nan=False).encode()}
 
 
 def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:
@@ -70,7 +70,8 @@ def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]
     if file.stat().st_size > _LARGEST_DESCRIPTION:
         raise DataError(f"{file}: expected a description of a model, got {file.stat().st_size} bytes")
     try:
-        described = json.loads(file.read_text(encoding="utf-8"), object_pairs_hook=_once, parse_constant=_refused)
+        text = file.read_text(encoding="utf-8")
+        described = _of_model(json.loads(text, object_pairs_hook=_once, parse_constant=_refused))
         version, name, files = described["format"], described["ranker"], described["files"]
         settings, fitted, n_features = described["settings"], described["fitted"], described["n_features"]
         names, has_queries, longest = described["feature_names"], described["has_queries"], described["longest_query"]
@@ -87,7 +88,6 @@ def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]
         raise DataError(f"{file}: {ParameterError.unknown('ranker', name, rankers)}")
     ranker = constructed(rankers[name], settings, file)
     try:
-        as_limit("n_jobs", None if getattr(ranker, "n_jobs", None) == -1 else getattr(ranker, "n_jobs", None))
         ranker._settle(bool(has_queries), bool(described["has_missing"]), as_whole("longest_query", longest))
         ranker._set_features(_as_size(n_features, file), as_names(names, n_features))
         ranker._restore(fitted, {name: _checked(folder, name, digest) for name, digest in files.items()})
@@ -108,6 +108,23 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refused(constant: str) -> None:
     raise ValueError(constant)  # NaN and the infinities, which JSON does not have and we do not write
+
+
+def _of_model(described: Any) -> Any:
+    """A description without the settings of work, those of rankers inside the model included."""
+    if isinstance(described, list):
+        return [_of_model(value) for value in described]
+    if not isinstance(described, dict):
+        return described
+    found = {name: _of_model(value) for name, value in described.items()}
+    if "ranker" in found and isinstance(found.get("settings"), dict):
+        found["settings"] = without_work(found["settings"])
+    return found
+
+
+def without_work(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, but for those that say how work is done."""
+    return {name: value for name, value in settings.items() if name not in OF_WORK}
 
 
 def encoded(value: Any, name: str) -> Any:
@@ -132,15 +149,6 @@ def encoded(value: Any, name: str) -> Any:
     )
 
 
-def name_of(value: Any) -> str:
-    """A setting that JSON has no form for, in the identity of a checkpoint: functions go by their names.
-
-    >>> name_of(name_of)
-    'tierank.rankers.model_folder.name_of'
-    """
-    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
-
-
 def decoded(value: Any) -> Any:
     """The setting that ``encoded`` gave."""
     if isinstance(value, dict) and set(value) == {"rule"}:
@@ -156,10 +164,19 @@ def decoded(value: Any) -> Any:
 
 def constructed(ranker: type[Ranker], settings: dict[str, Any], file: Path) -> Ranker:
     """The ranker with these saved settings, not fitted."""
+    known = ranker().get_params(deep=False)
+    hidden = next((name for name in settings if name not in known and _is_taken(ranker, name)), None)
+    if hidden is not None:  # a ranker keeps its settings as attributes
+        raise DataError(f"{file}: expected settings of {ranker.__name__}, got {hidden!r}, which is no setting")
     try:
         return ranker(**{name: decoded(value) for name, value in settings.items()})
     except (TypeError, ValueError, AttributeError, KeyError, RecursionError) as error:
         raise DataError(f"{file}: expected settings of {ranker.__name__}, got others: {error}") from None
+
+
+def _is_taken(ranker: type[Ranker], name: str) -> bool:
+    """Whether an attribute of this name is, or may become, something else than a setting."""
+    return hasattr(ranker, name) or name.startswith("_") or name.endswith("_")
 
 
 def _as_size(value: object, file: Path) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import math
 import operator
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -33,7 +32,7 @@ from tierank.rankers.base import (
     mean_of_standardised,
     means_of,
 )
-from tierank.rankers.training import Floats, Lists, Loss, Task, Training, Weights, inside
+from tierank.rankers.training import Floats, Lists, Loss, Task, Training, Weights, as_device, inside
 from tierank.settings import as_choice, as_limit, as_number, as_positive, as_whole
 from tierank.transforms import TRANSFORMS, Transform
 
@@ -245,6 +244,15 @@ class _Network(Ranker):
         network.load_state_dict(weights)
         return network
 
+    def _check_sizes(self, weights: Weights, settings: dict[str, Any]) -> None:
+        """An error where the settings speak of other weights than these: before memory is asked for to hold them."""
+        n_layers = max(len(settings["hidden"]), as_whole("n_blocks", settings.get("n_blocks", 1)))
+        if weights and n_layers > len(weights):  # there are none where a base ranker is all there is
+            raise DataError(f"{len(weights)} tensors for {n_layers} layers")
+        with torch.device("meta"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that nothing is copied
+            self._member(weights, settings | {"device": "meta"})
+
     def _files(self) -> dict[str, bytes]:
         tensors = {f"member{k}.{name}": t for k, weights in enumerate(self.members_) for name, t in weights.items()}
         tensors |= {f"transform.{name}": torch.from_numpy(array) for name, array in self.transform_.state().items()}
@@ -269,12 +277,11 @@ class _Network(Ranker):
             self._check_settings(settings)
             self.transform_ = TRANSFORMS[settings["transform"]].from_state(state, self.n_features_in_)
             for weights in self.members_:
-                if weights:  # none where a base ranker is all there is
-                    _check_sizes(settings["hidden"], weights)
-                self._member(weights, settings)
+                self._check_sizes(weights, settings)
         except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+            found = " ".join(line.strip() for line in str(error).splitlines()[:2])  # torch lists all that does not fit
             raise DataError(
-                f"expected weights that fit the settings of the model, got a damaged description: {error}"
+                f"expected weights that fit the settings of the model, got a damaged description: {found}"
             ) from None
 
 
@@ -438,12 +445,7 @@ def _check(settings: dict[str, Any]) -> None:
     as_choice("network", settings["network"], [name for name in NETWORKS if name != "tier_rnn"])  # UrBoost's
     if isinstance(settings["hidden"], str) or not isinstance(settings["hidden"], Sequence):
         raise ParameterError(f"hidden: expected sizes of layers, such as (100, 50), got {settings['hidden']!r}")
-    try:
-        torch.device(settings["device"])
-    except (RuntimeError, TypeError):
-        raise ParameterError(
-            f"device: expected one that torch knows, such as 'cpu', got {settings['device']!r}"
-        ) from None
+    as_device(settings["device"])
     as_choice("transform", settings["transform"], TRANSFORMS)
     as_limit("n_jobs", None if settings["n_jobs"] == -1 else settings["n_jobs"])
 
@@ -451,12 +453,6 @@ def _check(settings: dict[str, Any]) -> None:
 def _origin(members: list[Weights], settings: dict[str, Any]) -> list[Any]:
     """The tensors and settings that networks are built from."""
     return [*(tensor for weights in members for tensor in weights.values()), *settings.values()]
-
-
-def _check_sizes(hidden: Sequence[int], tensors: Weights) -> None:
-    """Whether the file has the weights that the settings speak of: before memory is asked for to hold them."""
-    if max(map(math.prod, pairwise(hidden)), default=0) > sum(tensor.numel() for tensor in tensors.values()):
-        raise DataError(f"hidden: expected the sizes of the layers that were saved, got {list(hidden)}")
 
 
 def _network(settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:

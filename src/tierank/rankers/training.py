@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
-from tierank.files import replacing
+from tierank.errors import ParameterError
 from tierank.inputs import forget
 from tierank.losses import Batch
 from tierank.metrics import Judge
 from tierank.progress import Progress
 from tierank.rankers.base import Job, Selection, means_of
-from tierank.rankers.model_folder import name_of
+from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.order import canonical_rows
 from tierank.team import Team
 
@@ -54,7 +53,8 @@ class Lists:
         settings: dict[str, Any],
         team: Team | None = None,
     ) -> None:
-        self.data, self.transform, self.has_queries, self.device = data, transform, has_queries, settings["device"]
+        self.data, self.transform, self.has_queries = data, transform, has_queries
+        self.device = as_device(settings["device"])
         self.team = team or Team()
         self._seen = 0
         self.order, offsets, self.content = canonical_rows(data, settings["n_jobs"], rated=False, team=team)
@@ -124,10 +124,10 @@ class Task:
     judge: Judge | None
     job: Job
 
-    def open_checkpoint(self) -> Checkpoint | None:
+    def open_checkpoint(self) -> NetworkCheckpoint | None:
         """The checkpoint of this task, if one is asked for."""
         folder = self.job.checkpoint
-        return None if folder is None else Checkpoint(folder, self.settings, self.lists, self.valid)
+        return None if folder is None else NetworkCheckpoint(folder, self.settings, self.lists, self.valid)
 
 
 class Training:
@@ -139,7 +139,7 @@ class Training:
         task: Task,
         place: dict[str, int],
         seed: int,
-        checkpoint: Checkpoint | None,
+        checkpoint: NetworkCheckpoint | None,
     ) -> None:
         self.task, self.settings, self.lists, self.team = task, task.settings, task.lists, task.job.team
         self.place, self.seed, self.checkpoint = place, seed, checkpoint
@@ -271,14 +271,11 @@ class Training:
         )
 
 
-class Checkpoint:
-    """A folder that holds where a training stands: the networks that are done, and all of the one that is not."""
+class NetworkCheckpoint(Checkpoint):
+    """Where a training of networks stands: those that are done, and all of the one that is not."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], lists: Lists, valid: Lists | None) -> None:
-        self.folder, self.team = folder, lists.team
-        contents = [lists.content, None if valid is None else valid.content]
-        described = {name: value for name, value in settings.items() if name != "n_jobs"}
-        self.identity = json.loads(json.dumps({"settings": described, "contents": contents}, default=name_of))
+        super().__init__(folder, settings, [lists.content, None if valid is None else valid.content], lists.team)
         self.done: dict[str, State] = {}
 
     def write(self, training: Training) -> None:
@@ -291,50 +288,41 @@ class Checkpoint:
         for number, values in training.optimizer.state_dict()["state"].items():
             tensors |= {f"adam{number}.{name}": torch.as_tensor(value) for name, value in values.items()}
         states = {m: {k: v for k, v in vars(state).items() if k != "kept"} for m, state in self.done.items()}
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.folder) as fresh:
-            fresh.mkdir()
-            described = {"identity": self.identity, "states": states, "running": training.name}
-            (fresh / "state.json").write_text(json.dumps(described), encoding="utf-8")
+        with self.renewing() as fresh:
+            where = {"states": states, "running": training.name}
+            (fresh / "state.json").write_text(json.dumps(where), encoding="utf-8")
             safetensors.torch.save_file({n: t.contiguous() for n, t in tensors.items()}, fresh / "state.safetensors")
 
     def read(self, training: Training) -> None:
         """Set a training to where it stood; nothing where the folder has nothing of it."""
-        try:
-            text, weights = (self._content(f"state.{ending}") for ending in ("json", "safetensors"))
+        with self.reading():
+            text, weights = (self.content(f"state.{ending}") for ending in ("json", "safetensors"))
             if text is None:
                 return
-            described = json.loads(text)
-            tensors = safetensors.torch.load(weights or b"")
-            identity, states, running = described["identity"], described["states"], described["running"]
-            if identity != self.identity:
-                raise DataError(
-                    f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
-                    " delete it to start anew"
-                )
-            for m, values in states.items():
+            described, tensors = json.loads(text), safetensors.torch.load(weights or b"")
+            for m, values in described["states"].items():
                 best = values.pop("best")
                 kept = inside(tensors, f"kept{m}.")
                 self.done[m] = State(**values, best=None if best is None else tuple(best), kept=kept)
             if training.name in self.done:
                 training.state = self.done[training.name]
-            if running == training.name:
+            if described["running"] == training.name:
                 training.network.load_state_dict(inside(tensors, "now."))
                 state = training.optimizer.state_dict()
                 numbers = range(len(state["param_groups"][0]["params"]))
                 state["state"] = {k: values for k in numbers if (values := inside(tensors, f"adam{k}."))}
                 training.optimizer.load_state_dict(state)
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(
-                f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
-            ) from None
 
-    def _content(self, name: str) -> bytes | None:
-        """A file of the folder, which the first process of a team reads for all; None where there is none."""
-        file = self.folder / name
-        return self.team.share(file.read_bytes() if self.team.is_first and file.exists() else None)
+
+def as_device(name: Any) -> torch.device:
+    """The device of this name, if it is there and holds numbers."""
+    try:
+        torch.zeros(1, device=name).cpu()
+        return torch.device(name)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise ParameterError(
+            f"device: expected one that torch has here, such as 'cpu', got {name!r}: {str(error).splitlines()[0]}"
+        ) from None
 
 
 def _clip(gradients: list[Tensor], limit: float) -> None:

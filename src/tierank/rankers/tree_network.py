@@ -99,7 +99,8 @@ def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset
     values, places = zip(*(_known(column) for column in sample.T), strict=True)
     found._init_from_sample(list(values), list(places), len(sample), len(rows))
     del sample, values, places
-    if hasattr(ctypes.CDLL(None), "malloc_trim"):  # they were many small arrays, whose room is kept otherwise
+    # They were many small arrays, whose room is kept otherwise.
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)
     for start in range(0, len(rows), rows.batch_size):
         found._push_rows(rows[start : start + rows.batch_size])

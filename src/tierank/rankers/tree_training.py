@@ -14,15 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError
-from tierank.files import replacing
 from tierank.inputs import chunks, rows_in
 from tierank.kernels import n_threads
 from tierank.metrics import Judge
 from tierank.objectives import Objective
 from tierank.progress import Progress
 from tierank.rankers.base import Job, Selection, means_of
-from tierank.rankers.model_folder import name_of
+from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.order import canonical_rows, join_contents
 from tierank.rankers.tree_network import Rows, bin_rows
 from tierank.rankers.tree_text import check_trees
@@ -109,9 +107,7 @@ class Run:
         self.settings, self.job, self.checkpoint = settings, job, None
         found = None
         if job.checkpoint is not None:
-            described = {name: value for name, value in settings.items() if name != "n_jobs"}
-            identity = {"settings": described, "contents": data.contents, "lightgbm": lightgbm.__version__}
-            self.checkpoint = Checkpoint(job.checkpoint, identity, data.rows[0].features.shape[1], job.team)
+            self.checkpoint = TreeCheckpoint(job.checkpoint, settings, data, job.team)
             found = self.checkpoint.read()
         self.state = found or State()
         if found is None and starts is not None:
@@ -185,63 +181,38 @@ class Run:
         return means_of(self.judge(_scores_of(booster.eval_valid)), self.job.team)
 
 
-class Checkpoint:
-    """A folder that holds where a run stands, and for which data and settings."""
+class TreeCheckpoint(Checkpoint):
+    """Where a run of trees stands after a stretch."""
 
-    def __init__(self, folder: Path, identity: dict[str, Any], n_features: int, team: Team) -> None:
-        self.folder, self.n_features, self.team = folder, n_features, team
-        self.identity = json.loads(json.dumps(identity, default=name_of))
+    def __init__(self, folder: Path, settings: dict[str, Any], data: Data, team: Team) -> None:
+        super().__init__(folder, settings, [*data.contents, lightgbm.__version__], team)
+        self.n_features = data.rows[0].features.shape[1]
 
     def write(self, state: State) -> None:
         """Replace what the folder holds, whole or not at all."""
         if not self.team.is_first:
             return
-        described = {
-            "identity": self.identity,
-            "texts": state.texts,
-            "history": state.history,
-            "best": state.best,
-            "best_round": state.best_round,
-            "finished": state.finished,
-        }
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(self.folder) as fresh:
-            fresh.mkdir()
+        scores = {"scores": state.scores, "valid_scores": state.valid_scores}
+        with self.renewing() as fresh:
+            described = {name: value for name, value in vars(state).items() if name not in scores}
             (fresh / "state.json").write_text(json.dumps(described), encoding="utf-8")
-            for name, scores in (("scores", state.scores), ("valid_scores", state.valid_scores)):
-                if scores is not None and self.team.size == 1:  # of a team each process has its own
-                    np.save(fresh / f"{name}.npy", scores, allow_pickle=False)
+            for name, values in scores.items():
+                if values is not None and self.team.size == 1:  # of a team each process has its own
+                    np.save(fresh / f"{name}.npy", values, allow_pickle=False)
 
     def read(self) -> State | None:
         """Where the run stood, or None where the folder is new."""
-        file = self.folder / "state.json"
-        try:
-            text = self.team.share(file.read_bytes() if self.team.is_first and file.exists() else None)
+        with self.reading():
+            text = self.content("state.json")
             if text is None:
                 return None
             described = json.loads(text)
-            if described["identity"] != self.identity:
-                raise DataError(
-                    f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
-                    " delete it to start anew"
-                )
-            best = described["best"]
-            for text in described["texts"]:
-                check_trees(text, self.n_features)
-            return State(
-                described["texts"],
-                described["history"],
-                None if best is None else tuple(best),
-                described["best_round"],
-                described["finished"],
-                *(self._scores(name) for name in ("scores", "valid_scores")),
-            )
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            if isinstance(error, DataError) and "of this data" in str(error):
-                raise
-            raise DataError(
-                f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
-            ) from None
+            for trees in described["texts"]:
+                check_trees(trees, self.n_features)
+            best = described.pop("best")
+            found = State(**described, best=None if best is None else tuple(best))
+            found.scores, found.valid_scores = self._scores("scores"), self._scores("valid_scores")
+            return found
 
     def _scores(self, name: str) -> Floats | None:
         file = self.folder / f"{name}.npy"

@@ -31,7 +31,8 @@ from tierank.team import Team
 from tierank.transforms import add_query_copies
 
 # In a process that is forked off LightGBM has one thread: see n_threads, which its loading of models does not ask.
-os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
+if hasattr(os, "register_at_fork"):  # nothing forks on Windows
+    os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
 
 # What LightGBM's own lambdarank cannot take.
 _NATIVE_LEVELS, _NATIVE_DOCUMENTS = 31, 10_000

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
-from tierank.files import building
+from tierank.files import Mark, building
 from tierank.inputs import Room, chunks, in_file
 from tierank.readers.columns import files_of
 
@@ -51,9 +51,22 @@ _TYPES = {
 }
 
 
+class _CacheMark(Mark):
+    """Data sets that were made from a file, and can be made from it again; not those that somebody wrote."""
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether the folder says what it was made from."""
+        found = self.content(folder)
+        return found is not None and found["source"] is not None
+
+
+_DATA = Mark("a data set", "meta.json", ("format", "source", "feature_names", "files"))
+_CACHE = _CacheMark("the cache of a file", _DATA.file, _DATA.names)
+
+
 def write_folder(data: RankingDataset, path: Path) -> None:
     """Write the binary form of a data set."""
-    with building(path) as fresh:
+    with building(path, _DATA) as fresh:
         _write_features(data.features, fresh / "features.npy")
         _finish(data, fresh, None)
 
@@ -63,9 +76,9 @@ def build_folder(
 ) -> RankingDataset:
     """The data set that ``build`` gives, with features that it filled in their place in a new binary folder.
 
-    ``source`` says what it was made from.
+    ``source`` says what it was made from: it may take the place of such a one only.
     """
-    with building(path) as fresh:
+    with building(path, _DATA if source is None else _CACHE) as fresh:
         _finish(build(partial(in_file, fresh / "features.npy")), fresh, source)
     return read_folder(path)
 
@@ -160,11 +173,14 @@ def held_beside(path: Path, settings: dict[str, Any], build: Callable[[Room], Ra
         return found
     if sum(size for _, size, _ in source["files"]) < _WORTH_IT or not _writable(folder.parent):
         return None
+    refusal: object = _CACHE.refusal(folder)
     try:
-        return build_folder(folder, build, source)
+        if refusal is None:
+            return build_folder(folder, build, source)
     except OSError as error:
-        logging.getLogger("tierank").warning("tierank: no cache was written beside %s: %s", path, error)
-        return None
+        refusal = error
+    logging.getLogger("tierank").warning("tierank: no cache was written beside %s: %s", path, refusal)
+    return None
 
 
 def _cached(folder: Path, path: Path, settings: dict[str, Any]) -> RankingDataset | None:
