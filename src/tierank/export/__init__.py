@@ -63,11 +63,16 @@ def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
     """Write a model in the form of a target, whole or not at all."""
     target, place = as_target(to), Path(path)
     target.check(model)
-    if place.is_dir() and any(place.iterdir()) and not (place / "README.md").exists():
-        raise DataError(f"{place}: expected a new name or a folder of an earlier export, got something else there")
+    check_export_place(place)
     place.parent.mkdir(parents=True, exist_ok=True)
     with replacing(place) as fresh:
         target.write(model, fresh)
+
+
+def check_export_place(place: Path) -> None:
+    """An error where an export may not take this place."""
+    if place.is_dir() and any(place.iterdir()) and not (place / "README.md").exists():
+        raise DataError(f"{place}: expected a new name or a folder of an earlier export, got something else there")
 
 
 def verify(ranker: Exportable, path: str | os.PathLike[str], to: str, data: RankingDataset) -> Proof:

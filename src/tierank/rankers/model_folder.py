@@ -32,8 +32,7 @@ _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError
 def write_model_folder(ranker: Ranker, path: str | os.PathLike[str]) -> None:
     """Write a fitted ranker; the folder of an earlier model is replaced in one step."""
     target = Path(path)
-    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "model.json").exists()):
-        raise DataError(f"{target}: expected a new name or the folder of a model, got something else there")
+    check_model_place(target)
     files = ranker._files()
     description = {
         "format": MODEL_FORMAT,
@@ -54,6 +53,12 @@ def write_model_folder(ranker: Ranker, path: str | os.PathLike[str]) -> None:
         for name, content in files.items():
             (fresh / name).write_bytes(content)
         (fresh / "model.json").write_text(json.dumps(description, indent=1, allow_nan=False))
+
+
+def check_model_place(target: Path) -> None:
+    """An error where a model may not take this place."""
+    if target.is_file() or (target.is_dir() and any(target.iterdir()) and not (target / "model.json").exists()):
+        raise DataError(f"{target}: expected a new name or the folder of a model, got something else there")
 
 
 def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:
