@@ -38,6 +38,8 @@ LAYERS = [
     "explain",
     "experiments",
     "report",
+    "listing",
+    "console",
     "cli",
 ]
 HOMES = {
