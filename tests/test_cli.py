@@ -247,7 +247,7 @@ def test_demo(tmp_path, capsys):
         (["compare", "{}/data.txt", "a=x", "a=y"], "expected each name once, got 'a' twice"),
         (["compare", "{}/data.txt", "a={}/good.scores"], "expected at least two"),
         (["convert", "{}/data.txt", "{}/x.run"], "expected --scores with an OUT that ends in .run, and only with it"),
-        (["convert", "{}/data.txt", "{}/none/x.csv"], "to write into, got none; make it first"),
+        (["convert", "{}/data.txt", "{}/good.scores/x.csv"], "x.csv: expected a folder above it, got the file"),
         (
             ["train", "umrat", "--train", "{}/data.txt", "--out", "{}/m"],
             "unknown ranker 'umrat': did you mean 'umart'?",
@@ -258,7 +258,7 @@ def test_demo(tmp_path, capsys):
         ),
         (["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "n_tree=3"], "did you mean 'n_trees'?"),
         (["predict", "{}/nothing", "{}/data.txt"], "expected the folder of a saved model"),
-        (["demo", "--out", "{}/x", "--queries", "0"], "n_queries"),
+        (["demo", "--out", "{}/x", "--queries", "0"], "--queries: expected a whole number"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -271,7 +271,7 @@ def test_what_the_caller_can_fix_is_one_line_and_exit_2(files, capsys, arguments
 
 
 def test_an_interrupt_ends_quietly(files, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_read", lambda options: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(cli, "_read", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     code, _, err = run(capsys, "describe", files / "data.txt")
     assert (code, err) == (130, "tierank: stopped\n")
 

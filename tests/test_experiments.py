@@ -515,7 +515,9 @@ def test_tuning_refuses_what_it_cannot_tune(data):
     train, valid = data.split(0.6, 0.4)
     with pytest.raises(ParameterError, match=r"unknown ranker 'umrat': did you mean 'umart'\?"):
         tune("umrat", train, valid)
-    with pytest.raises(ParameterError, match="space: expected one for NetworkRanker, which has none of its own"):
+    with pytest.raises(
+        ParameterError, match=r"NetworkRanker is not tuned, .*: expected one of umart, .*, or a space of your own"
+    ):
         tune(tierank.NetworkRanker(loss="urank"), train, valid)
     with pytest.raises(ParameterError, match="trials: expected a whole number from 1 on, got 0"):
         tune(URank(), train, valid, trials=0)

@@ -532,7 +532,7 @@ def test_command(plain, tmp_path, capsys):
     assert cli.main(["export", str(tmp_path / "model"), "--to", "solr", "--out", str(tmp_path / "x")]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
-    assert "train with transform='standard' or 'none'" in captured.err
+    assert "train with --set transform='standard' or 'none'" in captured.err
     assert not (tmp_path / "x").exists()
 
 

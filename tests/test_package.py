@@ -40,6 +40,8 @@ LAYERS = [
     "experiments",
     "report",
     "serve",
+    "listing",
+    "console",
     "cli",
 ]
 HOMES = {

@@ -7,16 +7,19 @@ that was left alone by the others. Anything else is our bug.
 from __future__ import annotations
 
 import argparse
+import ast
 import io
 import json
 import os
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tierank import __version__
+from tierank.console import PIPE, Pipes, check_place, line_of, made, say
 from tierank.errors import LEFT_ALONE, DataError, ParameterError, TeamError, TierankError
 from tierank.files import replacing
 
@@ -34,11 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning slow shared machines down
     if isinstance(sys.stdout, io.TextIOWrapper):  # what goes to a pipe is what --out writes, in every locale
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    pipes = Pipes()
     try:
         arguments = list(sys.argv[1:] if argv is None else argv)
         options = _parser().parse_args(arguments)
-        options.arguments = arguments
-        options.run(options)
+        options.arguments, options.pipes = arguments, pipes
+        with pipes:
+            options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -46,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("tierank: stopped", file=sys.stderr)
         return 130
     except (TierankError, OSError) as error:
-        print(f"tierank: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"tierank: {pipes.named(line_of(error))}", file=sys.stderr)
         return LEFT_ALONE if isinstance(error, TeamError) else 2
     return 0
 
@@ -63,26 +68,40 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"tierank {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
 
-    demo = commands.add_parser("demo", help="the main job on generated data, start to end")
+    demo = _add_command(commands, "demo", "the main job on generated data, start to end", "demo --queries 200")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
     demo.add_argument("--queries", type=int, default=800, help="how many queries to generate (default: 800)")
     demo.add_argument("--seed", type=int, default=0)
     demo.set_defaults(run=_demo)
 
-    describe = commands.add_parser("describe", help="queries, documents, features, ratings of a data set")
+    describe = _add_command(
+        commands,
+        "describe",
+        "queries, documents, features, ratings of a data set",
+        "describe train.txt --html train.html --test test.txt",
+    )
     _add_data(describe, "a data file, or a folder of folds (all of it is described)")
     describe.add_argument("--json", action="store_true", help="machine-readable output")
     describe.add_argument("--html", type=Path, metavar="F", help="write a page: histograms, features, what looks wrong")
     describe.add_argument("--test", metavar="F", help="a second data set: what drifts between the two (with --html)")
     describe.set_defaults(run=_describe)
 
-    train = commands.add_parser("train", help="fit a ranker and save it as a folder")
-    train.add_argument("ranker", metavar="RANKER", help="urank, uboost, umart, urboost, lambdamart, listnet, ...")
+    train = _add_command(
+        commands,
+        "train",
+        "fit a ranker and save it as a folder",
+        "train umart --train train.csv --valid valid.csv --ignore title,url --set n_trees=300 --out model",
+    )
+    train.add_argument("ranker", metavar="RANKER", help="a name of: tierank list rankers")
     train.add_argument("--train", dest="data", required=True, metavar="F", help="training data")
     train.add_argument("--valid", metavar="F", help="validation data: keeps the best round, and stops in time")
     train.add_argument("--out", type=Path, required=True, metavar="MODEL", help="folder for the model")
     train.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting; may be given several times"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="see: tierank list settings RANKER",
     )
     train.add_argument("--settings", type=Path, metavar="F", help="a JSON file of settings, such as tune writes")
     train.add_argument("--resume", action="store_true", help="go on from MODEL.checkpoint, where a run was interrupted")
@@ -95,14 +114,24 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(train)
     train.set_defaults(run=_train)
 
-    predict = commands.add_parser("predict", help="scores of a model, one per document")
+    predict = _add_command(
+        commands,
+        "predict",
+        "scores of a model, one per document",
+        "predict model test.csv --k 10 --out top.tsv",
+    )
     predict.add_argument("model", metavar="MODEL", help="a folder that train wrote")
     _add_data(predict)
-    predict.add_argument("--out", type=Path, metavar="F", help="write there (default: standard output)")
+    predict.add_argument("--out", type=Path, metavar="F", help="write there (default, or -: standard output)")
     predict.add_argument("--k", type=int, help="instead of scores, the best k documents of each query as a table")
     predict.set_defaults(run=_predict)
 
-    export = commands.add_parser("export", help="a model in the form of another engine, and the proof of it")
+    export = _add_command(
+        commands,
+        "export",
+        "a model in the form of another engine, and the proof of it",
+        "export model --to onnx --out model.onnx --verify test.txt",
+    )
     export.add_argument("model", metavar="MODEL", help="a folder that train wrote")
     export.add_argument(
         "--to", required=True, metavar="TARGET", help="onnx, elasticsearch, opensearch, solr, vespa or c"
@@ -112,16 +141,30 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(export)
     export.set_defaults(run=_export)
 
-    evaluate = commands.add_parser("evaluate", help="judge scores or a model by the ratings of a data set")
+    evaluate = _add_command(
+        commands,
+        "evaluate",
+        "judge scores or a model by the ratings of a data set",
+        "evaluate test.txt model --metric ndcg@10 --metric err@10 --per-query queries.csv",
+    )
     _add_data(evaluate)
     evaluate.add_argument(
-        "scores", metavar="SCORES|MODEL", help="a number per line, RankLib scores, a TREC run, .npy, or a model folder"
+        "scores",
+        metavar="SCORES|MODEL",
+        help="a number per line, RankLib scores, a TREC run, .npy, a model folder; -: a pipe",
     )
     _add_judging(evaluate)
-    evaluate.add_argument("--per-query", type=Path, metavar="F", help="also write a CSV file with a row per query")
+    evaluate.add_argument(
+        "--per-query", type=Path, metavar="F", help="also write a CSV file with a row per query; -: print that alone"
+    )
     evaluate.set_defaults(run=_evaluate)
 
-    compare = commands.add_parser("compare", help="judge several scores side by side, with significance")
+    compare = _add_command(
+        commands,
+        "compare",
+        "judge several scores side by side, with significance",
+        "compare test.txt old=old.scores new=model --metric ndcg@10",
+    )
     _add_data(compare)
     compare.add_argument(
         "scores", nargs="+", metavar="NAME=SCORES", help="a name and its score file or model folder, twice or more"
@@ -132,7 +175,12 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--out", type=Path, metavar="FOLDER", help="keep it as a run, for tierank report")
     compare.set_defaults(run=_compare)
 
-    cv = commands.add_parser("cv", help="several rankers on five folds with several seeds: the table of the paper")
+    cv = _add_command(
+        commands,
+        "cv",
+        "several rankers on five folds with several seeds: the table of the paper",
+        "cv lambdamart umart wide=urank,hidden=[200,100] --data OHSUMED --seeds 5 --out run",
+    )
     cv.add_argument(
         "rankers",
         nargs="*",
@@ -162,8 +210,13 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(cv)
     cv.set_defaults(run=_cv)
 
-    tune = commands.add_parser("tune", help="settings of a ranker, chosen on validation data alone")
-    tune.add_argument("ranker", metavar="RANKER", help="urank, umart, lambdamart, ...")
+    tune = _add_command(
+        commands,
+        "tune",
+        "settings of a ranker, chosen on validation data alone",
+        "tune umart --data OHSUMED --fold 1 --trials 30 --set n_trees=300 --out umart.json",
+    )
+    tune.add_argument("ranker", metavar="RANKER", help="a name of: tierank list rankers, but for blend")
     tune.add_argument(
         "--data", required=True, metavar="FOLDER|F", help="a folder of folds (see --fold), or training data"
     )
@@ -178,13 +231,23 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(tune)
     tune.set_defaults(run=_tune)
 
-    report = commands.add_parser("report", help="the page of a cv, compare or demo run: one HTML file")
+    report = _add_command(
+        commands,
+        "report",
+        "the page of a cv, compare or demo run: one HTML file",
+        "report run --out run.html",
+    )
     report.add_argument("folder", metavar="RUN", help="the folder of the run")
     report.add_argument("--out", type=Path, metavar="F.html", help="write there (default: RUN/report.html)")
     report.add_argument("--titles", type=Path, metavar="F.csv", help="columns query, document, title: names to show")
     report.set_defaults(run=_report)
 
-    explain = commands.add_parser("explain", help="why a model puts one document above another")
+    explain = _add_command(
+        commands,
+        "explain",
+        "why a model puts one document above another",
+        "explain model test.txt --query 84 --above 1 --below 2",
+    )
     explain.add_argument("model", metavar="MODEL", help="a folder that train wrote")
     _add_data(explain)
     explain.add_argument("--query", dest="query_id", required=True, metavar="Q", help="its id")
@@ -195,7 +258,9 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg or .png")
     explain.set_defaults(run=_explain)
 
-    serve = commands.add_parser("serve", help="scores of models over HTTP")
+    serve = _add_command(
+        commands, "serve", "scores of models over HTTP", "serve models/products --port 8080 --workers 2 --watch 5"
+    )
     serve.add_argument(
         "models", nargs="+", metavar="[NAME=]MODEL", help="a folder that train wrote; its name, where none is given"
     )
@@ -214,17 +279,38 @@ def _parser() -> argparse.ArgumentParser:
     log.add_argument("--quiet", action="store_true", help="log nothing but what goes wrong")
     serve.set_defaults(run=_serve)
 
-    convert = commands.add_parser("convert", help="between LETOR text, CSV, Parquet, TREC files and binary folders")
+    convert = _add_command(
+        commands,
+        "convert",
+        "between LETOR text, CSV, Parquet, TREC files and binary folders",
+        "convert train.txt train.parquet",
+    )
     _add_data(convert)
     convert.add_argument(
         "out", type=Path, metavar="OUT", help="its ending says the form: .txt .csv .parquet .qrels .run ..."
     )
     convert.add_argument("--scores", metavar="SCORES", help="the scores of a TREC run (OUT ends in .run)")
     convert.set_defaults(run=_convert)
+
+    names = _add_command(commands, "list", "names that can be chosen, with a line on each", "list settings umart")
+    names.add_argument(
+        "what", metavar="WHAT", help="rankers, settings, metrics, rules, transforms, networks, losses or targets"
+    )
+    names.add_argument("ranker", nargs="?", metavar="RANKER", help="whose settings")
+    names.add_argument("--json", action="store_true", help="machine-readable output")
+    names.set_defaults(run=_list)
     return parser
 
 
-def _add_data(parser: argparse.ArgumentParser, what: str = "a data file: LETOR text, CSV, Parquet, ...") -> None:
+def _add_command(commands: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    """A command whose help says what it does, and shows it."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=f"Example: tierank {example}"
+    )
+    return parser
+
+
+def _add_data(parser: argparse.ArgumentParser, what: str = "a file: LETOR text, CSV, Parquet, ...; -: a pipe") -> None:
     parser.add_argument("data", metavar="DATA", help=what)
     _add_reading(parser)
 
@@ -237,51 +323,112 @@ def _add_reading(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--document-column", dest="document", metavar="NAME", help="of a table (default: document or docid)"
     )
+    group.add_argument(
+        "--features", type=_columns, metavar="A,B", help="columns of a table to learn from (default: all others)"
+    )
+    group.add_argument("--ignore", type=_columns, metavar="A,B", help="columns of a table to leave out")
     group.add_argument("--zero-based", action="store_true", default=None, help="feature indices of text count from 0")
     group.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor write the binary cache")
 
 
+def _columns(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
 def _add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tierank") -> None:
     parser.add_argument(
-        "--metric", action="append", metavar="M", help="such as ndcg@10, err@10, map, mrr; may be given several times"
+        "--metric", action="append", metavar="M", help="such as ndcg@10 or map; see: tierank list metrics"
     )
     parser.add_argument(
-        "--rule", default=default_rule, help="how ties, empty queries and gains count (default: tierank)"
+        "--rule", default=default_rule, help="how ties, empty queries and gains count; see: tierank list rules"
     )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="machine-readable output")
     output.add_argument("--markdown", action="store_true", help="tables in Markdown")
 
 
-def _read(options: argparse.Namespace, path: str | None = None, n_features: int | None = None) -> RankingDataset:
+def _read(
+    options: argparse.Namespace,
+    path: str | None = None,
+    n_features: int | None = None,
+    features: Sequence[str] | None = None,
+    *,
+    is_rated: bool = False,
+) -> RankingDataset:
+    """A data set; ``features`` are the columns of a table that are needed, where the caller chose none."""
     from tierank.readers import read
 
-    return read(path or options.data, n_features=n_features, **_reading(options))
+    name = path or options.data
+    reading = _reading(options)
+    if reading["features"] is None:
+        reading["features"] = features
+    data = read(options.pipes.as_file(name), n_features=n_features, **reading)
+    if data.feature_names is None and (options.features or options.ignore):
+        raise ParameterError(f"{name}: expected a table, whose columns --features and --ignore name, got none")
+    if is_rated:
+        _check_rated(data, name)
+    return data
+
+
+def _check_rated(data: RankingDataset, name: str) -> None:
+    try:
+        data.check_rated()
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from None
 
 
 def _read_for(options: argparse.Namespace, ranker: Ranker, path: str | None = None) -> RankingDataset:
-    """Data for a model: text as wide as what it learned from."""
-    return _read(options, path, _width(ranker))
+    """Data for a model: of a table the columns that it learned from, text as wide as what it learned from."""
+    return _read(options, path, _width(ranker), _features_of([ranker]))
+
+
+def _read_to_learn(options: argparse.Namespace, path: str, like: RankingDataset | None = None) -> RankingDataset:
+    """Training data, or validation data with the features of the training data."""
+    from tierank.description import find_ids
+
+    if like is not None:
+        return _read(options, path, _width(like), like.feature_names, is_rated=True)
+    data = _read(options, path, is_rated=True)
+    ids = [] if options.features else find_ids(data)
+    if ids:
+        say(
+            f"WARNING: {path}: {', '.join(ids)} looks like an id, and is learned from: leave it out with --ignore"
+            f" {','.join(ids)}, or name documents by it with --document-column"
+        )
+    return data
 
 
 def _reading(options: argparse.Namespace) -> dict[str, Any]:
-    names = ("format", "query", "rating", "document", "zero_based", "cache")
+    names = ("format", "query", "rating", "document", "features", "ignore", "zero_based", "cache")
     return {name: getattr(options, name) for name in names}
 
 
-def _scores(source: str, data: RankingDataset) -> Any:
+def _features_of(models: Sequence[Ranker]) -> list[str] | None:
+    """The columns of a table that the models look at; None, which means all, where one of them knows no names."""
+    if not all(hasattr(model, "feature_names_in_") for model in models):
+        return None
+    return list(dict.fromkeys(name for model in models for name in model.feature_names_in_))
+
+
+def _systems(options: argparse.Namespace, sources: Sequence[str]) -> list[Ranker | str]:
+    """What is judged: models, which are loaded, and files of scores."""
+    from tierank.rankers import load
+
+    return [load(source) if Path(source).is_dir() else options.pipes.as_file(source) for source in sources]
+
+
+def _read_to_judge(options: argparse.Namespace, systems: Sequence[Ranker | str]) -> RankingDataset:
+    """Rated data, of a table with the columns that the models look at alone: scores need none."""
+    return _read(options, features=_features_of([s for s in systems if not isinstance(s, str)]), is_rated=True)
+
+
+def _scores(system: Ranker | str, data: RankingDataset) -> Any:
     """The scores of a file, or those that a model gives."""
     from tierank.readers import read_scores
 
-    if Path(source).is_dir():
-        from tierank.rankers import load
-
-        ranker = load(source)
-        try:
-            return ranker.predict(data.widen(_width(ranker) or data.n_features))
-        except DataError as error:
-            raise DataError(f"{source}: {error}") from None
-    return read_scores(source, data)
+    if isinstance(system, str):
+        return read_scores(system, data)
+    return system.predict(data.widen(_width(system) or data.n_features))
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -290,7 +437,8 @@ def _demo(options: argparse.Namespace) -> None:
     from tierank.report.page import write_report
 
     folder = options.out
-    run = run_demo(folder, n_queries=options.queries, seed=options.seed, say=_say)
+    check_place(folder, is_folder=True)
+    run = run_demo(folder, n_queries=options.queries, seed=options.seed, say=say)
     _print_table(tabulate_run(run))
     draw_improvement(run.comparison, [folder / "improvement.png", folder / "improvement.svg"])
     write_report(run, folder / "report.html")
@@ -319,15 +467,16 @@ def _describe(options: argparse.Namespace) -> None:
 
     if options.test and not options.html:
         raise ParameterError("--test: expected together with --html F, which shows what drifts")
+    check_place(options.html)
     if is_folder_of_folds(options.data):
-        data = RankingDataset.concat(read_fold(options.data, 1, cache=options.cache))  # the three parts are all of it
+        data = RankingDataset.concat(read_fold(options.data, 1, **_reading(options)))  # the three parts are all of it
     else:
-        data = _read(options)
+        data = _read(options, is_rated=True)
     found = describe(data)
     if options.html:
-        test = None if options.test is None else _read(options, options.test, _width(data))
-        write_profile(profile(data, test), options.html, title=Path(options.data).name)
-        _say(f"wrote {options.html}")
+        test = None if options.test is None else _read(options, options.test, _width(data), data.feature_names)
+        write_profile(profile(data, test), made(options.html), title=Path(options.data).name)
+        say(f"wrote {options.html}")
     if options.json:
         _print_json(found.to_dict())
     else:
@@ -360,8 +509,8 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
         remove_checkpoint(checkpoint)
     for turn in range(2):  # who is first on its machine reads first, and leaves a binary form for the others
         if turn == int(os.environ.get("LOCAL_RANK", "0") != "0"):
-            train = _read(options)
-            valid = None if options.valid is None else _read(options, options.valid, _width(train))
+            train = _read_to_learn(options, options.data)
+            valid = None if options.valid is None else _read_to_learn(options, options.valid, train)
         team.gather(None)
     ranker.fit(train, valid=valid, checkpoint=checkpoint, progress=True, team=team)
     if not team.is_first:
@@ -369,7 +518,7 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
     ranker.save(options.out)
     remove_checkpoint(checkpoint)
     best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
-    _say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
+    say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
 
 
 def _launch(options: argparse.Namespace) -> None:
@@ -391,6 +540,7 @@ def _check_places(options: argparse.Namespace) -> None:
     from tierank.rankers.checkpoint import check_checkpoint
     from tierank.rankers.model_folder import MODEL
 
+    check_place(options.out, is_folder=True)
     MODEL.check(options.out)
     check_checkpoint(_checkpoint(options))
 
@@ -404,13 +554,18 @@ def _predict(options: argparse.Namespace) -> None:
     from tierank.rankers import load
     from tierank.readers.scores import rank_lines, score_lines
 
+    is_piped = options.out is None or str(options.out) == PIPE
+    check_place(None if is_piped else options.out)
     ranker = load(options.model)
     data = _read_for(options, ranker)
-    lines = score_lines(ranker.predict(data)) if options.k is None else rank_lines(ranker.rank(data, k=options.k))
-    if options.out is None:
+    if options.k is None:
+        lines = score_lines(ranker.predict(data))
+    else:
+        lines = rank_lines(ranker.rank(data, k=options.k), data.caller_texts())
+    if is_piped:
         sys.stdout.writelines(lines)
     else:
-        with replacing(options.out) as fresh, fresh.open("w", encoding="utf-8") as file:
+        with replacing(made(options.out)) as fresh, fresh.open("w", encoding="utf-8") as file:
             file.writelines(lines)
 
 
@@ -443,6 +598,7 @@ def _cv(options: argparse.Namespace) -> None:
     from tierank.experiments import Run
     from tierank.report import draw_improvement, tabulate_contrasts, tabulate_run
 
+    check_place(options.out, is_folder=True)
     if options.rankers or options.scores:
         run = _cross_validated(options)
     else:
@@ -454,7 +610,7 @@ def _cv(options: argparse.Namespace) -> None:
     with replacing(options.out / "table.md") as fresh:
         fresh.write_text("\n".join(table.to_markdown() for table in tables), encoding="utf-8")
     _show(options, run.to_dict(), tables)
-    _say(f"wrote {options.out}: table.md, the scores and models of each piece; tierank report {options.out} shows them")
+    say(f"wrote {options.out}: table.md, the scores and models of each piece; tierank report {options.out} shows them")
 
 
 def _cross_validated(options: argparse.Namespace) -> Run:
@@ -474,7 +630,7 @@ def _cross_validated(options: argparse.Namespace) -> Run:
         of_paper = PAPERS[paper].settings(ranker) if paper is not None else {}
         rankers[name] = _ranker(ranker, of_paper | common | own)
     if options.protocol == "lightgbm":
-        _say(f"WARNING: {LEAKS}")
+        say(f"WARNING: {LEAKS}")
     return cross_validate(
         rankers,
         options.data,
@@ -502,38 +658,49 @@ def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
 
 def _tune(options: argparse.Namespace) -> None:
     from tierank.experiments import tune
+    from tierank.experiments.tuning import space_of
     from tierank.readers import is_folder_of_folds, read_fold
 
-    ranker = _ranker(options.ranker, _settings(options.set))
+    held = _settings(options.set)
+    ranker = _ranker(options.ranker, held)
+    space = {name: values for name, values in space_of(ranker).items() if name not in held}
+    if not space:
+        raise ParameterError(f"--set: expected a setting that is left to tune, got all of {', '.join(held)}")
+    check_place(options.out)
     if is_folder_of_folds(options.data):
         train, valid, _ = read_fold(options.data, options.fold, **_reading(options))
     elif options.valid is None:
         raise ParameterError("expected --valid F beside a file of training data: settings are chosen on it")
     else:
-        train = _read(options)
-        valid = _read(options, options.valid, _width(train))
+        train = _read_to_learn(options, options.data)
+        valid = _read_to_learn(options, options.valid, train)
     study = options.out.with_name(options.out.name + ".trials")
-    found = tune(ranker, train, valid, trials=options.trials, seed=options.seed, study=study, progress=True)
+    found = tune(
+        ranker, train, valid, trials=options.trials, space=space, seed=options.seed, study=study, progress=True
+    )
     content = {
         "ranker": options.ranker,
-        "settings": _settings(options.set) | found.settings,
+        "settings": held | found.settings,
         found.metric: found.value,
         "trials": found.trials,
     }
-    with replacing(options.out) as fresh:
+    with replacing(made(options.out)) as fresh:
         fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    _say(f"best of {len(found.trials)}: {found.metric} {found.value:.4f} on validation data with {found.settings}")
-    _say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")
+    say(f"best of {len(found.trials)}: {found.metric} {found.value:.4f} on validation data with {found.settings}")
+    say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")
 
 
 def _export(options: argparse.Namespace) -> None:
-    from tierank.export import verify
+    from tierank.export import as_target, check_export_place, verify
     from tierank.rankers import load
 
+    as_target(options.to)
+    check_place(options.out, is_folder=options.out.is_dir())  # the target says which
+    check_export_place(options.out)
     ranker = load(options.model)
     data = None if options.verify is None else _read_for(options, ranker, options.verify)
     ranker.export(options.out, to=options.to)
-    _say(f"wrote {options.out}")
+    say(f"wrote {options.out}")
     if data is not None:
         proof = verify(ranker, options.out, options.to, data)
         if not proof.holds:
@@ -549,32 +716,44 @@ def _width(of: RankingDataset | Ranker) -> int | None:
 
 
 def _value(text: str) -> Any:
-    """A setting as JSON has it (numbers, lists, true, null), or else as it is written."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None if text == "None" else text
+    """A setting as JSON has it (numbers, lists, true, null) or as Python has it (tuples, True, None); else a text."""
+    for parse in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return parse(text)
+    return text
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     from tierank.evaluation import evaluate
     from tierank.report import tabulate_evaluation, write_per_query
+    from tierank.report.tables import per_query_lines
 
-    data = _read(options)
-    evaluation = evaluate(data, _scores(options.scores, data), options.metric, options.rule)
-    if options.per_query:
-        write_per_query(evaluation, options.per_query)
+    is_piped = str(options.per_query) == PIPE
+    check_place(None if is_piped else options.per_query)
+    systems = _systems(options, [options.scores])
+    data = _read_to_judge(options, systems)
+    evaluation = evaluate(data, _scores(systems[0], data), options.metric, options.rule)
+    if is_piped:
+        sys.stdout.writelines(per_query_lines(evaluation))
+        return
+    if options.per_query is not None:
+        write_per_query(evaluation, made(options.per_query))
     _show(options, evaluation.to_dict(), [tabulate_evaluation(evaluation, options.scores)])
 
 
 def _compare(options: argparse.Namespace) -> None:
     from tierank.evaluation import compare
     from tierank.experiments import keep_comparison
+    from tierank.experiments.crossval import check_is_new
     from tierank.report import tabulate_comparison, tabulate_contrasts
 
     files = _named(options.scores)
-    data = _read(options)
-    scores = {name: _scores(file, data) for name, file in files.items()}
+    if options.out is not None:
+        check_place(options.out, is_folder=True)
+        check_is_new(options.out)
+    systems = _systems(options, list(files.values()))
+    data = _read_to_judge(options, systems)
+    scores = {name: _scores(system, data) for name, system in zip(files, systems, strict=True)}
     comparison = compare(data, scores, options.baseline, options.metric, options.rule, seed=options.seed)
     if options.out is not None:
         keep_comparison(options.out, data, scores, comparison, options.data)
@@ -586,10 +765,13 @@ def _report(options: argparse.Namespace) -> None:
     from tierank.report.page import write_report
     from tierank.report.viewer import Titles
 
+    folder = Path(options.folder)
+    out = options.out or folder / "report.html"
+    check_place(out)
     titles = None if options.titles is None else Titles.read(options.titles)
-    out = options.out or Path(options.folder) / "report.html"
-    write_report(Run.open(options.folder), out, titles=titles)
-    _say(f"wrote {out}")
+    is_demo = not (folder / "run.json").exists() and (folder / "run" / "run.json").exists()
+    write_report(Run.open(folder / "run" if is_demo else folder), made(out), titles=titles)
+    say(f"wrote {out}")
 
 
 def _explain(options: argparse.Namespace) -> None:
@@ -599,11 +781,12 @@ def _explain(options: argparse.Namespace) -> None:
     from tierank.settings import as_whole
 
     top = as_whole("top", options.top)
+    check_place(options.out)
     ranker = load(options.model)
     data = _read_for(options, ranker)
     found = explain_pair(ranker, data, options.query_id, options.above, options.below)
     if options.out is not None:
-        draw_explanation(found, options.out, top)
+        draw_explanation(found, made(options.out), top)
     if options.json:
         _print_json(found.to_dict())
     else:
@@ -636,17 +819,32 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _convert(options: argparse.Namespace) -> None:
-    from tierank.readers import convert, read_scores, write_run
+    from tierank.readers import check_conversion, convert, read_scores, write_run
 
     is_run = options.out.suffix == ".run"
     if is_run != (options.scores is not None):
         raise ParameterError("expected --scores with an OUT that ends in .run, and only with it")
+    check_place(options.out, is_folder=options.out.suffix == ".tierank")
     if is_run:
+        scores = options.pipes.as_file(options.scores)
         data = _read(options)
-        write_run(options.out, data, read_scores(options.scores, data))
+        write_run(made(options.out), data, read_scores(scores, data))
     else:
-        data = convert(options.data, options.out, **_reading(options))
-    _say(f"wrote {options.out}: {data}")
+        check_conversion(options.data, options.out)
+        data = convert(options.pipes.as_file(options.data), made(options.out), **_reading(options))
+    say(f"wrote {options.out}: {data}")
+
+
+def _list(options: argparse.Namespace) -> None:
+    from tierank.listing import list_names
+
+    rows = list_names(options.what, options.ranker)
+    if options.json:
+        print(json.dumps({name: rest[0] if len(rest) == 1 else rest for name, *rest in rows}, indent=2))
+        return
+    widths = [max(len(cell) for cell in column) for column in list(zip(*rows, strict=True))[:-1]]
+    for *cells, text in rows:
+        print("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)), text]).rstrip())
 
 
 def _named(pairs: list[str], form: str = "NAME=SCORES, such as new=new.scores") -> dict[str, str]:
@@ -678,10 +876,6 @@ def _print_table(table: Table) -> None:
 
 def _print_json(content: dict[str, Any]) -> None:
     print(json.dumps(content, indent=2, allow_nan=False))
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
 
 
 if __name__ == "__main__":

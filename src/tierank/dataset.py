@@ -183,6 +183,11 @@ class RankingDataset:
         """The id of each document, or None where the data name none."""
         return None if self.document_texts is None else list(self.document_texts)
 
+    def caller_texts(self) -> Texts | None:
+        """The ids of the documents in the caller's order, or None where the data name none."""
+        texts = self.document_texts
+        return texts if texts is None or self._source_rows is None else texts.take(self._source_rows.argsort())
+
     def arrange(self, values: NDArray[Any]) -> NDArray[Any]:
         """Per-document values from the caller's order into the order of this data set."""
         return values if self._source_rows is None else values[self._source_rows]

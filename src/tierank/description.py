@@ -18,6 +18,8 @@ Floats = NDArray[np.float64]
 
 # A feature whose skill is at least this gives the ratings away; one whose drift is at least that has moved.
 LEAKS_FROM, DRIFTS_FROM = 0.9, 0.1
+# Fewer numbers than these are often all different.
+_FEWEST_IDS = 20
 # Queries and documents that skill and drift are measured on, evenly spread.
 _QUERIES, _DOCUMENTS = 1000, 20_000
 
@@ -83,6 +85,26 @@ def describe(data: RankingDataset) -> Description:
         n_constant_features=n_constant,
         has_document_ids=data.document_texts is not None,
     )
+
+
+def find_ids(data: RankingDataset) -> list[str]:
+    """Features that look like ids: called so, whole numbers, and nearly all different.
+
+    >>> rows = [[k, k % 3] for k in range(30)]
+    >>> find_ids(RankingDataset(rows, qid=[0] * 30, feature_names=["product_id", "category_id"]))
+    ['product_id']
+    """
+    names = [(k, name) for k, name in enumerate(data.feature_names or ()) if name.lower().endswith("id")]
+    if data.n_documents < _FEWEST_IDS:
+        return []
+    rows = _spread(data.n_documents, _DOCUMENTS)
+    return [name for k, name in names if _are_ids(data.features[rows, k])]
+
+
+def _are_ids(values: NDArray[np.float32]) -> bool:
+    is_whole = bool((values == np.rint(values)).all())
+    # Ids beyond 2^24 fall together in float32.
+    return is_whole and len(np.unique(values)) > (0.9 if abs(values).max() < 1 << 24 else 0.1) * len(values)
 
 
 def _look_at_features(data: RankingDataset) -> tuple[float, int]:

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from tierank.errors import ParameterError
 
 
@@ -40,6 +42,18 @@ def as_positive(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
         raise ParameterError(f"{name}: expected a finite number above 0, got {value!r}")
     return float(value)
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """True or False: a text such as "False" would count as True.
+
+    >>> as_flag("rotate", "no")
+    Traceback (most recent call last):
+    tierank.errors.ParameterError: rotate: expected True or False, got 'no'
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise ParameterError(f"{name}: expected True or False, got {value!r}")
+    return bool(value)
 
 
 def as_choice(name: str, value: Any, known: Iterable[str]) -> str:

@@ -199,12 +199,17 @@ class Worker:
         return self._fold[1]
 
 
+def check_is_new(folder: Path) -> None:
+    """An error where the folder has a run already."""
+    if (folder / "run.json").exists():
+        raise DataError(f"{folder}: expected a new folder, got one with a run in it")
+
+
 def keep_comparison(
     folder: Path, data: RankingDataset, scores: Mapping[str, Any], comparison: Comparison, name: str = "data"
 ) -> Run:
     """Keep what ``compare`` found as a run of one fold, for its report."""
-    if (folder / "run.json").exists():
-        raise DataError(f"{folder}: expected a new folder, got one with a run in it")
+    check_is_new(folder)
     systems = {system: {"scores": "given"} for system in scores}
     plan = Plan("compare", systems, [0], comparison.metrics, comparison.rule, comparison.baseline)
     run = Run.prepare(folder, TestOnly(name, data), plan)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError
 from tierank.experiments.crossval import cross_validate
 from tierank.experiments.runs import Run
 from tierank.readers import read, write
@@ -19,6 +23,8 @@ def run_demo(
 ) -> Run:
     """Generated data to files, files to rankers, rankers to scores, and a comparison; ``say`` gets the steps."""
     parts = dict(zip(("train", "valid", "test"), make_ranking(n_queries, seed=seed).split(0.5, 0.2, 0.3), strict=True))
+    for name, data in parts.items():
+        _check_file(folder / f"{name}.txt", data)
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in parts.items():
         write(data, folder / f"{name}.txt")
@@ -34,3 +40,21 @@ def run_demo(
         kind="demo",
         progress=True,
     )
+
+
+def _check_file(file: Path, data: RankingDataset) -> None:
+    """An error where another file is there: that of a demo with other settings, or somebody's data."""
+    if file.exists() and not _holds(file, data):
+        raise DataError(
+            f"{file}: expected no file, or the one of this demo, got another; take the same queries and seed as before,"
+            " or choose another folder"
+        )
+
+
+def _holds(file: Path, data: RankingDataset) -> bool:
+    try:
+        found = read(file, n_features=data.n_features, cache=False)
+    except DataError:
+        return False
+    pairs = ((found.offsets, data.offsets), (found.ratings, data.ratings), (found.features, data.features))
+    return all(np.array_equal(one, other, equal_nan=True) for one, other in pairs)

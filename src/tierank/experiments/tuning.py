@@ -136,7 +136,7 @@ def tune(
     """
     start = as_ranker(ranker)
     as_whole("trials", trials)
-    search = _Search(start, train, valid, _space_of(start) if space is None else space)
+    search = _Search(start, train, valid, space_of(start) if space is None else space)
     found = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
     if study is not None:
         _check_study(found, study, search.identity())
@@ -203,11 +203,15 @@ class _Search:
         return candidate.set_params(**settings).fit(self.train, valid=self.valid)
 
 
-def _space_of(ranker: Ranker) -> Space:
+def space_of(ranker: Ranker) -> Space:
+    """What ``tune`` searches, where nothing else is said."""
     names = {kind: name for name, kind in RANKERS.items()}
     name = names.get(type(ranker))
     if name not in SPACES:
-        raise ParameterError(f"space: expected one for {type(ranker).__name__}, which has none of its own, got None")
+        raise ParameterError(
+            f"{type(ranker).__name__} is not tuned, for nobody has stated a space to search for it: expected one of"
+            f" {', '.join(SPACES)}, or a space of your own"
+        )
     return SPACES[name]
 
 

@@ -75,6 +75,12 @@ def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
             (fresh / _EXPORT.file).write_text(json.dumps({"tierank": __version__, "export": to}), encoding="utf-8")
 
 
+def check_export_place(place: Path) -> None:
+    """An error where an export may not take this place."""
+    if place.is_dir():
+        _EXPORT.check(place)
+
+
 def verify(ranker: Exportable, path: str | os.PathLike[str], to: str, data: RankingDataset) -> Proof:
     """Whether an export scores as the ranker does, on data and on rows made to find a difference.
 

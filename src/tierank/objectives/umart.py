@@ -15,7 +15,7 @@ from tierank.kernels import content, in_threads, n_threads
 from tierank.kernels.umart import umart_gradients
 from tierank.metrics import Gain, gain_levels
 from tierank.objectives.objective import Floats, Gradients, Objective, scale_of
-from tierank.settings import as_choice, as_limit, as_positive
+from tierank.settings import as_choice, as_flag, as_limit, as_positive
 
 # hessian: (kappa, whether the higher document's part leaves out p)
 _HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
@@ -209,7 +209,7 @@ class LambdaRankObjective(UMartObjective):
         super().__init__(
             window=1, sigma=sigma, hessian="exact", truncation=truncation, idcg_at=truncation, gain=gain, n_jobs=n_jobs
         )
-        self._by_distance = self._is_levelled = bool(norm)
+        self._by_distance = self._is_levelled = as_flag("norm", norm)
 
     def __repr__(self) -> str:
         norm = self._is_levelled

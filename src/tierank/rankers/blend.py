@@ -22,7 +22,7 @@ from tierank.rankers.model_folder import decoded, encoded
 from tierank.rankers.neural import URank
 from tierank.rankers.order import canonical_rows, sorted_queries
 from tierank.rankers.trees import LambdaMART, UMart
-from tierank.settings import as_choice, as_whole
+from tierank.settings import as_choice, as_flag, as_whole
 from tierank.transforms import add_query_copies
 
 Floats = NDArray[np.float64]
@@ -165,6 +165,8 @@ class Blend(Ranker):
         as_choice("trees", settings["trees"], ("lambdamart", "umart"))
         for name in ("n_configs", "n_seeds", "seed"):
             as_whole(name, settings[name], 0)
+        for name in ("rotate", "query_features"):
+            as_flag(name, settings[name])
         if settings["n_configs"] > len(CONFIGS):
             raise ParameterError(f"n_configs: expected at most {len(CONFIGS)}, got {settings['n_configs']}")
         if not settings["n_configs"] and not settings["n_seeds"]:

@@ -26,7 +26,7 @@ from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner
 from tierank.rankers.tree_network import check_is_global, connected
 from tierank.rankers.tree_text import check_trees
 from tierank.rankers.tree_training import Data, Floats, Run, cut_text, join_texts, predicted
-from tierank.settings import as_positive, as_whole
+from tierank.settings import as_flag, as_positive, as_whole
 from tierank.team import Team
 from tierank.transforms import add_query_copies
 
@@ -166,6 +166,7 @@ class _Trees(Ranker):
         for name, least in (("n_trees", 1), ("n_leaves", 2), ("min_documents", 0), ("patience", 1), ("seed", 0)):
             as_whole(name, settings[name], least)
         as_positive("learning_rate", settings["learning_rate"])
+        as_flag("query_features", settings["query_features"])
         own = set(type(self)().get_params()) | {"preset"} | self._of_objective(settings)
         known = lightgbm.basic._ConfigAliases._get_all_param_aliases()
         main_name = {alias: name for name, aliases in known.items() for alias in (name, *aliases)}

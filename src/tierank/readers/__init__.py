@@ -16,7 +16,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import Room, check_width, in_memory, is_table
 from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder, writing
-from tierank.readers.columns import PARQUET_ENDINGS, files_of
+from tierank.readers.columns import PARQUET_ENDINGS, files_of, left_over
 from tierank.readers.letor import read_letor, write_letor
 from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
 from tierank.readers.tables import read_csv, read_parquet, read_table, to_arrow, write_csv, write_parquet
@@ -63,6 +63,7 @@ def read(
     rating: str | None = None,
     document: str | None = None,
     features: Sequence[str] | None = None,
+    ignore: Sequence[str] | None = None,
     cache: bool | str | os.PathLike[str] = True,
     n_jobs: int | None = None,
 ) -> RankingDataset:
@@ -74,9 +75,10 @@ def read(
 
     ``format`` names the form where the ending does not. For text: ``n_features`` fixes the width (files that leave out
     zeros may differ in it; folders made of such files too), ``zero_based`` says that feature indices count from 0. For
-    tables: ``query``, ``rating``, ``document`` and ``features`` name the columns where they are not called
-    ``query``/``qid``, ``rating``/``label`` and so on. In CSV, query ids are integers where all are written plainly, or
-    else texts: ``007`` is not ``7``.
+    tables: ``query``, ``rating`` and ``document`` name the columns where they are not called ``query``/``qid``,
+    ``rating``/``label`` and so on; ``features`` names the columns to learn from (of a file, ``[]`` where scores are to
+    be judged and nothing else), or else all others are, but for those of ``ignore``. In CSV, query ids are integers
+    where all are written plainly, or else texts: ``007`` is not ``7``.
 
     Large files are read into a binary cache beside them, a folder whose features are mapped: text and Parquet may be
     larger than memory, of which some tens of bytes per document are needed. The second reading takes the cache, with
@@ -87,22 +89,31 @@ def read(
     >>> read(pd.DataFrame({"qid": ["a", "a", "b"], "label": [0, 1, 2], "price": [3.5, None, 1.0]}))
     RankingDataset(2 queries, 3 documents, 1 feature, ratings 0 to 2)
     """
-    columns = {"query": query, "rating": rating, "document": document, "features": features and list(features)}
+    columns = {
+        "query": query,
+        "rating": rating,
+        "document": document,
+        "features": None if features is None else list(features),
+        "ignore": None if ignore is None else list(ignore),
+    }
     if is_table(source):
         return read_table(source, **columns)
     path = Path(os.fspath(source))
     name = _readable_format(path, format)
     if name == "tierank":
-        return _widened(read_folder(path), n_features, path)
+        found = _chosen(read_folder(path), str(path), columns["features"], columns["ignore"])
+        return _widened(found, n_features, path)
     settings: dict[str, Any] = columns if name != "letor" else {"zero_based": zero_based}
     width = n_features if name == "letor" else None
     build = partial(_build, path, name, settings if name != "letor" else {**settings, "n_jobs": n_jobs})
     identity = {"format": name, **settings}
+    if columns["features"] == []:  # a map cannot be empty
+        return build(in_memory)
     if cache is True:
         # As wide as the file is, whatever was asked for: readings that differ in the width share one cache.
-        found = held_beside(path, identity, lambda room: build(partial(_limited, room, width)))
-        if found is not None:
-            return _widened(found, width, path)
+        held = held_beside(path, identity, lambda room: build(partial(_limited, room, width)))
+        if held is not None:
+            return _widened(held, width, path)
     elif cache is not False:
         wide = {**identity, "n_features": width}
         return held_in(_checked_folder(cache), path, wide, lambda room: build(partial(_fixed, room, width)))
@@ -126,6 +137,23 @@ def _widened(data: RankingDataset, width: int | None, path: Path) -> RankingData
         return data if width is None else data.widen(width)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
+
+
+def _chosen(
+    data: RankingDataset, where: str, features: Sequence[str] | None, ignore: Sequence[str] | None
+) -> RankingDataset:
+    """The data set with the features that were asked for; as it is, where they have no names."""
+    names = data.feature_names
+    if names is None:
+        return data
+    kept = left_over(names, where, features, ignore)
+    wanted = kept if features is None else features
+    unknown = next((name for name in wanted if name not in kept), None)
+    if unknown is not None:
+        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, kept)}")
+    if tuple(wanted) == names:
+        return data
+    return data.with_features(data.features[:, [names.index(name) for name in wanted]], tuple(wanted))
 
 
 def _checked_folder(cache: str | os.PathLike[str]) -> Path:
@@ -162,12 +190,23 @@ def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **opti
 
     A ``.tierank`` folder is filled straight from the file, with no other copy in memory or on disk.
     """
+    check_conversion(source, path)
     is_binary = _readable_format(Path(source), options.get("format")) == "tierank"
     if _format_of(Path(path), None) == "tierank" and not is_binary:
         return read(source, **{**options, "cache": path})
     data = read(source, **options)
     write(data, path)
     return data
+
+
+def check_conversion(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
+    """An error where a file would be written over itself, or in a form that its name does not say."""
+    target = Path(path)
+    known = [ending for form in FORMATS.values() for ending in form.endings]
+    if _ending(target) not in known:
+        raise ParameterError(f"{target}: expected a name that ends in {', '.join(known)}, got {target.name!r}")
+    if target.exists() and Path(source).exists() and target.samefile(source):
+        raise ParameterError(f"{target}: expected another file than the one that is read; choose another name")
 
 
 # Files of a fold, by the names that LETOR and OHSUMED give them.
@@ -272,8 +311,12 @@ def _format_of(path: Path, format: str | None) -> str:
         if format not in FORMATS:
             raise ParameterError.unknown("format", format, FORMATS)
         return format
-    ending = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    return next((name for name, form in FORMATS.items() if ending.lower() in form.endings), "letor")
+    return next((name for name, form in FORMATS.items() if _ending(path) in form.endings), "letor")
+
+
+def _ending(path: Path) -> str:
+    """The ending that says the form: what packs a file does not."""
+    return (Path(path.stem).suffix if path.suffix == ".gz" else path.suffix).lower()
 
 
 def _nearby(path: Path) -> str:

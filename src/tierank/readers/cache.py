@@ -188,12 +188,22 @@ def _cached(folder: Path, path: Path, settings: dict[str, Any]) -> RankingDatase
     if not folder.is_dir():
         return None
     try:
-        if _meta(folder)["source"] != _source(path, settings):
+        if not _is_of(_meta(folder), _source(path, settings)):
             return None
         return read_folder(folder)
     except DataError as error:
         logging.getLogger("tierank").warning("tierank: the cache is not used, the file is read again: %s", error)
         return None
+
+
+def _is_of(meta: dict[str, Any], source: dict[str, Any]) -> bool:
+    """Whether a folder was made from this; features that are named may have been chosen in another way."""
+    wanted, found = source["settings"], meta["source"]
+    if wanted.get("features") is None or not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
+        return bool(found == source)
+    alike = {name: wanted[name] for name in ("features", "ignore")}
+    chosen = meta["feature_names"] == wanted["features"]
+    return chosen and found | {"settings": found["settings"] | alike} == source
 
 
 def _beside(path: Path) -> Path:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +23,10 @@ from tierank.inputs import (
     Room,
     as_column,
     as_names,
-    as_ratings,
+    as_numbers,
     as_weights,
     check_finite,
+    check_ratings,
     decoded,
     forget,
     group_codes,
@@ -72,8 +73,10 @@ class Columns(NamedTuple):
         rating: str | None = None,
         document: str | None = None,
         features: Sequence[str] | None = None,
+        ignore: Sequence[str] | None = None,
     ) -> Columns:
-        """As named, or as found; what is not query, rating, document or weight is a feature."""
+        """As named, or as found; what is not query, rating, document, weight or to be ignored is a feature."""
+        names = left_over(names, where, features, ignore)
         query = query or _found(names, QUERY_NAMES)
         if query is None:
             raise DataError(
@@ -85,7 +88,7 @@ class Columns(NamedTuple):
         others = {query, rating, document, *WEIGHT_NAMES}
         free = [name for name in names if name not in others and not _ROW_NUMBERS.fullmatch(name)]
         chosen = free if features is None else list(features)
-        if not chosen:
+        if not chosen and features is None:
             raise DataError(f"{where}: expected at least one feature column, got only {_listed(names)}")
         self = cls(query, rating, document, [name for name in WEIGHT_NAMES if name in names], chosen)
         unknown = next((name for name in [*self.heads, *chosen] if name not in names), None)
@@ -103,12 +106,25 @@ class Columns(NamedTuple):
         return [name for name in (self.query, self.rating, self.document, *self.weights) if name is not None]
 
 
+def left_over(
+    names: Sequence[str], where: str, features: Sequence[str] | None, ignore: Sequence[str] | None
+) -> list[str]:
+    """The columns that are not to be ignored; an error for one that is not there, unless the features are named."""
+    unknown = next((name for name in ignore or () if name not in names), None)
+    if unknown is not None and features is None:
+        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, names)}")
+    return [name for name in names if name not in (ignore or ())]
+
+
 class Part(Protocol):
     """One of the files of a data set."""
 
     where: str
     names: list[str]
     n_rows: int
+
+    def at(self, row: int) -> str:
+        """The place of a row, for messages."""
 
     def read(self, names: list[str]) -> Any:
         """Some columns as an Arrow table."""
@@ -127,6 +143,10 @@ class ParquetPart:
         self.where = str(self.path)
         with self._opened(1) as file:
             self.names, self.n_rows = file.schema_arrow.names, file.metadata.num_rows
+
+    def at(self, row: int) -> str:
+        """The place of a row, for messages."""
+        return f"{self.where}, row {row}"
 
     def read(self, names: list[str]) -> Any:
         """Some columns as an Arrow table."""
@@ -155,13 +175,18 @@ class ParquetPart:
 
 @dataclass
 class TablePart:
-    """An Arrow table in memory, read from a file."""
+    """An Arrow table in memory, read from a file of lines."""
 
     where: str
     table: Any
+    line_of: Callable[[int], int]
 
     def __post_init__(self) -> None:
         self.names, self.n_rows = self.table.column_names, len(self.table)
+
+    def at(self, row: int) -> str:
+        """The place of a row, for messages."""
+        return f"{self.where}:{self.line_of(row)}"
 
     def read(self, names: list[str]) -> Any:
         """Some columns as an Arrow table."""
@@ -234,16 +259,16 @@ class _Heads:
     def of(cls, part: Part, columns: Columns) -> _Heads:
         table = part.read(columns.heads)
         rating, document = columns.rating, columns.document
-        try:
-            return cls(
-                part.where,
-                _checked_ids(table.column(columns.query)),
-                None if rating is None else as_ratings(as_column(table, rating), part.n_rows),
-                None if document is None else _texts(table.column(document)),
-                {name: as_weights(as_column(table, name), name, part.n_rows) for name in columns.weights},
-            )
-        except DataError as error:
-            raise DataError(f"{part.where}: {error}") from None
+        return cls(
+            part.where,
+            _checked_ids(table.column(columns.query), part),
+            None if rating is None else _checked_ratings(as_column(table, rating), rating, part),
+            None if document is None else _texts(table.column(document)),
+            {
+                name: as_weights(as_column(table, name), f"{part.where}: {name}", part.n_rows)
+                for name in columns.weights
+            },
+        )
 
 
 def _check_columns(part: Part, first: Part, columns: Columns, all_named: bool) -> None:
@@ -265,6 +290,8 @@ def _fill(
     features: NDArray[np.float32], parts: Sequence[Part], names: list[str], source_rows: NDArray[np.int64] | None
 ) -> None:
     """Read the features of all rows, each into its place."""
+    if not names:
+        return
     places = None
     if source_rows is not None:
         places = np.empty_like(source_rows)
@@ -288,13 +315,18 @@ def _fill(
                 forget(features[own.min() : own.max() + 1])
 
 
-def _checked_ids(column: Any) -> Any:
+def _checked_ratings(values: NDArray[Any], name: str, part: Part) -> NDArray[np.float64]:
+    numbers = as_numbers(values, f"{part.where}: column {name!r}").astype(np.float64)
+    return check_ratings(numbers, part.at)
+
+
+def _checked_ids(column: Any, part: Part) -> Any:
     """The query ids of a file as Arrow has them; none may be missing."""
     if column.null_count:
         row = int(
             np.argmax(np.concatenate([chunk.is_null().to_numpy(zero_copy_only=False) for chunk in column.chunks]))
         )
-        raise DataError(f"qid: expected a query id in every row, got none in row {row}")
+        raise DataError(f"{part.at(row)}: expected a query id in every row, got none")
     return decoded(column)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.readers.letor import created, plain_number
@@ -35,6 +35,8 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
     ==========================================  ==========================================================
     """
     path = Path(path)
+    if path.is_dir():
+        raise DataError(f"{path}: expected a file of scores, got a folder; predict writes the scores of a model")
     if not path.is_file():
         raise DataError(f"{path}: expected a file of scores, got nothing there")
     if path.suffix == ".npy":
@@ -67,16 +69,21 @@ def score_lines(scores: NDArray[np.float64]) -> Iterator[str]:
         yield from (f"{score!r}\n" for score in scores[start : start + _AT_ONCE].tolist())
 
 
-def rank_lines(columns: Sequence[NDArray[Any]]) -> Iterator[str]:
-    r"""A head line and a line per ranked document, of the columns query, rank, row and score.
+def rank_lines(columns: Sequence[NDArray[Any]], documents: Texts | None = None) -> Iterator[str]:
+    r"""A head line and a line per ranked document: query, rank, row, score, and the document where rows have ids.
+
+    ``documents`` has the ids of all rows, in the caller's order.
 
     >>> list(rank_lines([np.array(["a"]), np.array([1]), np.array([7]), np.array([0.5])]))
     ['query\trank\trow\tscore\n', 'a\t1\t7\t0.5\n']
     """
-    yield "query\trank\trow\tscore\n"
+    yield "\t".join(["query", "rank", "row", "score", *([] if documents is None else ["document"])]) + "\n"
     for start in range(0, len(columns[0]), _AT_ONCE):
-        rows = zip(*(column[start : start + _AT_ONCE].tolist() for column in columns), strict=True)
-        yield from ("\t".join(map(str, row)) + "\n" for row in rows)
+        chunk = [column[start : start + _AT_ONCE] for column in columns]
+        cells: list[list[Any]] = [part.tolist() for part in chunk]
+        if documents is not None:
+            cells.append([" ".join(text.splitlines()).replace("\t", " ") for text in documents.take(chunk[2])])
+        yield from ("\t".join(map(str, row)) + "\n" for row in zip(*cells, strict=True))
 
 
 def write_run(path: str | Path, data: RankingDataset, scores: NDArray[np.float64], name: str = "tierank") -> None:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import re
+import zlib
 from collections.abc import Iterator
-from itertools import chain
+from contextlib import contextmanager
+from functools import partial
+from io import TextIOWrapper
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +35,8 @@ from tierank.readers.letor import created
 
 # Bytes of features that are made a table of at a time when a file is written.
 _WRITTEN = 1 << 26
+# What may part the columns of a CSV file.
+_SEPARATORS = (",", ";", "\t", "|")
 
 
 def read_table(table: Any, **named: Any) -> RankingDataset:
@@ -53,7 +62,8 @@ def read_csv(path: Path, *, room: Room, **named: Any) -> RankingDataset:
     arrow = needs_arrow("CSV")
     import pyarrow.csv
 
-    form = pyarrow.csv.ParseOptions(delimiter=_delimiter(path))
+    delimiter = _separator(path)
+    form = pyarrow.csv.ParseOptions(delimiter=delimiter)
     try:
         with pyarrow.csv.open_csv(path, parse_options=form) as file:
             columns = Columns.of(file.schema.names, str(path), **named)
@@ -65,7 +75,33 @@ def read_csv(path: Path, *, room: Room, **named: Any) -> RankingDataset:
         raise DataError(f"{path}: expected a CSV table with a header line, got: {first_line(error)}") from None
     place = table.column_names.index(columns.query)
     table = table.set_column(place, columns.query, plain_ids(table.column(place)))
-    return read_parts([TablePart(str(path), table)], str(path), room, **named)
+    part = TablePart(str(path), table, partial(_line_of, path, delimiter))
+    return read_parts([part], str(path), room, **named)
+
+
+def _separator(path: Path) -> str:
+    """What parts the columns of a CSV file: the most frequent one in its header line, by its ending where none is."""
+    usual = "\t" if ".tsv" in path.suffixes else ","
+    with _lines(path) as lines:
+        header = re.sub('"[^"]*"', "", next(lines, ""))
+    return max((usual, *_SEPARATORS), key=header.count)
+
+
+def _line_of(path: Path, separator: str, row: int) -> int:
+    """The line of a row, by a walk through the file: a row may take several lines, and empty ones are no rows."""
+    with _lines(path) as lines:
+        rows = csv.reader(lines, delimiter=separator)
+        places = (rows.line_num for fields in rows if fields)
+        return next(islice(places, row + 1, None))
+
+
+@contextmanager
+def _lines(path: Path) -> Iterator[Iterator[str]]:
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield TextIOWrapper(file, "utf-8-sig", errors="replace", newline="")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: expected a whole gzip file, got a damaged or truncated one ({error})") from None
 
 
 def read_parquet(path: Path, *, room: Room, **named: Any) -> RankingDataset:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from io import StringIO
@@ -206,11 +206,21 @@ def tabulate_description(found: Description, title: str) -> Table:
 def write_per_query(evaluation: Evaluation, path: Path) -> None:
     """Write a CSV file with a row per query and a column per metric; empty where the rule leaves the query out."""
     with replacing(path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["query", *evaluation.metrics])
-        values = zip(*(evaluation.per_query[metric].tolist() for metric in evaluation.metrics), strict=True)
-        for query, row in zip(evaluation.query_ids.tolist(), values, strict=True):
-            rows.writerow([query, *("" if math.isnan(value) else repr(value) for value in row)])
+        file.writelines(per_query_lines(evaluation))
+
+
+def per_query_lines(evaluation: Evaluation) -> Iterator[str]:
+    """The lines of that file."""
+    yield _csv_line(["query", *evaluation.metrics])
+    values = zip(*(evaluation.per_query[metric].tolist() for metric in evaluation.metrics), strict=True)
+    for query, row in zip(evaluation.query_ids.tolist(), values, strict=True):
+        yield _csv_line([query, *("" if math.isnan(value) else repr(value) for value in row)])
+
+
+def _csv_line(cells: Sequence[object]) -> str:
+    line = StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
 
 
 def _notes(judged: Evaluation | Comparison) -> list[str]:

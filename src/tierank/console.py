@@ -1,0 +1,130 @@
+"""What the command line has and the library has not: options for arguments, pipes, and places to write to."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import tempfile
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+from tierank.errors import ParameterError
+
+# Standard input among what is read, standard output among what is written.
+PIPE = "-"
+
+# What messages of the library call the arguments of Python, and what they are called here.
+_WORDS = [
+    (re.compile(pattern), words)
+    for pattern, words in (
+        (r"(?<= with )query=(?!\S)", "--query-column"),
+        (r"(?<= with )features=(?!\S)", "--features"),
+        (r"(?<= with )zero_based=True(?!\S)", "--zero-based"),
+        (r"(?<=expected numbers, got )(.*), or leave them out$", r"\1, or leave the column out with --ignore"),
+        (r"this data set has no ratings: .*", "expected ratings, got none; name their column with --rating-column"),
+        (r"(?<=got a folder; )read_fold reads(?= a folder of folds)", "cv and tune take, as --data,"),
+        (r", or a space of your own$", ""),
+        (r"(?<=; train with )(?=\w+=)", "--set "),
+        (r"^n_queries: ", "--queries: "),
+        (r"^(?=(fold|k|ranks|seeds|timeout|top|trials|valid): )", "--"),
+    )
+]
+
+# What is written before it takes its place has a name of its own, which means nothing to the caller.
+_UNFINISHED = re.compile(r"\.([^/]+)\.[^./]+\.new(/.*)?$")
+
+
+def say(line: str) -> None:
+    """Tell the caller something that is no result."""
+    print(line, file=sys.stderr)
+
+
+def in_options(message: str) -> str:
+    """A message of the library on one line, with options in place of the arguments of Python.
+
+    >>> in_options("a.csv: expected a query column called qid, got the columns x, y; name yours with query=")
+    'a.csv: expected a query column called qid, got the columns x, y; name yours with --query-column'
+    """
+    text = " ".join(message.split())
+    for pattern, words in _WORDS:
+        text = pattern.sub(words, text)
+    return text
+
+
+def line_of(error: Exception) -> str:
+    """An error on one line; what the system says of a file, with the name that the caller gave it.
+
+    >>> line_of(OSError(13, "Permission denied", "models/.best.4711.new"))
+    'models/best: expected a place that can be read or written, got: Permission denied'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        place = "" if error.filename is None else _UNFINISHED.sub(r"\1", os.fsdecode(error.filename)) + ": "
+        return f"{place}expected a place that can be read or written, got: {error.strerror}"
+    return in_options(str(error))
+
+
+def check_place(path: Path | None, *, is_folder: bool = False) -> None:
+    """An error, before the work, where nothing can be written; folders above it are made when it is."""
+    if path is None:
+        return
+    if str(path) == PIPE:
+        raise ParameterError(f"{PIPE}: expected the name of a {'folder' if is_folder else 'file'}, got standard output")
+    if is_folder and path.is_file():
+        raise ParameterError(f"{path}: expected the name of a folder, got a file there; choose another name")
+    if not is_folder and path.is_dir():
+        raise ParameterError(f"{path}: expected the name of a file, got a folder there; choose another name")
+    above = next(folder for folder in path.absolute().parents if folder.exists())
+    if not above.is_dir():
+        raise ParameterError(f"{path}: expected a folder above it, got the file {above}; choose another name")
+    if not os.access(above, os.W_OK):
+        raise ParameterError(f"{path}: expected a place that can be written, got {above}, which cannot")
+
+
+def made(path: Path) -> Path:
+    """The path, with the folders above it there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+class Pipes:
+    """What comes through pipes, kept in files while a command runs: readers map files, and look at them twice."""
+
+    def __init__(self) -> None:
+        self._files: dict[str, Path] = {}
+        self._kept = ExitStack()
+
+    def __enter__(self) -> Pipes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kept.close()
+
+    def as_file(self, source: str) -> str:
+        """A file with what comes from this source: the source itself, where it is one, or anything else."""
+        if not _is_pipe(source):
+            return source
+        if source in self._files:
+            raise ParameterError(f"{source}: expected once, for what comes through a pipe can be read only once")
+        folder = Path(self._kept.enter_context(tempfile.TemporaryDirectory(prefix="tierank-")))
+        self._files[source] = folder / "piped"
+        with self._files[source].open("wb") as file, _opened(source) as stream:
+            shutil.copyfileobj(stream, file, 1 << 20)
+        return str(self._files[source])
+
+    def named(self, text: str) -> str:
+        """A message with the name that the caller gave in place of that of the file."""
+        for source, file in self._files.items():
+            text = text.replace(str(file), "standard input" if source == PIPE else source)
+        return text
+
+
+def _is_pipe(source: str) -> bool:
+    path = Path(source)
+    return source == PIPE or (path.exists() and not path.is_file() and not path.is_dir())
+
+
+def _opened(source: str) -> Any:
+    return nullcontext(sys.stdin.buffer) if source == PIPE else Path(source).open("rb")

@@ -1,0 +1,285 @@
+"""The command line's own ways: settings as they are written, places, pipes, lists, and words."""
+
+import io
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import tierank
+from tierank import cli
+from tierank.console import in_options, line_of
+from tierank.errors import ParameterError
+from tierank.settings import as_flag
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data = tierank.make_ranking(12, n_features=3, mean_length=8, max_length=12, seed=3)
+    tierank.write(data, "data.txt")
+    tierank.write_scores("a.scores", np.arange(float(data.n_documents)))
+    return tmp_path
+
+
+@pytest.fixture
+def model(folder):
+    tierank.UMart(n_trees=3, min_documents=2).fit(tierank.read("data.txt")).save("model")
+    return folder / "model"
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    code = cli.main([str(argument) for argument in arguments])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("False", False),
+        ("false", False),
+        ("True", True),
+        ("None", None),
+        ("null", None),
+        ("(100, 50)", (100, 50)),
+        ("[100, 50]", [100, 50]),
+        ("0.5", 0.5),
+        ("1e-3", 1e-3),
+        ("query_log1p", "query_log1p"),
+        ('["ndcg@5"]', ["ndcg@5"]),
+        ("no", "no"),
+        ("(1", "(1"),
+    ],
+)
+def test_settings_are_read_as_json_or_python_write_them(text, value):
+    assert cli._settings([f"name={text}"]) == {"name": value}
+
+
+def test_a_switch_that_is_set_to_false_is_off(folder, capsys):
+    train = ("train", "umart", "--train", "data.txt", "--out", "m", "--set", "n_trees=2")
+    assert run(capsys, *train, "--set", "query_features=False")[0] == 0
+    assert tierank.load("m").query_features is False
+    code, _, err = run(capsys, *train, "--set", "query_features=no")
+    assert (code, err) == (2, "tierank: query_features: expected True or False, got 'no'\n")
+    code, _, err = run(capsys, "train", "blend", "--train", "data.txt", "--out", "b", "--set", "rotate=no")
+    assert (code, err) == (2, "tierank: rotate: expected True or False, got 'no'\n")
+
+
+@pytest.mark.parametrize("value", ["False", "no", 0, 1, None])
+def test_a_flag_is_true_or_false_and_nothing_else(value):
+    with pytest.raises(ParameterError, match="rotate: expected True or False, got"):
+        as_flag("rotate", value)
+    assert as_flag("rotate", np.bool_(False)) is False
+
+
+def test_tune_holds_what_is_set(folder, capsys):
+    pytest.importorskip("optuna")
+    files = ("--data", "data.txt", "--valid", "data.txt", "--out", "found.json", "--trials", 4)
+    assert run(capsys, "tune", "umart", *files, "--set", "n_trees=2", "--set", "n_leaves=7")[0] == 0
+    found = json.loads((folder / "found.json").read_text())
+    assert found["settings"]["n_leaves"] == 7
+    assert all("n_leaves" not in trial for trial in found["trials"])
+    code, _, err = run(capsys, "tune", "blend", "--data", "none.txt", "--out", "found.json")
+    assert code == 2
+    assert "Blend is not tuned" in err
+    assert "expected one of umart, lambdamart," in err
+    assert "space of your own" not in err
+
+
+# Places
+
+
+@pytest.mark.parametrize("out", ["folder", "a.scores", "a.scores/model"])
+def test_train_refuses_a_place_before_it_reads(folder, capsys, out):
+    (folder / "folder").mkdir()
+    (folder / "folder" / "mine.txt").touch()
+    before = sorted(folder.rglob("*"))
+    code, _, err = run(capsys, "train", "umart", "--train", "none.txt", "--out", out)
+    assert code == 2
+    assert err.startswith(f"tierank: {out}: expected ")
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("predict", "model", "none.txt", "--out"),
+        ("evaluate", "none.txt", "model", "--per-query"),
+        ("explain", "model", "none.txt", "--query", "1", "--above", "1", "--below", "2", "--out"),
+        ("export", "model", "--to", "c", "--verify", "none.txt", "--out"),
+        ("report", "none", "--out"),
+        ("describe", "none.txt", "--html"),
+        ("tune", "umart", "--data", "none.txt", "--out"),
+        ("cv", "umart", "--data", "none.txt", "--out"),
+        ("compare", "none.txt", "a=a.scores", "b=a.scores", "--out"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_all_commands_refuse_a_place_before_the_work(model, capsys, command):
+    code, _, err = run(capsys, *command, "data.txt/x")
+    assert code == 2
+    assert err.startswith("tierank: data.txt/x: expected a folder above it, got the file ")
+    assert ".new" not in err
+
+
+def test_folders_above_what_is_written_are_made(model, capsys):
+    assert run(capsys, "predict", "model", "data.txt", "--out", "x/y/s.txt")[0] == 0
+    assert run(capsys, "evaluate", "data.txt", "x/y/s.txt", "--per-query", "q/q.csv")[0] == 0
+    assert run(capsys, "convert", "data.txt", "z/data.csv")[0] == 0
+    code, _, err = run(capsys, "predict", "model", "data.txt", "--out", "x")
+    assert (code, err) == (2, "tierank: x: expected the name of a file, got a folder there; choose another name\n")
+
+
+def test_the_system_speaks_of_the_callers_path():
+    for unfinished in ("models/.best.4711.new", "models/.best.abcd1234.new/best"):
+        line = line_of(OSError(28, "No space left on device", unfinished))
+        assert line == "models/best: expected a place that can be read or written, got: No space left on device"
+
+
+def test_convert_refuses_what_its_name_does_not_say_and_its_own_input(model, capsys):
+    for out, message in (
+        ("a.xlsx", "a.xlsx: expected a name that ends in .txt, "),
+        ("data.txt", "data.txt: expected another file than the one that is read"),
+    ):
+        before = (model.parent / "data.txt").stat().st_mtime_ns
+        code, _, err = run(capsys, "convert", "data.txt", out)
+        assert code == 2
+        assert message in err
+        assert (model.parent / "data.txt").stat().st_mtime_ns == before
+    code, _, err = run(capsys, "convert", "data.txt", "a.run", "--scores", "model")
+    assert code == 2
+    assert "model: expected a file of scores, got a folder" in err
+
+
+def test_the_demo_leaves_other_data_alone(folder, capsys):
+    (folder / "demo").mkdir()
+    mine = folder / "demo" / "valid.txt"
+    mine.write_text("mine\n")
+    code, _, err = run(capsys, "demo", "--queries", 30)
+    assert code == 2
+    assert "demo/valid.txt: expected no file, or the one of this demo, got another" in err
+    assert [file.name for file in (folder / "demo").iterdir()] == ["valid.txt"]
+    assert mine.read_text() == "mine\n"
+
+
+def test_a_demo_of_other_data_is_refused_and_its_report_is_made(folder, capsys, monkeypatch):
+    from tierank.experiments import demo
+
+    monkeypatch.setattr(demo, "_SHOWN", ("lambdamart", "umart"))
+    assert run(capsys, "demo", "--queries", 30)[0] == 0
+    before = {file: file.read_bytes() for file in (folder / "demo").glob("*.txt")}
+    code, _, err = run(capsys, "demo", "--queries", 25)
+    assert code == 2
+    assert "train.txt: expected no file, or the one of this demo, got another" in err
+    assert before == {file: file.read_bytes() for file in (folder / "demo").glob("*.txt")}
+    (folder / "demo" / "report.html").unlink()
+    assert run(capsys, "report", "demo")[0] == 0
+    assert (folder / "demo" / "report.html").exists()
+
+
+# Pipes
+
+
+def piped(monkeypatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_data_and_scores_come_through_pipes(model, capsys, monkeypatch):
+    expected = run(capsys, "predict", "model", "data.txt")[1]
+    piped(monkeypatch, (model.parent / "data.txt").read_bytes())
+    assert run(capsys, "predict", "model", "-", "--out", "-")[:2] == (0, expected)
+    assert not (model.parent / "-").exists()
+    judged = json.loads(run(capsys, "evaluate", "data.txt", "model", "--json")[1])["metrics"]
+    piped(monkeypatch, expected.encode())
+    assert json.loads(run(capsys, "evaluate", "data.txt", "-", "--json")[1])["metrics"] == judged
+    piped(monkeypatch, b"x y\n")
+    assert run(capsys, "describe", "-")[2].startswith("tierank: standard input:1: expected a rating as the first field")
+    piped(monkeypatch, b"")
+    code, _, err = run(capsys, "evaluate", "-", "-")
+    assert (code, err) == (2, "tierank: -: expected once, for what comes through a pipe can be read only once\n")
+
+
+def test_the_rows_of_queries_go_to_standard_output(model, capsys):
+    assert run(capsys, "evaluate", "data.txt", "model", "--per-query", "q.csv")[0] == 0
+    code, out, _ = run(capsys, "evaluate", "data.txt", "model", "--per-query", "-")
+    assert (code, out) == (0, (model.parent / "q.csv").read_text())
+    assert run(capsys, "train", "umart", "--train", "data.txt", "--out", "-")[0] == 2
+
+
+def test_a_pipe_of_the_system_is_read_as_data_and_as_scores(model):
+    tierank_ = f"{sys.executable} -m tierank.cli"
+    command = f"cat data.txt | {tierank_} predict model /dev/stdin | {tierank_} evaluate data.txt /dev/stdin --json"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True, cwd=model.parent)
+    assert json.loads(done.stdout)["metrics"]
+
+
+# Lists and words
+
+
+def test_what_can_be_chosen_is_listed(capsys):
+    for what, names in (
+        ("rankers", tierank.RANKERS),
+        ("metrics", tierank.METRICS),
+        ("rules", tierank.RULES),
+        ("transforms", tierank.TRANSFORMS),
+        ("networks", tierank.NETWORKS),
+        ("losses", tierank.LOSSES),
+        ("targets", tierank.TARGETS),
+    ):
+        code, out, _ = run(capsys, "list", what)
+        assert code == 0
+        assert [line.split()[0] for line in out.splitlines()] == list(names)
+        assert all(len(line.split()) > 2 for line in out.splitlines())
+        assert list(json.loads(run(capsys, "list", what, "--json")[1])) == list(names)
+
+
+@pytest.mark.parametrize("name", list(tierank.RANKERS))
+def test_every_setting_is_listed_with_its_value_and_a_line(capsys, name):
+    code, out, _ = run(capsys, "list", "settings", name, "--json")
+    assert code == 0
+    found = json.loads(out)
+    settings = tierank.RANKERS[name]().get_params(deep=False)
+    assert set(settings) <= set(found)
+    for setting, (default, line) in found.items():
+        assert line
+        if isinstance(settings.get(setting), str | bool | int):
+            assert default == str(settings[setting])
+
+
+def test_a_list_that_is_not_there(capsys):
+    assert "did you mean 'rankers'?" in run(capsys, "list", "ranker")[2]
+    assert "expected the ranker whose they are: one of urank" in run(capsys, "list", "settings")[2]
+    assert "did you mean 'umart'?" in run(capsys, "list", "settings", "umrat")[2]
+    assert "expected after settings alone" in run(capsys, "list", "rules", "umart")[2]
+
+
+def test_every_command_says_what_it_does_and_shows_it(capsys):
+    parser = cli._parser()
+    commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices).choices
+    for name, command in commands.items():
+        assert command.description, name
+        assert command.epilog.startswith(f"Example: tierank {name} "), name
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("a.txt:1: expected feature indices from 1 on, got '0:2'; or read with zero_based=True", "with --zero-based"),
+        ("b.parquet: expected the columns of a.parquet, got 'x' too; name the columns with features=", "--features"),
+        (
+            "d: expected a file, got a folder; read_fold reads a folder of folds",
+            "cv and tune take, as --data, a folder",
+        ),
+        ("fold: expected 1, 2, 3, 4 or 5, got 9", "--fold: expected"),
+        ("solr: it scores one document at a time; train with query_features=False", "train with --set query_features="),
+        ("data/query=a/x.csv: expected a file", "data/query=a/x.csv: expected a file"),
+    ],
+)
+def test_arguments_of_python_are_options_here(message, expected):
+    assert expected in in_options(message)
