@@ -161,6 +161,12 @@ def splits(text):
     return re.findall(r"^(?:split_feature|threshold)=.*$", text, re.MULTILINE)
 
 
+def first_tree(text):
+    """The splits of the first tree, each by feature and threshold."""
+    features, thresholds = (line.partition("=")[2].split() for line in splits(text)[:2])
+    return list(zip(features, thresholds, strict=True))
+
+
 @pytest.mark.parametrize("name", ["umart", "lambdamart"])
 def test_trees_are_those_of_one_process(name, team, alone):
     _, one = alone
@@ -213,7 +219,8 @@ def test_parts_that_were_placed_give_the_same_trees(team):
 def test_ratings_of_one_part_decide_for_all(team, alone):
     for _, told in team:
         assert told["fallen"] == team[0][1]["fallen"]
-        assert splits(told["fallen"])[:1] == splits(alone[1]["fallen"])[:1]
+        # Further down LightGBM guesses in a team how many documents there are, from hessians.
+        assert first_tree(told["fallen"])[:5] == first_tree(alone[1]["fallen"])[:5]
 
 
 # What goes wrong

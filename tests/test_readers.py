@@ -204,7 +204,7 @@ def test_ids_of_csv_are_what_was_written(tmp_path, ids, expected):
 @pytest.mark.parametrize("missing", ["", "NA", "NULL", "nan"])
 def test_a_number_that_is_missing_is_no_query(tmp_path, missing):
     (tmp_path / "x.csv").write_text(f"qid,label,f\n1,0,3\n{missing},0,3\n")
-    with pytest.raises(DataError, match=r"x.csv: qid: expected a query id in every row, got none in row 1"):
+    with pytest.raises(DataError, match=r"x.csv:3: expected a query id in every row, got none"):
         read(tmp_path / "x.csv")
 
 

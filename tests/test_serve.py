@@ -639,6 +639,7 @@ def test_a_new_model_takes_over_and_a_broken_one_does_not(tmp_path, caplog):
     broken = [
         lambda: (folder / "trees.txt").write_text(text[: len(text) // 2]),
         lambda: (folder / "model.json").write_text("{"),
+        lambda: shutil.rmtree(folder),
         lambda: quick("umart").fit(make_data()).save(folder),
         lambda: quick("umart").fit(tierank.make_ranking(20, n_features=4, mean_length=9)).save(folder),
         lambda: shutil.rmtree(folder),
