@@ -15,7 +15,7 @@ from tierank.errors import TierankError
 from tierank.losses import LOSSES
 from tierank.rankers import training as loop
 from tierank.rankers.base import Job
-from tierank.rankers.neural import NetworkRanker, _network
+from tierank.rankers.neural import NetworkRanker, build_network
 from tierank.rankers.training import Lists, Task, Training
 from tierank.transforms import TRANSFORMS
 
@@ -43,7 +43,7 @@ def training(team, train, **settings):
     transform = TRANSFORMS["query_minmax"]().fit(train)
     lists = Lists(train, transform, True, resolved, team)
     task = Task(resolved, ranker._loss(resolved), lists, None, None, Job(team=team))
-    return Training(lambda: _network(resolved, train.n_features, 0), task, {"member": 0}, 0, None)
+    return Training(lambda: build_network(resolved, train.n_features, 0), task, {"member": 0}, 0, None)
 
 
 def gradients(team, train, queries, **settings):

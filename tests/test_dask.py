@@ -69,7 +69,7 @@ def by_query(*datasets):
 
 def placed(client, source, n_workers=4, **columns):
     """What each worker holds after the data were placed, in the order of the parts."""
-    cluster = tasks._Cluster(client, tasks._chosen(client, n_workers), None)
+    cluster = tasks.Cluster(client, tasks._chosen(client, n_workers), None)
     opened = placement.open_source(source, {"query": None, "rating": None, "features": None} | columns, cluster)
     edges = cut_queries(np.concatenate([[0], opened.lengths.cumsum()]), n_workers)
     cluster.workers = opened.choose(edges)
@@ -397,7 +397,7 @@ def test_a_task_that_fails_alone_ends_the_others(client, parts, pids):
 
 def test_a_worker_that_was_restarted_is_no_longer_the_same(client):
     worker = tasks._chosen(client, 1)[0]
-    cluster = tasks._Cluster(client, [replace(worker, folder="of its life before")], None)
+    cluster = tasks.Cluster(client, [replace(worker, folder="of its life before")], None)
     with pytest.raises(TeamError, match=f"worker {worker.address} was lost: .*nothing was kept: with checkpoint="):
         cluster.results([cluster.submit(time.sleep, 1)])
     job = tasks._Job(2, "127.0.0.1:1", 1.0, None, False)
@@ -407,7 +407,7 @@ def test_a_worker_that_was_restarted_is_no_longer_the_same(client):
 
 def test_workers_that_end_with_different_trees(client, monkeypatch):
     workers = tasks._chosen(client, 2)
-    cluster = tasks._Cluster(client, workers, None)
+    cluster = tasks.Cluster(client, workers, None)
     cluster.processes = dict.fromkeys(workers, 0)
     monkeypatch.setattr(cluster, "results", lambda futures: [("ranker", "one"), (None, "other")])
     job = tasks._Job(2, "127.0.0.1:1", 1.0, None, False)
@@ -416,7 +416,7 @@ def test_workers_that_end_with_different_trees(client, monkeypatch):
 
 
 def test_an_interrupt_ends_the_tasks(client, parts, pids, monkeypatch):
-    results = tasks._Cluster.results
+    results = tasks.Cluster.results
 
     def interrupted(self, futures):
         if not futures[0].key.startswith("_train"):
@@ -424,7 +424,7 @@ def test_an_interrupt_ends_the_tasks(client, parts, pids, monkeypatch):
         time.sleep(1)
         raise KeyboardInterrupt("by the user")
 
-    monkeypatch.setattr(tasks._Cluster, "results", interrupted)
+    monkeypatch.setattr(tasks.Cluster, "results", interrupted)
     with pytest.raises(KeyboardInterrupt, match="by the user"):
         fit(UMart(n_trees=1_000_000), parts[0], client, workers=sorted(pids)[:2])
     assert not training(client)

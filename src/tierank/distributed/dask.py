@@ -84,7 +84,7 @@ def fit(
     """
     _check(ranker, client, timeout)
     kept = None if checkpoint is None else Path(checkpoint).absolute()
-    cluster = _Cluster(client, _chosen(client, workers), kept)
+    cluster = Cluster(client, _chosen(client, workers), kept)
     cluster.warm_up()
     columns = {"query": query, "rating": rating, "features": None if features is None else list(features)}
     sources = [open_source(source, columns, cluster) for source in ([data] if valid is None else [data, valid])]
@@ -130,7 +130,7 @@ def _check(ranker: object, client: object, timeout: float) -> None:
 
 
 @dataclass(frozen=True)
-class _Worker:
+class Worker:
     """A worker as the scheduler lists it. Its folder is new after a restart, where all else may be as it was."""
 
     address: str
@@ -150,16 +150,16 @@ class _Job:
     progress: bool
 
 
-def _listed(client: Any) -> dict[str, _Worker]:
+def _listed(client: Any) -> dict[str, Worker]:
     """The workers that the scheduler has now, by their addresses; none where the scheduler is gone."""
     found = client.scheduler_info(n_workers=-1).get("workers", {})
     return {
-        address: _Worker(address, info["host"], info["local_directory"], info.get("nanny"))
+        address: Worker(address, info["host"], info["local_directory"], info.get("nanny"))
         for address, info in sorted(found.items())
     }
 
 
-def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[_Worker]:
+def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[Worker]:
     """The workers that the caller asked for."""
     known = _listed(client)
     if not known:
@@ -178,14 +178,14 @@ def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[_Worker]:
     return list(known.values())[: int(workers)]
 
 
-class _Cluster:
+class Cluster:
     """The workers of one fit. Whoever waits for them here learns at once that one of them is lost."""
 
-    def __init__(self, client: Any, workers: list[_Worker], checkpoint: Path | None) -> None:
+    def __init__(self, client: Any, workers: list[Worker], checkpoint: Path | None) -> None:
         self.client, self.workers, self.checkpoint = client, workers, checkpoint
-        self.processes: dict[_Worker, int] = {}
+        self.processes: dict[Worker, int] = {}
 
-    def submit(self, function: Any, *arguments: Any, on: _Worker | None = None) -> Any:
+    def submit(self, function: Any, *arguments: Any, on: Worker | None = None) -> Any:
         """The future of a call on one worker, or on any of them."""
         addresses = [worker.address for worker in (self.workers if on is None else [on])]
         return self.client.submit(
@@ -248,12 +248,12 @@ class _Cluster:
         fitted: R = found[0][0]
         return fitted
 
-    def _lost(self) -> list[_Worker]:
+    def _lost(self) -> list[Worker]:
         """The workers that are not what they were: ended, or restarted."""
         now = _listed(self.client)
         return [worker for worker in self.workers if now.get(worker.address) != worker]
 
-    def _loss(self, lost: list[_Worker]) -> TeamError:
+    def _loss(self, lost: list[Worker]) -> TeamError:
         names = ", ".join(worker.address for worker in lost)
         what = f"worker {names}" if self.client.status == "running" else "the scheduler"
         return TeamError(
@@ -271,7 +271,7 @@ class _Cluster:
         failure.__cause__ = error
         return failure
 
-    def _cause(self, futures: dict[_Worker, Any]) -> TierankError | None:
+    def _cause(self, futures: dict[Worker, Any]) -> TierankError | None:
         """What made a fit fail, if it can be told now that all tasks are over: the others only lost their neighbour."""
         lost = self._lost()
         if lost:
@@ -287,18 +287,18 @@ class _Cluster:
             " any number of workers, to go on"
         )
 
-    def _settle(self, futures: dict[_Worker, Any]) -> None:
+    def _settle(self, futures: dict[Worker, Any]) -> None:
         """Give tasks whose neighbour is gone the time to find out."""
         end = time.monotonic() + _GRACE
         while self._running(futures) and time.monotonic() < end:
             time.sleep(_LOOK / 5)
 
-    def _running(self, futures: dict[_Worker, Any]) -> list[_Worker]:
+    def _running(self, futures: dict[Worker, Any]) -> list[Worker]:
         """The workers whose tasks are not over."""
         lost = self._lost()
         return [worker for worker, future in futures.items() if future.status == "pending" and worker not in lost]
 
-    def _stop(self, futures: dict[_Worker, Any]) -> str:
+    def _stop(self, futures: dict[Worker, Any]) -> str:
         """End all tasks, if need be with the process of their worker; what had to be done, in words."""
         if self.client.status != "running":  # without a scheduler the workers end themselves
             return ""

@@ -20,7 +20,7 @@ from tierank.inputs import is_table
 from tierank.readers import read
 
 if TYPE_CHECKING:
-    from tierank.distributed.dask import _Cluster, _Worker
+    from tierank.distributed.dask import Cluster, Worker
 
 Counts = NDArray[np.int64]
 
@@ -28,7 +28,7 @@ Counts = NDArray[np.int64]
 Part = tuple[Any, int, int]
 
 
-def open_source(data: Any, columns: dict[str, Any], cluster: _Cluster) -> Source:
+def open_source(data: Any, columns: dict[str, Any], cluster: Cluster) -> Source:
     """Where the data lie, and how many documents each query has."""
     from dask.base import is_dask_collection
 
@@ -64,11 +64,11 @@ def take_part(part: Part) -> RankingDataset:
 class Source(ABC):
     """Data that are to be cut into parts of whole queries and placed on workers."""
 
-    cluster: _Cluster
+    cluster: Cluster
     # Documents of each query, in the order in which the queries are cut into parts.
     lengths: Counts
 
-    def choose(self, edges: Counts) -> list[_Worker]:
+    def choose(self, edges: Counts) -> list[Worker]:
         """A worker for each part."""
         return self.cluster.workers[: len(edges) - 1]
 
@@ -85,7 +85,7 @@ class Source(ABC):
 class _InMemory(Source):
     """A data set that the client holds."""
 
-    def __init__(self, data: RankingDataset, cluster: _Cluster) -> None:
+    def __init__(self, data: RankingDataset, cluster: Cluster) -> None:
         data.check_rated()
         self.data, self.cluster, self.lengths = data, cluster, data.lengths
 
@@ -99,7 +99,7 @@ class _InMemory(Source):
 class _OnDisk(Source):
     """A file that every worker can read. The first one reads it before the others: they find a cache."""
 
-    def __init__(self, path: Path, columns: dict[str, Any], cluster: _Cluster) -> None:
+    def __init__(self, path: Path, columns: dict[str, Any], cluster: Cluster) -> None:
         self.path, self.columns, self.cluster = path, columns, cluster
         (self.lengths,) = cluster.results([cluster.submit(_lengths_of, path, columns, on=cluster.workers[0])])
 
@@ -137,7 +137,7 @@ def _lengths_of(path: Path, columns: dict[str, Any]) -> Counts:
 class _Partitioned(Source):
     """Dask's collections, cut anywhere. A query goes where most of it lies, so that sorted rows hardly move."""
 
-    def __init__(self, collections: tuple[Any, ...], columns: dict[str, Any], cluster: _Cluster) -> None:
+    def __init__(self, collections: tuple[Any, ...], columns: dict[str, Any], cluster: Cluster) -> None:
         self.cluster = cluster
         addresses = [worker.address for worker in cluster.workers]
         self.partitions = cluster.client.compute(_grouped_blocks(collections, columns), workers=addresses)
@@ -145,7 +145,7 @@ class _Partitioned(Source):
         self.pieces = _Pieces(sizes)
         self.lengths = self.pieces.lengths
 
-    def choose(self, edges: Counts) -> list[_Worker]:
+    def choose(self, edges: Counts) -> list[Worker]:
         """A worker for each part, such that as few documents as possible have to move."""
         workers, holders = self.cluster.workers, self.cluster.client.who_has(self.partitions)
         numbers = {worker.address: number for number, worker in enumerate(workers)}

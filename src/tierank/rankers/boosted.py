@@ -19,7 +19,7 @@ from tierank.losses import Batch, stepwise_urank, urank
 from tierank.networks import TierRNN
 from tierank.rankers.base import Ranker, Selection, means_of
 from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
-from tierank.rankers.neural import URank, _Network, _network
+from tierank.rankers.neural import NeuralRanker, URank, build_network
 from tierank.rankers.training import Floats, Lists, NetworkCheckpoint, Task, Training, Weights
 from tierank.settings import as_positive, as_whole
 from tierank.transforms import Transform
@@ -28,7 +28,7 @@ from tierank.transforms import Transform
 _APART = 1_000_000
 
 
-class _Boosted(_Network):
+class _Boosted(NeuralRanker):
     """A first learner, and residual networks. A subclass says what the first one is, and how it is trained."""
 
     LOSS, PRESETS = "urank", URank.PRESETS
@@ -39,7 +39,7 @@ class _Boosted(_Network):
     learners_: list[dict[str, Any]]
 
     def _first_network(self, settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
-        return _network(settings, n_features, seed)
+        return build_network(settings, n_features, seed)
 
     def _first_training(self, *training: Any) -> Training:
         return Training(*training)
@@ -119,7 +119,7 @@ class _Boosted(_Network):
         if learner == 1:
             return self._first_network(settings, n_features, seed)
         # Residuals are above and below 0, whatever scores may be.
-        return _network(settings | {"output_activation": None}, n_features, seed)
+        return build_network(settings | {"output_activation": None}, n_features, seed)
 
     def _member(self, weights: Weights, settings: dict[str, Any]) -> nn.Module:
         numbers = sorted({int(name.partition(".")[0]) for name in weights})

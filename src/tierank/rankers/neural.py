@@ -55,7 +55,7 @@ class _Built(NamedTuple):
 
 
 # Apart from the rankers: predicting leaves them as they were, and copies of them hold no networks.
-_BUILT: WeakKeyDictionary[_Network, _Built] = WeakKeyDictionary()
+_BUILT: WeakKeyDictionary[NeuralRanker, _Built] = WeakKeyDictionary()
 
 
 class _Unseen:
@@ -74,7 +74,7 @@ class _Unseen:
         vars(instance)[self.name] = value
 
 
-class _Network(Ranker):
+class NeuralRanker(Ranker):
     """A network that is trained by a loss; a subclass says by which."""
 
     LOSS: ClassVar[Any] = None  # a name of LOSSES, or a function
@@ -150,7 +150,7 @@ class _Network(Ranker):
         for member in range(n_seeds):
             seed = task.settings["seed"] + member
             label = "training" if n_seeds == 1 else f"network {member + 1} of {n_seeds}"
-            build = partial(_network, task.settings, data.n_features, seed)
+            build = partial(build_network, task.settings, data.n_features, seed)
             training = Training(build, task, {"member": member}, seed, kept)
             try:
                 training.run(label)
@@ -237,10 +237,10 @@ class _Network(Ranker):
 
     def _untrained(self, settings: dict[str, Any], n_features: int) -> nn.Module:
         """A member as it is before training."""
-        return _network(settings, n_features, settings["seed"])
+        return build_network(settings, n_features, settings["seed"])
 
     def _member(self, weights: Weights, settings: dict[str, Any]) -> nn.Module:
-        network = _network(settings, self.n_features_in_, settings["seed"])
+        network = build_network(settings, self.n_features_in_, settings["seed"])
         network.load_state_dict(weights)
         return network
 
@@ -285,7 +285,7 @@ class _Network(Ranker):
             ) from None
 
 
-class URank(_Network):
+class URank(NeuralRanker):
     """uRank: a network trained by the uRank loss (Eq. 2 of the paper).
 
     ======================  ========================================================================================
@@ -332,7 +332,7 @@ class URank(_Network):
     }
 
 
-class ListNet(_Network):
+class ListNet(NeuralRanker):
     """ListNet (Cao et al. 2007): cross entropy from the softmax of the ratings to that of the scores.
 
         L = -sum over d of P(d) ln(e^f(d) / sum of e^f),  P(d) = e^r(d) / sum of e^r
@@ -343,7 +343,7 @@ class ListNet(_Network):
     LOSS, PRESETS = "listnet", URank.PRESETS
 
 
-class ListMLE(_Network):
+class ListMLE(NeuralRanker):
     """ListMLE (Xia et al. 2008): likelihood of the rated order d_1, d_2, ..., ties shuffled each step.
 
         L = -sum over i = 1..n of ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n)))
@@ -354,7 +354,7 @@ class ListMLE(_Network):
     LOSS, PRESETS = "listmle", URank.PRESETS
 
 
-class PListMLE(_Network):
+class PListMLE(NeuralRanker):
     """p-ListMLE (Lan et al. 2014): ListMLE that weighs the first positions most.
 
         L = -sum over i = 1..n of a(i) / a(1) * ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n))),  a(i) = 2^(n - i) - 1
@@ -365,7 +365,7 @@ class PListMLE(_Network):
     LOSS, PRESETS = "plistmle", URank.PRESETS
 
 
-class RankNet(_Network):
+class RankNet(NeuralRanker):
     """RankNet (Burges et al. 2005): logistic loss of the pairs with different ratings.
 
         L = mean over r(d) > r(d') of ln(1 + e^(-sigma (f(d) - f(d'))))
@@ -380,7 +380,7 @@ class RankNet(_Network):
         self.sigma = sigma
 
 
-class ApproxNDCG(_Network):
+class ApproxNDCG(NeuralRanker):
     """ApproxNDCG (Qin et al. 2010): NDCG with smooth ranks.
 
         L = 1 - 1 / IDCG * sum over d of G(d) / log2(1 + rank(d))
@@ -396,7 +396,7 @@ class ApproxNDCG(_Network):
         self.temperature = temperature
 
 
-class LambdaLoss(_Network):
+class LambdaLoss(NeuralRanker):
     """LambdaLoss (Wang et al. 2018), NDCG-Loss2++.
 
         L = sum over r(d) > r(d') of |G(d) - G(d')| / IDCG * (rho + mu delta) * ln(1 + e^(-sigma (f(d) - f(d'))))
@@ -413,7 +413,7 @@ class LambdaLoss(_Network):
         self.sigma, self.mu = sigma, mu
 
 
-class NetworkRanker(_Network):
+class NetworkRanker(NeuralRanker):
     """A network that is trained by a loss of your own: any function from scores and a batch to one value per query.
 
     >>> import torch, tierank
@@ -455,7 +455,7 @@ def _origin(members: list[Weights], settings: dict[str, Any]) -> list[Any]:
     return [*(tensor for weights in members for tensor in weights.values()), *settings.values()]
 
 
-def _network(settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
+def build_network(settings: dict[str, Any], n_features: int, seed: int) -> nn.Module:
     """The network that the settings describe, with the weights of this seed."""
     kind = NETWORKS[settings["network"]]
     takes = inspect.signature(kind).parameters

@@ -13,7 +13,7 @@ from tierank.losses import Batch
 from tierank.losses.batch import check
 from tierank.losses.ladder import select_from
 from tierank.losses.segments import sum_by
-from tierank.rankers.neural import URank, _Network
+from tierank.rankers.neural import NeuralRanker, URank
 from tierank.settings import as_choice, as_number, as_whole
 
 _REWARDS = ("ndcg", "dcg")
@@ -112,7 +112,7 @@ def _ideals(batch: Batch) -> Tensor:
     return torch.where(relative > 0, sum_by(batch.gains, batch.query, batch.n_queries) / relative, 0.0)
 
 
-class MDPRank(_Network):
+class MDPRank(NeuralRanker):
     """MDPRank (Wei et al. 2017): documents are chosen one after the other, by a policy that learns from DCG.
 
     The policy chooses among the documents that are left by the softmax of their scores. Each step draws rankings from
