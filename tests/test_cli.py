@@ -271,7 +271,7 @@ def test_what_the_caller_can_fix_is_one_line_and_exit_2(files, capsys, arguments
 
 
 def test_an_interrupt_ends_quietly(files, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_read", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr("tierank.cli.data.read_data", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     code, _, err = run(capsys, "describe", files / "data.txt")
     assert (code, err) == (130, "tierank: stopped\n")
 

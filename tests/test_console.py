@@ -10,7 +10,8 @@ import pytest
 
 import tierank
 from tierank import cli
-from tierank.console import in_options, line_of
+from tierank.cli import learning
+from tierank.cli.console import in_options, line_of
 from tierank.errors import ParameterError
 from tierank.settings import as_flag
 
@@ -58,7 +59,7 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     ],
 )
 def test_settings_are_read_as_json_or_python_write_them(text, value):
-    assert cli._settings([f"name={text}"]) == {"name": value}
+    assert learning._settings([f"name={text}"]) == {"name": value}
 
 
 def test_a_switch_that_is_set_to_false_is_off(folder, capsys):
@@ -260,7 +261,7 @@ def test_a_list_that_is_not_there(capsys):
 
 
 def test_every_command_says_what_it_does_and_shows_it(capsys):
-    parser = cli._parser()
+    parser = cli.make_parser()
     commands = next(action for action in parser._actions if hasattr(action, "choices") and action.choices).choices
     for name, command in commands.items():
         assert command.description, name

@@ -41,7 +41,6 @@ LAYERS = [
     "report",
     "serve",
     "listing",
-    "console",
     "cli",
 ]
 HOMES = {

@@ -862,7 +862,7 @@ def test_without_the_extra_it_names_what_to_install(monkeypatch, capsys, tmp_pat
 
 
 def test_settings_have_the_defaults_of_the_command():
-    options = cli._parser().parse_args(["serve", "m"])
+    options = cli.make_parser().parse_args(["serve", "m"])
     known = Settings()
     for name in ("host", "port", "workers", "threads", "watch"):
         assert getattr(options, name) == getattr(known, name)

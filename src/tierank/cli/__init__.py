@@ -1,0 +1,71 @@
+"""The command line: parse, call, print.
+
+Exit 0: done. Exit 2: the caller can fix it, and one line on standard error says how. Exit 3: one of several processes
+that was left alone by the others. Anything else is our bug.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from collections.abc import Sequence
+
+from tierank import __version__
+from tierank.cli import data, judging, learning, using
+from tierank.cli.console import Pipes, line_of
+from tierank.cli.options import Parser
+from tierank.errors import LEFT_ALONE, TeamError, TierankError
+
+# In the order of the help. What a command needs is imported when it runs, so that help answers at once.
+COMMANDS = (
+    learning.add_demo,
+    data.add_describe,
+    learning.add_train,
+    using.add_predict,
+    using.add_export,
+    judging.add_evaluate,
+    judging.add_compare,
+    learning.add_cv,
+    learning.add_tune,
+    judging.add_report,
+    using.add_explain,
+    using.add_serve,
+    data.add_convert,
+    data.add_list,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning slow shared machines down
+    if isinstance(sys.stdout, io.TextIOWrapper):  # what goes to a pipe is what --out writes, in every locale
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    pipes = Pipes()
+    try:
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        options = make_parser().parse_args(arguments)
+        options.arguments, options.pipes = arguments, pipes
+        with pipes:
+            options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader of our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        print("tierank: stopped", file=sys.stderr)
+        return 130
+    except (TierankError, OSError) as error:
+        print(f"tierank: {pipes.named(line_of(error))}", file=sys.stderr)
+        return LEFT_ALONE if isinstance(error, TeamError) else 2
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = Parser(prog="tierank", description="Learning to rank by unique ratings.")
+    parser.add_argument("--version", action="version", version=f"tierank {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    for add in COMMANDS:
+        add(commands)
+    return parser

@@ -1,0 +1,352 @@
+"""``demo``, ``train``, ``cv`` and ``tune``."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tierank.cli.console import check_place, made, say
+from tierank.cli.options import add_command, add_judging, add_reading, named_pairs
+from tierank.cli.printing import print_table, show
+from tierank.cli.reading import (
+    read_to_learn,
+    reading_options,
+)
+from tierank.errors import ParameterError, TeamError
+from tierank.files import replacing
+
+if TYPE_CHECKING:
+    from tierank.experiments import Run
+    from tierank.rankers import Ranker
+    from tierank.team import Team
+
+
+def add_demo(commands: Any) -> None:
+    """Add the command."""
+    demo = add_command(commands, "demo", "the main job on generated data, start to end", "demo --queries 200")
+    demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
+    demo.add_argument("--queries", type=int, default=800, help="how many queries to generate (default: 800)")
+    demo.add_argument("--seed", type=int, default=0)
+    demo.set_defaults(run=_demo)
+
+
+def add_train(commands: Any) -> None:
+    """Add the command."""
+    train = add_command(
+        commands,
+        "train",
+        "fit a ranker and save it as a folder",
+        "train umart --train train.csv --valid valid.csv --ignore title,url --set n_trees=300 --out model",
+    )
+    train.add_argument("ranker", metavar="RANKER", help="a name of: tierank list rankers")
+    train.add_argument("--train", dest="data", required=True, metavar="F", help="training data")
+    train.add_argument("--valid", metavar="F", help="validation data: keeps the best round, and stops in time")
+    train.add_argument("--out", type=Path, required=True, metavar="MODEL", help="folder for the model")
+    train.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="see: tierank list settings RANKER",
+    )
+    train.add_argument("--settings", type=Path, metavar="F", help="a JSON file of settings, such as tune writes")
+    train.add_argument("--resume", action="store_true", help="go on from MODEL.checkpoint, where a run was interrupted")
+    train.add_argument(
+        "--ranks", type=int, default=1, metavar="N", help="train in N processes of this machine (torchrun: of several)"
+    )
+    train.add_argument(
+        "--timeout", type=float, default=600.0, metavar="S", help="seconds that processes wait for each other"
+    )
+    add_reading(train)
+    train.set_defaults(run=_train)
+
+
+def add_cv(commands: Any) -> None:
+    """Add the command."""
+    cv = add_command(
+        commands,
+        "cv",
+        "several rankers on five folds with several seeds: the table of the paper",
+        "cv lambdamart umart wide=urank,hidden=[200,100] --data OHSUMED --seeds 5 --out run",
+    )
+    cv.add_argument(
+        "rankers",
+        nargs="*",
+        metavar="RANKER",
+        help="urank, or with settings and a name of its own: wide=urank,hidden=[200,100]; none: show what FOLDER has",
+    )
+    cv.add_argument("--data", help="a folder with Fold1 to Fold5 or S1 to S5, or a file to be cut in five")
+    cv.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="keeps all of it; run again to go on")
+    cv.add_argument("--seeds", type=int, default=1, metavar="N", help="train with the seeds 0 to N - 1 (default: 1)")
+    cv.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of all the rankers")
+    cv.add_argument("--select", metavar="M,M", help="metrics that choose rounds on validation data, in this order")
+    cv.add_argument(
+        "--trials", type=int, metavar="N", help="tune each ranker in each fold: N settings on validation data"
+    )
+    cv.add_argument("--baseline", metavar="NAME", help="what the others are compared to (default: the first)")
+    cv.add_argument(
+        "--scores",
+        action="append",
+        default=[],
+        metavar="NAME=F",
+        help="scores of another tool, {fold} in the file name",
+    )
+    cv.add_argument("--paper", metavar="DATA", help="the paper's settings and rows: ohsumed, mq2007, mslr-web10k, ...")
+    cv.add_argument("--protocol", default="standard", help="standard, or lightgbm: as the paper's last table; it leaks")
+    cv.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
+    add_judging(cv, default_rule=None)
+    add_reading(cv)
+    cv.set_defaults(run=_cv)
+
+
+def add_tune(commands: Any) -> None:
+    """Add the command."""
+    tune = add_command(
+        commands,
+        "tune",
+        "settings of a ranker, chosen on validation data alone",
+        "tune umart --data OHSUMED --fold 1 --trials 30 --set n_trees=300 --out umart.json",
+    )
+    tune.add_argument("ranker", metavar="RANKER", help="a name of: tierank list rankers, but for blend")
+    tune.add_argument(
+        "--data", required=True, metavar="FOLDER|F", help="a folder of folds (see --fold), or training data"
+    )
+    tune.add_argument("--valid", metavar="F", help="validation data, where --data is a file")
+    tune.add_argument("--fold", type=int, default=1, help="whose training and validation data are used (default: 1)")
+    tune.add_argument("--trials", type=int, default=20, metavar="N", help="how many settings to try (default: 20)")
+    tune.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting that stays as it is")
+    tune.add_argument(
+        "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials beside it"
+    )
+    tune.add_argument("--seed", type=int, default=0)
+    add_reading(tune)
+    tune.set_defaults(run=_tune)
+
+
+def _demo(options: argparse.Namespace) -> None:
+    from tierank.experiments import run_demo
+    from tierank.report import draw_improvement, tabulate_run
+    from tierank.report.page import write_report
+
+    folder = options.out
+    check_place(folder, is_folder=True)
+    run = run_demo(folder, n_queries=options.queries, seed=options.seed, say=say)
+    print_table(tabulate_run(run))
+    draw_improvement(run.comparison, [folder / "improvement.png", folder / "improvement.svg"])
+    write_report(run, folder / "report.html")
+    train, valid, test = (folder / f"{part}.txt" for part in ("train", "valid", "test"))
+    print(
+        f"Open {folder / 'report.html'} to see the lists side by side; {folder / 'improvement.png'} is a figure of it."
+    )
+    print("\nThe same by hand, and on data of your own:")
+    for line in (
+        f"describe {train}",
+        f"train umart --train {train} --valid {valid} --out {folder / 'mine'}",
+        f"evaluate {test} {folder / 'mine'}",
+        f"explain {folder / 'mine'} {test} --query {run.tests[0].query_ids[0]} --above 1 --below 2",
+        f"cv lambdamart umart urank --data {train} --seeds 3 --out {folder / 'folds'}",
+        f"report {folder / 'folds'} --out {folder / 'folds.html'}",
+    ):
+        print(f"  tierank {line}")
+
+
+def _train(options: argparse.Namespace) -> None:
+    settings = _settings_file(options.settings, options.ranker) if options.settings else {}
+    ranker = _ranker(options.ranker, settings | _settings(options.set))
+    _check_places(options)
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # one of several: of --ranks, or of torchrun
+        from tierank.distributed import join
+
+        with join(timeout=options.timeout) as team:
+            _train_in(team, ranker, options)
+    elif options.ranks == 1:
+        from tierank.team import Team
+
+        _train_in(Team(), ranker, options)
+    else:
+        _launch(options)
+
+
+def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
+    """Train as one of a team, the first of which writes and speaks."""
+    from tierank.rankers.checkpoint import remove_checkpoint
+
+    checkpoint = _checkpoint(options)
+    if team.is_first and not options.resume:
+        remove_checkpoint(checkpoint)
+    for turn in range(2):  # who is first on its machine reads first, and leaves a binary form for the others
+        if turn == int(os.environ.get("LOCAL_RANK", "0") != "0"):
+            train = read_to_learn(options, options.data)
+            valid = None if options.valid is None else read_to_learn(options, options.valid, train)
+        team.gather(None)
+    ranker.fit(train, valid=valid, checkpoint=checkpoint, progress=True, team=team)
+    if not team.is_first:
+        return
+    ranker.save(options.out)
+    remove_checkpoint(checkpoint)
+    best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
+    say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
+
+
+def _launch(options: argparse.Namespace) -> None:
+    """Train in several processes of this machine."""
+    from tierank.distributed.launch import launch
+    from tierank.settings import as_whole
+
+    as_whole("ranks", options.ranks)
+    try:
+        launch(options.arguments, options.ranks)
+    except TeamError as error:
+        kept = _checkpoint(options)
+        advice = f"{kept} keeps what was learned: --resume goes on from it, with any --ranks" if kept.exists() else ""
+        raise ParameterError("; ".join(filter(None, (str(error), advice)))) from None
+
+
+def _check_places(options: argparse.Namespace) -> None:
+    """An error before the work where what training writes would take the place of something else."""
+    from tierank.rankers.checkpoint import check_checkpoint
+    from tierank.rankers.model_folder import MODEL
+
+    check_place(options.out, is_folder=True)
+    MODEL.check(options.out)
+    check_checkpoint(_checkpoint(options))
+
+
+def _checkpoint(options: argparse.Namespace) -> Path:
+    out: Path = options.out
+    return out.with_name(out.name + ".checkpoint")
+
+
+def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
+    from tierank.rankers import RANKERS
+    from tierank.rankers.base import settings_of
+
+    if name not in RANKERS:
+        raise ParameterError.unknown("ranker", name, RANKERS)
+    return RANKERS[name](**settings_of(RANKERS[name], settings))
+
+
+def _settings(pairs: list[str]) -> dict[str, Any]:
+    return {name: _value(text) for name, text in named_pairs(pairs, "NAME=VALUE, such as n_trees=200").items()}
+
+
+def _value(text: str) -> Any:
+    """A setting as JSON has it (numbers, lists, true, null) or as Python has it (tuples, True, None); else a text."""
+    for parse in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            return parse(text)
+    return text
+
+
+def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
+    """The settings that ``tune`` wrote, if they are those of this ranker."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        settings, of = dict(found["settings"]), found["ranker"]
+    except (ValueError, KeyError, TypeError):
+        raise ParameterError(f'{file}: expected {{"ranker": ..., "settings": {{...}}}}, as tune writes it') from None
+    if of != ranker:
+        raise ParameterError(f"{file}: expected settings of {ranker}, got those of {of}")
+    return settings
+
+
+def _cv(options: argparse.Namespace) -> None:
+    from tierank.experiments import Run
+    from tierank.report import draw_improvement, tabulate_contrasts, tabulate_run
+
+    check_place(options.out, is_folder=True)
+    if options.rankers or options.scores:
+        run = _cross_validated(options)
+    else:
+        run = Run.open(options.out).judged_by(options.metric, options.rule, options.baseline)
+    tables = [tabulate_run(run)]
+    if len(run.systems) > 1:
+        tables.append(tabulate_contrasts(run.comparison))
+        draw_improvement(run.comparison, [options.out / "improvement.png", options.out / "improvement.svg"])
+    with replacing(options.out / "table.md") as fresh:
+        fresh.write_text("\n".join(table.to_markdown() for table in tables), encoding="utf-8")
+    show(options, run.to_dict(), tables)
+    say(f"wrote {options.out}: table.md, the scores and models of each piece; tierank report {options.out} shows them")
+
+
+def _cross_validated(options: argparse.Namespace) -> Run:
+    from tierank.experiments import LEAKS, PAPERS, cross_validate
+
+    paper = options.paper
+    if paper is not None and paper not in PAPERS:
+        raise ParameterError.unknown("paper", paper, PAPERS)
+    if options.data is None:
+        raise ParameterError("expected --data: a folder of folds, or a file to be cut in five")
+    common = _settings(options.set) | ({"select_by": options.select.split(",")} if options.select else {})
+    rankers = {}
+    for text in options.rankers:
+        name, ranker, own = _named_ranker(text)
+        if name in rankers:
+            raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={text}")
+        of_paper = PAPERS[paper].settings(ranker) if paper is not None else {}
+        rankers[name] = _ranker(ranker, of_paper | common | own)
+    if options.protocol == "lightgbm":
+        say(f"WARNING: {LEAKS}")
+    return cross_validate(
+        rankers,
+        options.data,
+        seeds=options.seeds,
+        metrics=options.metric,
+        rule=options.rule or ("wsdm20" if paper is not None and options.protocol == "standard" else None),
+        baseline=options.baseline,
+        scores=named_pairs(options.scores, "NAME=FILE, such as other=other-fold{fold}.scores"),
+        trials=options.trials,
+        protocol=options.protocol,
+        out=options.out,
+        n_jobs=options.jobs,
+        progress=True,
+        paper=paper,
+        **reading_options(options),
+    )
+
+
+def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
+    """``NAME=RANKER,SETTING=VALUE,...`` as a name, a ranker and settings; commas inside brackets part nothing."""
+    head, *pairs = re.split(r",(?![^\[{(]*[\]})])", text)
+    name, equals, ranker = head.partition("=")
+    return (name, ranker, _settings(pairs)) if equals else (text, head, _settings(pairs))
+
+
+def _tune(options: argparse.Namespace) -> None:
+    from tierank.experiments import tune
+    from tierank.experiments.tuning import space_of
+    from tierank.readers import is_folder_of_folds, read_fold
+
+    held = _settings(options.set)
+    ranker = _ranker(options.ranker, held)
+    space = {name: values for name, values in space_of(ranker).items() if name not in held}
+    if not space:
+        raise ParameterError(f"--set: expected a setting that is left to tune, got all of {', '.join(held)}")
+    check_place(options.out)
+    if is_folder_of_folds(options.data):
+        train, valid, _ = read_fold(options.data, options.fold, **reading_options(options))
+    elif options.valid is None:
+        raise ParameterError("expected --valid F beside a file of training data: settings are chosen on it")
+    else:
+        train = read_to_learn(options, options.data)
+        valid = read_to_learn(options, options.valid, train)
+    study = options.out.with_name(options.out.name + ".trials")
+    found = tune(
+        ranker, train, valid, trials=options.trials, space=space, seed=options.seed, study=study, progress=True
+    )
+    content = {
+        "ranker": options.ranker,
+        "settings": held | found.settings,
+        found.metric: found.value,
+        "trials": found.trials,
+    }
+    with replacing(made(options.out)) as fresh:
+        fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    say(f"best of {len(found.trials)}: {found.metric} {found.value:.4f} on validation data with {found.settings}")
+    say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")

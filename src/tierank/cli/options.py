@@ -1,0 +1,80 @@
+"""Options that commands share."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tierank.errors import ParameterError
+
+if TYPE_CHECKING:
+    pass
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise what ``main`` prints."""
+        raise ParameterError(f"{message}; see {self.prog} --help")
+
+
+def add_command(commands: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
+    """A command whose help says what it does, and shows it."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=f"Example: tierank {example}"
+    )
+    return parser
+
+
+def add_data(parser: argparse.ArgumentParser, what: str = "a file: LETOR text, CSV, Parquet, ...; -: a pipe") -> None:
+    """The argument DATA, and how it is read."""
+    parser.add_argument("data", metavar="DATA", help=what)
+    add_reading(parser)
+
+
+def add_reading(parser: argparse.ArgumentParser) -> None:
+    """How data are read."""
+    group = parser.add_argument_group("how data are read")
+    group.add_argument("--format", help="its form, where the ending does not say: letor, csv, parquet, tierank")
+    group.add_argument("--query-column", dest="query", metavar="NAME", help="of a table (default: qid or query)")
+    group.add_argument("--rating-column", dest="rating", metavar="NAME", help="of a table (default: rating or label)")
+    group.add_argument(
+        "--document-column", dest="document", metavar="NAME", help="of a table (default: document or docid)"
+    )
+    group.add_argument(
+        "--features", type=_columns, metavar="A,B", help="columns of a table to learn from (default: all others)"
+    )
+    group.add_argument("--ignore", type=_columns, metavar="A,B", help="columns of a table to leave out")
+    group.add_argument("--zero-based", action="store_true", default=None, help="feature indices of text count from 0")
+    group.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor write the binary cache")
+
+
+def _columns(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tierank") -> None:
+    """By what is judged, and how that is printed."""
+    parser.add_argument(
+        "--metric", action="append", metavar="M", help="such as ndcg@10 or map; see: tierank list metrics"
+    )
+    parser.add_argument(
+        "--rule", default=default_rule, help="how ties, empty queries and gains count; see: tierank list rules"
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="machine-readable output")
+    output.add_argument("--markdown", action="store_true", help="tables in Markdown")
+
+
+def named_pairs(pairs: list[str], form: str = "NAME=SCORES, such as new=new.scores") -> dict[str, str]:
+    """``NAME=...`` arguments as a mapping."""
+    files: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, file = pair.partition("=")
+        if not (name and equals and file):
+            raise ParameterError(f"expected {form}, got {pair!r}")
+        if name in files:
+            raise ParameterError(f"expected each name once, got {name!r} twice")
+        files[name] = file
+    return files

@@ -1,0 +1,177 @@
+"""``predict``, ``export``, ``explain`` and ``serve``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tierank.cli.console import PIPE, check_place, made, say
+from tierank.cli.options import add_command, add_data, add_reading
+from tierank.cli.printing import print_json, print_table
+from tierank.cli.reading import (
+    read_for,
+)
+from tierank.errors import DataError, ParameterError
+from tierank.files import replacing
+
+if TYPE_CHECKING:
+    pass
+
+
+def add_predict(commands: Any) -> None:
+    """Add the command."""
+    predict = add_command(
+        commands,
+        "predict",
+        "scores of a model, one per document",
+        "predict model test.csv --k 10 --out top.tsv",
+    )
+    predict.add_argument("model", metavar="MODEL", help="a folder that train wrote")
+    add_data(predict)
+    predict.add_argument("--out", type=Path, metavar="F", help="write there (default, or -: standard output)")
+    predict.add_argument("--k", type=int, help="instead of scores, the best k documents of each query as a table")
+    predict.set_defaults(run=_predict)
+
+
+def add_export(commands: Any) -> None:
+    """Add the command."""
+    export = add_command(
+        commands,
+        "export",
+        "a model in the form of another engine, and the proof of it",
+        "export model --to onnx --out model.onnx --verify test.txt",
+    )
+    export.add_argument("model", metavar="MODEL", help="a folder that train wrote")
+    export.add_argument(
+        "--to", required=True, metavar="TARGET", help="onnx, elasticsearch, opensearch, solr, vespa or c"
+    )
+    export.add_argument("--out", type=Path, required=True, metavar="F", help="file, or folder for a search engine")
+    export.add_argument("--verify", metavar="DATA", help="score these data there and here, and compare")
+    add_reading(export)
+    export.set_defaults(run=_export)
+
+
+def add_explain(commands: Any) -> None:
+    """Add the command."""
+    explain = add_command(
+        commands,
+        "explain",
+        "why a model puts one document above another",
+        "explain model test.txt --query 84 --above 1 --below 2",
+    )
+    explain.add_argument("model", metavar="MODEL", help="a folder that train wrote")
+    add_data(explain)
+    explain.add_argument("--query", dest="query_id", required=True, metavar="Q", help="its id")
+    explain.add_argument("--above", required=True, metavar="A", help="a document: its id, or its row in the query")
+    explain.add_argument("--below", required=True, metavar="B", help="the other document")
+    explain.add_argument("--top", type=int, default=10, metavar="N", help="features to name (default: 10)")
+    explain.add_argument("--json", action="store_true", help="machine-readable output, all features")
+    explain.add_argument("--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg or .png")
+    explain.set_defaults(run=_explain)
+
+
+def add_serve(commands: Any) -> None:
+    """Add the command."""
+    serve = add_command(
+        commands, "serve", "scores of models over HTTP", "serve models/products --port 8080 --workers 2 --watch 5"
+    )
+    serve.add_argument(
+        "models", nargs="+", metavar="[NAME=]MODEL", help="a folder that train wrote; its name, where none is given"
+    )
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
+    serve.add_argument("--port", type=int, default=8080, help="0: any that is free (default: 8080)")
+    serve.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    serve.add_argument("--threads", type=int, metavar="N", help="that score in each process (default: one per core)")
+    serve.add_argument("--watch", type=float, metavar="SECONDS", help="look so often for a new model; SIGHUP: at once")
+    serve.add_argument("--max-bytes", type=int, default=16 << 20, metavar="N", help="of a request (default: 16777216)")
+    serve.add_argument("--max-documents", type=int, default=10_000, metavar="N", help="of a request (default: 10000)")
+    serve.add_argument(
+        "--max-waiting", type=int, default=256, metavar="N", help="requests that wait for a thread (default: 256)"
+    )
+    log = serve.add_mutually_exclusive_group()
+    log.add_argument("--json", action="store_true", help="the log as lines of JSON")
+    log.add_argument("--quiet", action="store_true", help="log nothing but what goes wrong")
+    serve.set_defaults(run=_serve)
+
+
+def _predict(options: argparse.Namespace) -> None:
+    from tierank.rankers import load
+    from tierank.readers.scores import rank_lines, score_lines
+
+    is_piped = options.out is None or str(options.out) == PIPE
+    check_place(None if is_piped else options.out)
+    ranker = load(options.model)
+    data = read_for(options, ranker)
+    if options.k is None:
+        lines = score_lines(ranker.predict(data))
+    else:
+        lines = rank_lines(ranker.rank(data, k=options.k), data.caller_texts())
+    if is_piped:
+        sys.stdout.writelines(lines)
+    else:
+        with replacing(made(options.out)) as fresh, fresh.open("w", encoding="utf-8") as file:
+            file.writelines(lines)
+
+
+def _export(options: argparse.Namespace) -> None:
+    from tierank.export import as_target, check_export_place, verify
+    from tierank.rankers import load
+
+    as_target(options.to)
+    check_place(options.out, is_folder=options.out.is_dir())  # the target says which
+    check_export_place(options.out)
+    ranker = load(options.model)
+    data = None if options.verify is None else read_for(options, ranker, options.verify)
+    ranker.export(options.out, to=options.to)
+    say(f"wrote {options.out}")
+    if data is not None:
+        proof = verify(ranker, options.out, options.to, data)
+        if not proof.holds:
+            raise DataError(f"{options.out}: {proof}")
+        print(proof)
+
+
+def _explain(options: argparse.Namespace) -> None:
+    from tierank.explain import explain_pair
+    from tierank.rankers import load
+    from tierank.report.explanation import draw_explanation, tabulate_explanation
+    from tierank.settings import as_whole
+
+    top = as_whole("top", options.top)
+    check_place(options.out)
+    ranker = load(options.model)
+    data = read_for(options, ranker)
+    found = explain_pair(ranker, data, options.query_id, options.above, options.below)
+    if options.out is not None:
+        draw_explanation(found, made(options.out), top)
+    if options.json:
+        print_json(found.to_dict())
+    else:
+        print_table(tabulate_explanation(found, top))
+
+
+def _serve(options: argparse.Namespace) -> None:
+    from tierank.serve import Limits
+    from tierank.serve.server import Settings, serve
+
+    folders: dict[str, Path] = {}
+    for text in options.models:
+        name, equals, folder = text.partition("=")
+        is_named = bool(equals) and "/" not in name
+        path = Path(folder if is_named else text)
+        name = name if is_named else path.resolve().name
+        if name in folders:
+            raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={path}")
+        folders[name] = path
+    settings = Settings(
+        host=options.host,
+        port=options.port,
+        workers=options.workers,
+        threads=options.threads,
+        watch=options.watch,
+        log="json" if options.json else "quiet" if options.quiet else "text",
+        limits=Limits(options.max_bytes, options.max_documents, options.max_waiting),
+    )
+    serve(folders, settings)
