@@ -21,9 +21,9 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Layer, Network, Scorer, StandardisedMean
 from tierank.kernels import n_threads
-from tierank.losses import LOSSES
 from tierank.metrics import Gain, Rule
 from tierank.networks import MLP, NETWORKS, Layers, TierRNN
+from tierank.objectives import as_loss
 from tierank.rankers.attribution import integrate_gradients
 from tierank.rankers.base import (
     Job,
@@ -161,12 +161,7 @@ class NeuralRanker(Ranker):
                 self._set_features(data.n_features, data.feature_names)
 
     def _loss(self, settings: dict[str, Any]) -> Loss:
-        chosen = self.LOSS or settings.get("loss")
-        if chosen is None:
-            raise ParameterError(
-                "loss: expected a function (scores, batch) -> one value per query, or a name, got None"
-            )
-        function = chosen if callable(chosen) else LOSSES[as_choice("loss", chosen, LOSSES)]
+        function = as_loss(self.LOSS or settings.get("loss"))
         own = set(type(self)().get_params()) | {"preset"}
         known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
         of_network = set(inspect.signature(NETWORKS[settings["network"]]).parameters) - {"n_features", "seed"}

@@ -22,6 +22,7 @@ from tierank.errors import ParameterError
 from tierank.inputs import forget
 from tierank.losses import Batch
 from tierank.metrics import Judge
+from tierank.objectives.loss import check_values
 from tierank.progress import Progress
 from tierank.rankers.base import Job, Selection, means_of
 from tierank.rankers.checkpoint import Checkpoint
@@ -217,8 +218,7 @@ class Training:
         """Set gradients of the loss of these queries over n_queries; returns it, and a query where it is no number."""
         features, batch = self.lists.batch(queries)
         values = self._values(features, batch)
-        if values.shape != (len(queries),) or not values.requires_grad:
-            self._refuse_shape(values, len(queries))
+        check_values(values, len(queries))
         loss = float(values.detach().sum())
         if not math.isfinite(loss) and not torch.isfinite(values).all():
             return 0.0, int(queries[~torch.isfinite(values)][0])
@@ -258,10 +258,6 @@ class Training:
         if better:
             state.best, state.best_epoch, state.kept = tuple(row.values()), state.epoch, _copied(self.network)
         return row | {"kept": better}
-
-    def _refuse_shape(self, values: Tensor, n_queries: int) -> None:
-        got = f"shape {tuple(values.shape)}" if values.requires_grad else "values that do not depend on the scores"
-        raise ParameterError(f"loss: expected one value per query, {n_queries} here, got {got}")
 
     def _refuse(self, query: int) -> None:
         raise ParameterError(
