@@ -148,7 +148,7 @@ def test_learners_are_kept_while_they_make_it_better(halves, kind):
         assert [row["learner"] for row in rows] == list(range(1, len(rows) + 1))
         # All but perhaps the last are kept, each with better metrics than the one before.
         assert all(row["kept"] for row in rows[:-1])
-        selection = base.Selection(())
+        selection = base.Selection()
         assert [selection.is_better([row["ndcg@3"], row["ndcg@10"]]) for row in rows] == [row["kept"] for row in rows]
         assert len(rows) == 6 or not rows[-1]["kept"]
         stopped += not rows[-1]["kept"]

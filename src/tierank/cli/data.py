@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tierank.cli.console import check_place, made, say
 from tierank.cli.options import add_command, add_data
 from tierank.cli.printing import print_json, print_table
-from tierank.cli.reading import (
-    read_data,
-    reading_options,
-    width_of,
-)
+from tierank.cli.reading import read_data, reading_options, width_of
 from tierank.errors import ParameterError
 
 if TYPE_CHECKING:

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tierank.cli.console import PIPE, check_place, made, say
 from tierank.cli.options import add_command, add_data, add_judging, named_pairs
 from tierank.cli.printing import show
-from tierank.cli.reading import (
-    load_systems,
-    read_to_judge,
-    scores_of,
-)
+from tierank.cli.reading import load_systems, read_to_judge, scores_of
 
 if TYPE_CHECKING:
     pass

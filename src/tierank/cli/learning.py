@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tierank.cli.console import check_place, made, say
 from tierank.cli.options import add_command, add_judging, add_reading, named_pairs
 from tierank.cli.printing import print_table, show
-from tierank.cli.reading import (
-    read_to_learn,
-    reading_options,
-)
+from tierank.cli.reading import read_to_learn, reading_options
 from tierank.errors import ParameterError, TeamError
 from tierank.files import replacing
 

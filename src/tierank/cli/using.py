@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tierank.cli.console import PIPE, check_place, made, say
 from tierank.cli.options import add_command, add_data, add_reading
 from tierank.cli.printing import print_json, print_table
-from tierank.cli.reading import (
-    read_for,
-)
+from tierank.cli.reading import read_for
 from tierank.errors import DataError, ParameterError
 from tierank.files import replacing
 

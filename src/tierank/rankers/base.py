@@ -375,13 +375,13 @@ class Selection:
     A round is better than the best so far if its first metric is higher by more than the tolerance, or equal within it
     and the second is higher, and so on.
 
-    >>> selection = Selection(("ndcg@1", "ndcg@3"), tolerance=1e-6)
+    >>> selection = Selection(tolerance=1e-6)
     >>> [selection.is_better(values) for values in ((0.5, 0.4), (0.5, 0.45), (0.49, 0.9), (0.5, 0.45))]
     [True, True, False, False]
     """
 
-    def __init__(self, metrics: Sequence[str], tolerance: float = 1e-6, best: Sequence[float] | None = None) -> None:
-        self.metrics, self.tolerance, self.best = metrics, tolerance, best
+    def __init__(self, tolerance: float = 1e-6, best: Sequence[float] | None = None) -> None:
+        self.tolerance, self.best = tolerance, best
 
     def is_better(self, values: Sequence[float]) -> bool:
         """Whether these are the best values so far; if so they are remembered."""

@@ -60,7 +60,7 @@ class _Boosted(NeuralRanker):
         """Learner after learner, while the validation metrics get better."""
         train = _Frozen(task.lists, self.base_)
         valid = None if task.valid is None else _Frozen(task.valid, self.base_)
-        selection = Selection(())
+        selection = Selection()
         if self.base_ is not None:
             self._count_base(task, member, valid, selection)
         for learner in range(1 if self.base_ is None else 2, task.settings["n_learners"] + 1):

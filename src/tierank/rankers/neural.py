@@ -25,13 +25,7 @@ from tierank.metrics import Gain, Rule
 from tierank.networks import MLP, NETWORKS, Layers, TierRNN
 from tierank.objectives import as_loss
 from tierank.rankers.attribution import integrate_gradients
-from tierank.rankers.base import (
-    Job,
-    Ranker,
-    make_judge,
-    mean_of_standardised,
-    means_of,
-)
+from tierank.rankers.base import Job, Ranker, make_judge, mean_of_standardised, means_of
 from tierank.rankers.training import Floats, Lists, Loss, Task, Training, Weights, as_device, inside
 from tierank.settings import as_choice, as_limit, as_number, as_positive, as_whole
 from tierank.transforms import TRANSFORMS, Transform

@@ -253,7 +253,7 @@ class Training:
             state.kept, state.best_epoch = _copied(self.network), state.epoch
             return {"kept": True}
         row = means_of(self.task.judge(self._scores(self.task.valid)))
-        selection = Selection((), best=state.best)
+        selection = Selection(best=state.best)
         better = selection.is_better(list(row.values()))
         if better:
             state.best, state.best_epoch, state.kept = tuple(row.values()), state.epoch, _copied(self.network)

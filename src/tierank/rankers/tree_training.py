@@ -136,7 +136,7 @@ class Run:
     def _stretch(self, n_rounds: int, shown: Progress) -> None:
         state = self.state
         booster = self._start_booster(len(state.texts))
-        selection = Selection((), best=state.best)
+        selection = Selection(best=state.best)
         for _ in range(n_rounds):
             exhausted = booster.update(fobj=self.gradients) if self.gradients else booster.update()
             row = self._judged(booster)
