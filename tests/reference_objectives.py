@@ -1,5 +1,7 @@
 """Slow twins of the objectives: plain loops over one query, written from the formulas."""
 
+import functools
+import itertools
 import math
 
 
@@ -14,6 +16,11 @@ def discount_at(rank):
 
 def ranks_of(scores):
     """1-based ranks by decreasing score; equal scores rank in the order of the rows."""
+    return _ranks_of(tuple(scores))
+
+
+@functools.cache
+def _ranks_of(scores):
     order = sorted(range(len(scores)), key=lambda d: (-scores[d], d))
     return {d: i + 1 for i, d in enumerate(order)}
 
@@ -31,6 +38,46 @@ def windows_below(d, ratings, scores, window):
     return [below[i : i + size] for i in range(0, len(below), size)]
 
 
+@functools.cache
+def tied_ranks(scores):
+    """The ranks that each document shares with those of equal score."""
+    rank = ranks_of(scores)
+    return {d: tuple(rank[e] for e in range(len(scores)) if scores[e] == scores[d]) for d in range(len(scores))}
+
+
+@functools.cache
+def mean_gap(ranks, others):
+    """The mean distance of two discounts, over all pairs of two different ranks."""
+    gaps = [abs(discount_at(i) - discount_at(j)) for i in ranks for j in others if i != j]
+    return sum(gaps) / len(gaps)
+
+
+def discount_gap(d, e, scores, ties):
+    """|disc(d) - disc(e)|; where ties are shared, its expectation over all orders of tied documents."""
+    rank, shared = ranks_of(scores), tied_ranks(tuple(scores))
+    return mean_gap(shared[d], shared[e]) if ties == "mean" else mean_gap((rank[d],), (rank[e],))
+
+
+def log_sum_exp(values):
+    top = max(values)
+    return top + math.log(sum(math.exp(v - top) for v in values))
+
+
+def log_window_sums(d, ratings, scores, window, sigma, ties):
+    """The logarithm of k_b for each document below d: where ties are shared, of its harmonic mean over their places."""
+    windows = windows_below(d, ratings, scores, window)
+    sums = {e: log_sum_exp([sigma * scores[x] for x in members]) for members in windows for e in members}
+    if ties == "rows":
+        return sums
+    tied = {e: [x for x in sums if scores[x] == scores[e]] for e in sums}
+    return {e: math.log(len(tied[e])) - log_sum_exp([-sums[x] for x in tied[e]]) for e in sums}
+
+
+def best_rank(d, scores, ties):
+    """The rank that counts for truncation: of a tie the best."""
+    return ranks_of(scores)[d] if ties == "rows" else min(tied_ranks(tuple(scores))[d])
+
+
 def shares(d, window, scores, sigma):
     """p of d and p' of each document of the window, from exponentials relative to the highest of them."""
     top = max(scores[e] for e in (d, *window))
@@ -39,39 +86,59 @@ def shares(d, window, scores, sigma):
     return powers[d] / total, {e: powers[e] / total for e in window}
 
 
-def pair_weight(d, e, ratings, scores, weights, idcg_at=None):
+def pair_weight(d, e, ratings, scores, weights, idcg_at=None, ties="rows"):
     if weights == "none":
         return 1.0
     if weights == "gain":
         return gain_of(ratings[d]) / (len(set(ratings)) - 1)
-    rank = ranks_of(scores)
     weight = abs(gain_of(ratings[d]) - gain_of(ratings[e]))
-    weight *= abs(discount_at(rank[d]) - discount_at(rank[e])) / ideal_dcg(ratings, idcg_at)
+    weight *= discount_gap(d, e, scores, ties) / ideal_dcg(ratings, idcg_at)
     return weight if max(scores) == min(scores) else weight / (0.01 + abs(scores[d] - scores[e]))
 
 
 def umart(
-    ratings, scores, window=2, sigma=2.0, hessian="code", weights="ndcg", truncation=None, idcg_at=None, pairs=None
+    ratings,
+    scores,
+    window=2,
+    sigma=2.0,
+    hessian="code",
+    weights="ndcg",
+    truncation=None,
+    idcg_at=None,
+    ties="mean",
+    pairs=None,
 ):
     """Gradient and hessian of one query; ``pairs`` collects sigma w p' of every pair."""
     n = len(ratings)
-    rank = ranks_of(scores)
     gradients, hessians = [0.0] * n, [0.0] * n
     for d in range(n):
-        for members in windows_below(d, ratings, scores, window):
-            p, p_low = shares(d, members, scores, sigma)
-            for e in members:
-                if truncation is not None and min(rank[d], rank[e]) > truncation:
-                    continue
-                w = pair_weight(d, e, ratings, scores, weights, idcg_at)
-                gradients[e] += sigma * w * p_low[e]
-                gradients[d] -= sigma * w * p_low[e]
-                kappa = 1 if hessian == "exact" else 2
-                hessians[e] += kappa * sigma**2 * w * p_low[e] * (1 - p_low[e])
-                hessians[d] += kappa * sigma**2 * w * p_low[e] * (1 if hessian == "paper" else p)
-                if pairs is not None:
-                    pairs.append(sigma * w * p_low[e])
+        for e, log_sum in log_window_sums(d, ratings, scores, window, sigma, ties).items():
+            if truncation is not None and min(best_rank(x, scores, ties) for x in (d, e)) > truncation:
+                continue
+            log_total = log_sum_exp([sigma * scores[d], log_sum])
+            p, p_low = math.exp(sigma * scores[d] - log_total), math.exp(sigma * scores[e] - log_total)
+            w = pair_weight(d, e, ratings, scores, weights, idcg_at, ties)
+            gradients[e] += sigma * w * p_low
+            gradients[d] -= sigma * w * p_low
+            kappa = 1 if hessian == "exact" else 2
+            hessians[e] += kappa * sigma**2 * w * p_low * (1 - p_low)
+            hessians[d] += kappa * sigma**2 * w * p_low * (1 if hessian == "paper" else p)
+            if pairs is not None:
+                pairs.append(sigma * w * p_low)
     return gradients, hessians
+
+
+def umart_over_orders(ratings, scores, **chosen):
+    """The mean gradient and hessian over all orders of the rows: the expectation over the orders of tied documents."""
+    n = len(ratings)
+    totals = [[0.0] * n, [0.0] * n]
+    orders = list(itertools.permutations(range(n)))
+    for order in orders:
+        found = umart([ratings[d] for d in order], [scores[d] for d in order], ties="rows", **chosen)
+        for total, values in zip(totals, found, strict=True):
+            for place, d in enumerate(order):
+                total[d] += values[place] / len(orders)
+    return totals
 
 
 def windowed_loss(ratings, scores, cut_by, window, sigma, weights):

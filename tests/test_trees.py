@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tierank
-from tierank import DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank, make_ranking
+from tierank import DataError, LambdaMART, ParameterError, UMart, URank, make_ranking
 from tierank.evaluation import paired_p
 from tierank.objectives import UMartObjective
 from tierank.rankers import tree_training
@@ -34,45 +34,54 @@ def test_the_best_round_by_an_ordered_list_is_kept(parts):
     assert ranker.best_ == ranker.history_[chosen - 1]
 
 
-def test_stretches_join_into_one_model(parts):
-    """150 rounds are three boosters; their sum is what LightGBM itself would have made in one."""
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {}),
+        ({"norm": False}, {"lambdarank_norm": False}),
+        ({"truncation": 3}, {"lambdarank_truncation_level": 3}),
+        ({"sigma": 2.0}, {"sigmoid": 2.0}),
+        ({"gain": dict(enumerate([0, 1, 1, 1, 9]))}, {"label_gain": [0, 1, 1, 1, 9]}),
+    ],
+)
+def test_lambdamart_is_that_of_lightgbm(parts, ours, theirs):
+    """150 rounds are three boosters; their sum is what LightGBM itself makes in one, up to its table of sigmoids."""
     train, _, test = parts
-    ranker = LambdaMART(n_trees=150, min_documents=5, n_leaves=31).fit(train)
+    ranker = LambdaMART(n_trees=150, min_documents=5, n_leaves=5, ties="rows", **ours).fit(train)
     order, offsets, _ = tierank.rankers.order.canonical_rows(train, 1)
     data = lightgbm.Dataset(
         train.features[order].astype(np.float64), label=train.ratings[order], group=np.diff(offsets)
     )
     params = {
-        "objective": "lambdarank", "learning_rate": 0.05, "min_data_in_leaf": 5, "num_leaves": 31, "seed": 0,
+        "objective": "lambdarank", "learning_rate": 0.05, "min_data_in_leaf": 5, "num_leaves": 5, "seed": 0,
         "deterministic": True, "force_col_wise": True, "verbosity": -1, "num_threads": 1,
     }  # fmt: skip
-    theirs = lightgbm.train(params, data, num_boost_round=150).predict(test.features, raw_score=True)
-    np.testing.assert_allclose(ranker.predict(test), theirs, rtol=1e-9, atol=1e-9)
+    native = lightgbm.train(params | theirs, data, num_boost_round=150)
+    first = lightgbm.Booster(model_str=ranker.model_text_).predict(test.features, num_iteration=20)
+    np.testing.assert_allclose(first, native.predict(test.features, num_iteration=20), atol=1e-4)
+    # Gains of splits that are equal to five digits may end in another order, so that later trees differ a little.
+    assert np.corrcoef(ranker.predict(test), native.predict(test.features))[0, 1] > 0.99
 
 
 def test_umart_with_a_window_of_one_is_lambdamart(parts):
     """While all scores of a query are equal, as in the first round, the two are the same; see UMartObjective."""
     train, _, test = parts
     common = {"n_trees": 1, "learning_rate": 1.0, "min_documents": 5}
-    theirs = LambdaMART(**common, lambdarank_norm=False, sigmoid=2.0, lambdarank_truncation_level=10).fit(train)
+    theirs = LambdaMART(**common, norm=False, sigma=2.0, truncation=10).fit(train)
     ours = UMart(**common, window=1, hessian="exact", truncation=10, idcg_at=10).fit(train)
     np.testing.assert_allclose(ours.predict(test), theirs.predict(test), rtol=1e-4, atol=1e-6)
     assert np.ptp(ours.predict(test)) > 0.1
 
 
-def test_lambdamart_has_no_limits(caplog):
-    """Fractions and many levels, which LightGBM refuses, run on our kernel."""
+def test_lambdamart_takes_any_ratings():
+    """Fractions and many levels, which LightGBM's lambdarank refuses."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(600, 3)).astype(np.float32)
     ratings = np.digitize(features[:, 0] + rng.normal(size=600), [0, 1]).astype(float)
     queries = np.arange(600) // 20
-    LambdaMART(n_trees=5).fit(features, ratings, qid=queries)
-    assert not caplog.text
     for odd in (ratings + 0.5, ratings * 20):
         ranker = LambdaMART(n_trees=5).fit(features, odd, qid=queries)
-        assert "LightGBM's lambdarank does not take these data" in caplog.text
         assert np.ptp(ranker.predict(features)) > 0
-        caplog.clear()
 
 
 def test_a_query_of_sixty_thousand_documents():
@@ -222,45 +231,18 @@ def test_base_must_be_a_ranker():
         UMart(base="urank").fit(data)
 
 
-def as_fractions(data):
-    """The same ratings, but for one, which is no whole number any more."""
-    ratings = np.array(data.ratings)
-    ratings[np.flatnonzero(ratings == ratings.max())[0]] += 1e-9
-    return RankingDataset.from_parts(data.features, ratings, data.offsets, data.query_ids)
-
-
 @pytest.mark.parametrize(
-    "settings", [{}, {"lambdarank_norm": False}, {"lambdarank_truncation_level": 3}, {"sigmoid": 2.0}]
+    ("name", "ours"),
+    [
+        ("sigmoid", "sigma"),
+        ("lambdarank_truncation_level", "truncation"),
+        ("lambdarank_norm", "norm"),
+        ("label_gain", "gain"),
+    ],
 )
-def test_lambdamart_is_the_same_where_lightgbm_cannot_go(parts, settings, monkeypatch, caplog):
-    train, _, test = parts
-    settings = settings | {"n_trees": 20, "min_documents": 5, "n_leaves": 5, "n_jobs": 1}
-    native = LambdaMART(**settings).fit(train).predict(test)
-    monkeypatch.setattr("tierank.rankers.trees._NATIVE_DOCUMENTS", 5)  # as if these queries were too long
-    np.testing.assert_allclose(LambdaMART(**settings).fit(train).predict(test), native, atol=1e-4)
-    assert "come from our kernel" in caplog.text
-
-
-def test_label_gains_count_on_both_ways(parts, monkeypatch):
-    train, _, test = parts
-    settings = {"n_trees": 20, "min_documents": 5, "n_leaves": 5, "label_gain": [0, 1, 1, 1, 1000], "n_jobs": 1}
-    native = LambdaMART(**settings).fit(train).predict(test)
-    assert np.corrcoef(native, LambdaMART(**settings | {"label_gain": None}).fit(train).predict(test))[0, 1] < 0.99
-    monkeypatch.setattr("tierank.rankers.trees._NATIVE_DOCUMENTS", 5)
-    assert np.corrcoef(native, LambdaMART(**settings).fit(train).predict(test))[0, 1] > 0.9999
-    with pytest.raises(ParameterError, match="label_gain: expected whole ratings from 0 to 4"):
-        LambdaMART(**settings).fit(as_fractions(train))
-    with pytest.raises(ParameterError, match="label_gain: expected one gain for each rating from 0 on, got 3"):
-        LambdaMART(**settings | {"label_gain": 3}).fit(train)
-
-
-@pytest.mark.parametrize(("highest", "is_native"), [(30, True), (31, False)])
-def test_lightgbm_takes_31_levels(parts, highest, is_native, caplog):
-    data = parts[0]
-    ratings = np.array(data.ratings)
-    ratings[0] = highest
-    LambdaMART(n_trees=1).fit(RankingDataset.from_parts(data.features, ratings, data.offsets, data.query_ids))
-    assert ("come from our kernel" in caplog.text) != is_native
+def test_names_of_lightgbm_for_our_settings_are_refused(parts, name, ours):
+    with pytest.raises(ParameterError, match=f"{name}: this setting is called {ours} here"):
+        LambdaMART(**{name: 1}).fit(parts[0])
 
 
 def test_categories_and_constraints_by_the_names_of_features(parts):

@@ -83,7 +83,7 @@ _BOOSTED = {name: values for name, values in _NETWORKS.items() if name != "weigh
 
 SPACES: dict[str, Space] = {
     "umart": _TREES | {"window": OneOf((1, 2, 5, 10, None))},
-    "lambdamart": _TREES | {"lambdarank_truncation_level": OneOf((10, 20, 30, 100))},
+    "lambdamart": _TREES | {"truncation": OneOf((10, 20, 30, 100))},
     "urank": _NETWORKS,
     "uboost": _BOOSTED,
     "urboost": _BOOSTED | {"pooling": OneOf(("max", "mean")), "score_from": OneOf(("both", "state"))},

@@ -1,84 +1,103 @@
-"""What rows hold, as a number: the same row has the same number wherever it stands, and so an order of its own."""
+"""What rows hold, as numbers: the same row has the same numbers wherever it stands, and so an order of its own.
+
+Each row has two: its *content*, by which rows differ that hold different values, and its *form*, which is blind to
+powers of two. Bits that mean nothing are in neither: 0.0 and -0.0 are one value, and all kinds of NaN are one.
+"""
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierank.kernels import compiled
 
+Floats = NDArray[np.float64]
+Hashes = NDArray[np.uint64]
+
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
+# Parts of a float32. The mark keeps the form of a power of two, which has no other bit, apart from that of 0.
+_MAGNITUDE, _INFINITY, _NAN = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000), np.uint32(0x7FC00000)
+_SIGN_AND_FRACTION, _MARK = np.uint32(0x807FFFFF), np.uint32(0x40000000)
 
 
 @compiled
-def hash_rows(bits: NDArray[np.uint32], start: int, end: int, hashes: NDArray[np.uint64]) -> None:
-    """Mix the words of rows ``start:end`` into ``hashes``, which starts with what else belongs to the rows."""
+def hash_rows(bits: NDArray[np.uint32], start: int, end: int, forms: Hashes, contents: Hashes) -> None:
+    """Mix the values of rows ``start:end`` into both hashes, which start with what else belongs to the rows."""
     for row in range(np.uint64(start), np.uint64(end)):
-        mixed = hashes[row]
+        form, content = forms[row], contents[row]
         for column in range(np.uint64(bits.shape[1])):
-            mixed = (mixed ^ np.uint64(bits[row, column])) * _FACTOR
-            mixed ^= mixed >> _SHIFT
-        hashes[row] = mixed
+            word = bits[row, column]
+            magnitude = word & _MAGNITUDE
+            shape = (word & _SIGN_AND_FRACTION) | _MARK
+            if magnitude == np.uint32(0):
+                word = shape = np.uint32(0)
+            elif magnitude > _INFINITY:
+                word = shape = _NAN
+            form = (form ^ np.uint64(shape)) * _FACTOR
+            form ^= form >> _SHIFT
+            content = (content ^ np.uint64(word)) * _FACTOR
+            content ^= content >> _SHIFT
+        forms[row], contents[row] = form, content
 
 
 @compiled
 def order_rows(
     first: int,
     last: int,
-    queries: NDArray[np.int64],
-    starts: NDArray[np.int64],
     offsets: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    ratings: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    features: NDArray[np.float32],
+    forms: Hashes,
+    contents: Hashes,
+    ratings: Floats,
+    weights: Floats,
     order: NDArray[np.int64],
 ) -> None:
-    """Rows of ``queries[first:last]`` by hash, rating and weight, into ``order[offsets[i]:offsets[i+1]]``."""
+    """Sort the rows of queries ``first`` to ``last - 1`` by form, values, rating and weight, into ``order``."""
     longest = 0
-    for place in range(first, last):
-        longest = max(longest, offsets[place + 1] - offsets[place])
+    for query in range(first, last):
+        longest = max(longest, offsets[query + 1] - offsets[query])
     spare = np.empty(longest, np.int64)
-    for place in range(first, last):
-        rows = order[offsets[place] : offsets[place + 1]]
+    for query in range(first, last):
+        rows = order[offsets[query] : offsets[query + 1]]
         for i in range(len(rows)):
-            rows[i] = starts[queries[place]] + i
+            rows[i] = offsets[query] + i
         width = 1
         while width < len(rows):  # sorted runs of this length are merged, two by two
             for low in range(0, len(rows) - width, 2 * width):
-                _merge(rows, spare, low, low + width, min(low + 2 * width, len(rows)), hashes, ratings, weights)
+                middle, high = low + width, min(low + 2 * width, len(rows))
+                for i in range(low, middle):
+                    spare[i] = rows[i]
+                left, right = low, middle
+                for place in range(low, high):
+                    if left == middle:
+                        break
+                    if right < high and _is_before(
+                        rows[right], spare[left], features, forms, contents, ratings, weights
+                    ):
+                        rows[place] = rows[right]
+                        right += 1
+                    else:
+                        rows[place] = spare[left]
+                        left += 1
             width *= 2
 
 
 @compiled
-def _merge(
-    rows: NDArray[np.int64],
-    spare: NDArray[np.int64],
-    low: int,
-    middle: int,
-    high: int,
-    hashes: NDArray[np.uint64],
-    ratings: NDArray[np.float64],
-    weights: NDArray[np.float64],
-) -> None:
-    for i in range(low, middle):
-        spare[i] = rows[i]
-    left, right = low, middle
-    for place in range(low, high):
-        if left == middle:
-            return
-        if right < high and _is_before(rows[right], spare[left], hashes, ratings, weights):
-            rows[place] = rows[right]
-            right += 1
-        else:
-            rows[place] = spare[left]
-            left += 1
-
-
-@compiled
 def _is_before(
-    one: int, other: int, hashes: NDArray[np.uint64], ratings: NDArray[np.float64], weights: NDArray[np.float64]
+    one: int,
+    other: int,
+    features: NDArray[np.float32],
+    forms: Hashes,
+    contents: Hashes,
+    ratings: Floats,
+    weights: Floats,
 ) -> bool:
-    if hashes[one] != hashes[other]:
-        return hashes[one] < hashes[other]
+    if forms[one] != forms[other]:
+        return forms[one] < forms[other]
+    if contents[one] != contents[other]:
+        for column in range(features.shape[1]):
+            a, b = features[one, column], features[other, column]
+            if a != b and not (np.isnan(a) and np.isnan(b)):
+                return np.isnan(b) or a < b
     if ratings[one] != ratings[other]:
         return ratings[one] < ratings[other]
     return len(weights) > 1 and weights[one] < weights[other]
@@ -87,22 +106,24 @@ def _is_before(
 @compiled
 def digest_queries(
     offsets: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    ratings: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    query_weights: NDArray[np.float64],
-) -> np.uint64:
-    """A number for what all queries hold, whatever the order of queries and of documents in them."""
+    forms: Hashes,
+    contents: Hashes,
+    ratings: Floats,
+    weights: Floats,
+    query_weights: Floats,
+    form_digests: Hashes,
+    content_digests: Hashes,
+) -> None:
+    """Two numbers for each query, whatever the order of its documents: one of their forms, one of all that it holds."""
     rating_bits, weight_bits = ratings.view(np.uint64), weights.view(np.uint64)
     query_bits = query_weights.view(np.uint64)
-    total = np.uint64(0)
     for query in range(len(offsets) - 1):
-        own = query_bits[query]
+        form, content = np.uint64(0), query_bits[query]
         for row in range(offsets[query], offsets[query + 1]):
             weight = weight_bits[row] if len(weight_bits) > 1 else weight_bits[0]
-            own += _mixed(_mixed(hashes[row] ^ rating_bits[row]) ^ weight)
-        total += _mixed(own)
-    return total
+            form += _mixed(forms[row])
+            content += _mixed(_mixed(contents[row] ^ rating_bits[row]) ^ weight)
+        form_digests[query], content_digests[query] = _mixed(form), _mixed(content)
 
 
 @compiled

@@ -11,6 +11,12 @@ A query of n documents with p pairs of different ratings costs O(n * tiers + p):
 Truncation at k makes two layouts: the first k documents, and the others, which are not compared with each other.
 Places without weight behind each layout let the loop over pairs run in whole vector registers.
 
+Documents with equal scores (a *tie*) stand in no order, so nothing may depend on one. With ``share_ties`` they share
+the mean discount of their ranks; two of them differ by the mean gap between two of these ranks. Both are expectations
+over all orders of the tie. The loop over pairs then finds no gap within a tie, and ``_compare_ties`` adds those pairs:
+all documents of a tie and a tier are alike, so that takes O(n * tiers). A tie that the cut at k runs through belongs to
+the first k whole.
+
 Arrays are named after what indexes them: inputs are by row, ``ranked_...`` by rank in the query, all others by place in
 the layout. They are made once for a span of queries and handed down whole: a view of an array costs more than the work
 on a short list.
@@ -56,6 +62,7 @@ def umart_gradients(
     levelled: bool,
     kappa: float,
     steep: bool,
+    share_ties: bool,
     order: Rows,
     gradient: NDArray[np.float32],
     hessian: NDArray[np.float32],
@@ -69,20 +76,23 @@ def umart_gradients(
     without the division in a query of equal scores, or unless ``over_distance``; otherwise it is gain(d) discount(d).
     Where ``levelled``, all of a query is multiplied by log2(1 + S) / S, with S the sum of 2 sigma w p' over its pairs.
 
+    Where ``share_ties``, documents with equal scores share discounts and windows; otherwise they rank by row.
+
     ``order`` holds the rows of each query by their last scores and is left with those by these scores.
     """
     longest, most_tiers = np.int64(0), np.int64(0)
     for query in range(first, last):
         longest = max(longest, offsets[query + 1] - offsets[query])
         most_tiers = max(most_tiers, n_tiers[query])
-    numbers = np.empty((15, longest + 2 * _PADDING))
+    numbers = np.empty((19, longest + 2 * _PADDING))
     ranked_scores, ranked_powers, spare = numbers[0], numbers[1], numbers[2]
     score, power, discount, gain = numbers[3], numbers[4], numbers[5], numbers[6]
     window_sum, window_top, weight, weighted_discount = numbers[7], numbers[8], numbers[9], numbers[10]
     low, low_power, high, high_power = numbers[11], numbers[12], numbers[13], numbers[14]
+    shared_discounts, tie_gap, tie_sum, tie_power = numbers[15], numbers[16], numbers[17], numbers[18]
     bits = spare.view(np.int64)
-    places = np.empty((2, longest + 2 * _PADDING), np.uint32)
-    ranked_places, row = places[0], places[1]
+    places = np.zeros((5, longest + 2 * _PADDING), np.uint32)
+    ranked_places, row, ranked_ties, tie, tie_count = places[0], places[1], places[2], places[3], places[4]
     ends = np.empty((2, most_tiers + 1), np.uint32)
     top_ends, rest_ends = ends[0], ends[1]
     sums = power if window == 1 else window_sum
@@ -99,16 +109,24 @@ def umart_gradients(
             _take_powers(n, sigma, ranked_scores, bits, spare, ranked_powers)
         by_distance = by_rank and over_distance and spread > 0
         n_top = min(n, truncation)
+        tied = share_ties and _has_ties(n, ranked_scores)
+        ranked_discounts = shared_discounts if tied else discounts
+        if tied:
+            _share_ranks(n, ranked_scores, discounts, ranked_discounts, ranked_ties, tie_gap)
+            while n_top < n and ranked_scores[n_top] == ranked_scores[n_top - 1]:
+                n_top += 1
         rest = n_top + _PADDING
         end = rest + n - n_top
         _lay_out(
-            start, 0, n_top, 0, n_tiers[query], order, tiers, gains, discounts, by_distance, ranked_scores,
-            ranked_powers, ranked_places, top_ends, row, score, power, discount, gain,
+            start, 0, n_top, 0, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance,
+            ranked_scores, ranked_powers, ranked_places, top_ends, row, score, power, discount, gain,
         )  # fmt: skip
         _lay_out(
-            start, n_top, n, rest, n_tiers[query], order, tiers, gains, discounts, by_distance, ranked_scores,
-            ranked_powers, ranked_places, rest_ends, row, score, power, discount, gain,
+            start, n_top, n, rest, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance,
+            ranked_scores, ranked_powers, ranked_places, rest_ends, row, score, power, discount, gain,
         )  # fmt: skip
+        for rank in range(n if tied else 0):
+            tie[ranked_places[rank]] = ranked_ties[rank]
         for end_of_part in (n_top, end):
             _pad(end_of_part, score, power, window_sum, window_top, weight, weighted_discount)
         _clear(end + _PADDING, low, low_power, high, high_power)
@@ -120,11 +138,15 @@ def umart_gradients(
             if wide:
                 n_top_below, n_below = _keep_below(n_top_below, n_below, top_end, rest_end, ranked_places)
                 _sum_wide_windows(n_below, window, sigma, scores, row, ranked_places, power, window_sum, window_top)
+                if tied:
+                    _share_wide_windows(n_below, sigma, scores, row, ranked_places, tie, power, window_sum, window_top)
             elif window >= n:
                 _sum_all(top_end, n_top, rest_end, end, power, window_sum)
             elif window > 1:
                 n_top_below, n_below = _keep_below(n_top_below, n_below, top_end, rest_end, ranked_places)
                 _sum_windows(n_below, window, ranked_places, power, window_sum)
+                if tied:
+                    _share_windows(n_below, ranked_places, tie, window_sum)
             tier_gain = gain[top_start if top_start < top_end else rest_start]
             _weigh(top_end, n_top, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
             _weigh(rest_end, end, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
@@ -133,7 +155,7 @@ def umart_gradients(
                 (top_start, top_end, rest_end, end),
                 (rest_start, rest_end, top_end, n_top),
             ):
-                if a == b or c == d:
+                if a == b or c == d or (tied and by_rank and spread == 0):
                     continue
                 if wide:
                     _compare_wide(
@@ -145,6 +167,11 @@ def umart_gradients(
                         a, b, c, d, least, score, discount, power, sums, weight, weighted_discount, low, low_power,
                         high, high_power,
                     )  # fmt: skip
+            if tied and by_rank:
+                _compare_ties(
+                    top_start, top_end, n_top, wide, least, power, window_sum if wide else sums, weight, tie, tie_gap,
+                    tie_count, tie_sum, tie_power, low, low_power, high, high_power,
+                )  # fmt: skip
             top_start, rest_start = top_end, rest_end
         factor = _level(end, sigma, high) if levelled else 1.0
         for a, b in ((0, n_top), (rest, end)):
@@ -152,6 +179,18 @@ def umart_gradients(
                 a, b, sigma, kappa, steep, wide, factor, row, power, low, low_power, high, high_power, gradient,
                 hessian,
             )  # fmt: skip
+
+
+@compiled
+def sort_queries(offsets: NDArray[np.int64], values: Floats, order: Rows) -> None:
+    """Sort the rows of each query by value, highest first; equal values keep their order."""
+    longest = np.int64(0)
+    for query in range(len(offsets) - 1):
+        longest = max(longest, offsets[query + 1] - offsets[query])
+    ranked_values, spare_values, spare_rows = np.empty(longest), np.empty(longest), np.empty(longest, np.uint32)
+    for query in range(len(offsets) - 1):
+        start = offsets[query]
+        _sort(start, offsets[query + 1] - start, values, order, ranked_values, spare_values, spare_rows)
 
 
 @compiled
@@ -220,6 +259,39 @@ def _sort(
 
 
 @compiled
+def _has_ties(n: int, ranked_scores: Floats) -> bool:
+    n_equal = 0
+    for rank in range(1, n):
+        n_equal += ranked_scores[rank] == ranked_scores[rank - 1]
+    return n_equal > 0
+
+
+@compiled
+def _share_ranks(
+    n: int, ranked_scores: Floats, discounts: Floats, ranked_discounts: Floats, ranked_ties: Rows, tie_gap: Floats
+) -> None:
+    """Give each tie the mean discount of its ranks, and the mean gap between the discounts of two of them.
+
+    A tie is named by its first rank. Documents on their own are ties of one.
+    """
+    first = 0
+    while first < n:
+        last = first + 1
+        while last < n and ranked_scores[last] == ranked_scores[first]:
+            last += 1
+        size = last - first
+        total, gaps = 0.0, 0.0
+        for rank in range(first, last):
+            total += discounts[rank]
+            gaps += discounts[rank] * (size - 1 - 2 * (rank - first))
+        for rank in range(first, last):
+            ranked_discounts[rank] = total / size
+            ranked_ties[rank] = first
+        tie_gap[first] = 2.0 * gaps / (size * (size - 1)) if size > 1 else 0.0
+        first = last
+
+
+@compiled
 def _take_powers(
     n: int, sigma: float, ranked_scores: Floats, bits: NDArray[np.int64], scale: Floats, ranked_powers: Floats
 ) -> None:
@@ -262,7 +334,7 @@ def _lay_out(
     order: Rows,
     tiers: NDArray[np.uint32],
     gains: Floats,
-    discounts: Floats,
+    ranked_discounts: Floats,
     by_distance: bool,
     ranked_scores: Floats,
     ranked_powers: Floats,
@@ -292,7 +364,7 @@ def _lay_out(
         row[place] = this_row
         score[place] = ranked_scores[rank] if by_distance else 0.0
         power[place] = ranked_powers[rank]
-        discount[place] = discounts[rank]
+        discount[place] = ranked_discounts[rank]
         gain[place] = gains[this_row]
 
 
@@ -370,6 +442,26 @@ def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window
 
 
 @compiled
+def _share_windows(n: int, ranked_places: Rows, tie: Rows, window_sum: Floats) -> None:
+    """Give each tie the harmonic mean of the sums of the windows that it reaches into.
+
+    p' = e^(sigma f(d')) / (e^(sigma f(d)) + k) follows 1 / k where the window outweighs d, and not at all where it does
+    not: so one high document at the edge of a tie does not silence the tie.
+    """
+    first = 0
+    while first < n:
+        last = first
+        inverse = 0.0
+        while last < n and tie[ranked_places[last]] == tie[ranked_places[first]]:
+            inverse += 1.0 / window_sum[ranked_places[last]]
+            last += 1
+        if last - first > 1:
+            for rank in range(first, last):
+                window_sum[ranked_places[rank]] = (last - first) / inverse
+        first = last
+
+
+@compiled
 def _sum_wide_windows(
     n: int,
     window: int,
@@ -392,6 +484,37 @@ def _sum_wide_windows(
             total += power[place]
         for rank in range(first, last):
             window_sum[ranked_places[rank]], window_top[ranked_places[rank]] = total, top
+
+
+@compiled
+def _share_wide_windows(
+    n: int,
+    sigma: float,
+    scores: Floats,
+    row: Rows,
+    ranked_places: Rows,
+    tie: Rows,
+    power: Floats,
+    window_sum: Floats,
+    window_top: Floats,
+) -> None:
+    """The same, relative to the lowest of the windows' tops: that of the last document of the tie."""
+    first = 0
+    while first < n:
+        last = first
+        while last < n and tie[ranked_places[last]] == tie[ranked_places[first]]:
+            last += 1
+        top = window_top[ranked_places[last - 1]]
+        inverse = 0.0
+        for rank in range(first, last):
+            place = ranked_places[rank]
+            inverse += np.exp(sigma * (top - window_top[place])) / window_sum[place]
+        if last - first > 1:
+            for rank in range(first, last):
+                place = ranked_places[rank]
+                power[place] = np.exp(sigma * (scores[row[place]] - top))
+                window_sum[place], window_top[place] = (last - first) / inverse, top
+        first = last
 
 
 @_in_vectors
@@ -523,6 +646,52 @@ def _compare_wide(
             low_power[lower] += x * of_window * power[lower] * r
             high[place] += x
             high_power[place] += x * of_document * r
+
+
+@compiled
+def _compare_ties(
+    first: int,
+    last: int,
+    end: int,
+    wide: bool,
+    least: float,
+    power: Floats,
+    sums: Floats,
+    weight: Floats,
+    tie: Rows,
+    tie_gap: Floats,
+    tie_count: Rows,
+    tie_sum: Floats,
+    tie_power: Floats,
+    low: Floats,
+    low_power: Floats,
+    high: Floats,
+    high_power: Floats,
+) -> None:
+    """Every pair within a tie of a place in first to last - 1 and a lower one in last to end - 1.
+
+    The documents of a tier in a tie are all alike, and counted. They have the exponential of the lower document. x and
+    y as in ``_compare``; where ``wide``, as in ``_compare_wide``.
+    """
+    for place in range(first, last):
+        tie_count[tie[place]] += 1
+        tie_sum[tie[place]], tie_power[tie[place]] = 0.0, 0.0
+    for lower in range(last, end):
+        name = tie[lower]
+        count = tie_count[name]
+        if count == 0:
+            continue
+        r = 1.0 / (power[lower] + sums[lower])
+        x = weight[lower] * tie_gap[name] * r / least
+        y = x * r * power[lower] if wide else x * r
+        tie_sum[name] += x
+        tie_power[name] += y
+        low[lower] += count * x
+        low_power[lower] += count * y
+    for place in range(first, last):
+        high[place] += tie_sum[tie[place]]
+        high_power[place] += tie_power[tie[place]]
+        tie_count[tie[place]] = 0
 
 
 @compiled

@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError
 from tierank.inputs import as_offsets, as_ratings
-from tierank.kernels import content, in_threads, n_threads
-from tierank.kernels.umart import umart_gradients
+from tierank.kernels import in_threads, n_threads
+from tierank.kernels.umart import sort_queries, umart_gradients
 from tierank.metrics import Gain, gain_levels
 from tierank.objectives.objective import Floats, Gradients, Objective, scale_of
 from tierank.settings import as_choice, as_flag, as_limit, as_positive
@@ -21,6 +21,7 @@ from tierank.settings import as_choice, as_flag, as_limit, as_positive
 _HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
 _WEIGHTS = ("ndcg", "gain", "none")
 _GAINS = ("exp2", "linear")
+_TIES = ("mean", "rows")
 
 # Gradients are float32 numbers: weights that come undivided have to stay well inside.
 _MOST_GAIN = 1e30
@@ -66,14 +67,23 @@ class UMartObjective(Objective):
     ``idcg_at``          ranks that count in IDCG; None: all
     ``gain``             ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a mapping from ratings to gains; or a function
                          that turns an array of ratings into gains
+    ``ties``             ``"mean"``: documents with equal scores stand in no order, see below; ``"rows"``: they rank in
+                         the order of the rows, as in the authors' program and in LightGBM
     ``n_jobs``           threads; None: one for each core. The result is the same, bit for bit
+
+    **Equal scores.** All scores are equal in the first round, many are in the next. With ``ties="mean"`` disc is the
+    mean discount of the ranks that the tied documents share, and |disc(d) - disc(d')| of two of them is the mean over
+    all pairs of these ranks: the expectation over all orders of the tied documents, so with ``window=1`` and
+    ``window=None`` the gradient is the expectation too. With other windows, k_b of a tied document is the harmonic mean
+    over the places that the tied documents share. With ``truncation=k`` all that are tied with the k-th are among the
+    first.
 
     **LambdaMART.** With ``window=1``, ``hessian="exact"``, and ``truncation`` and ``idcg_at`` both equal to
     ``lambdarank_truncation_level``, gradient and hessian are those of LightGBM's lambdarank with ``sigmoid`` equal to
     sigma, up to its table of sigmoids (2e-5) and up to one factor for each query, which ``LambdaRankObjective`` has.
     ``hessian="code"`` is twice LightGBM's hessian.
 
-    Equal scores rank in the order of the rows. Queries with one rating have gradient and hessian 0.
+    Queries with one rating have gradient and hessian 0.
     """
 
     # Whether weights by NDCG are divided by the distance of scores, and sums over a query levelled, as lambdarank does.
@@ -89,6 +99,7 @@ class UMartObjective(Objective):
         truncation: int | None = None,
         idcg_at: int | None = None,
         gain: Gain = "exp2",
+        ties: str = "mean",
         n_jobs: int | None = None,
     ) -> None:
         self.window = as_limit("window", window)
@@ -100,10 +111,11 @@ class UMartObjective(Objective):
         if isinstance(gain, str):
             as_choice("gain", gain, _GAINS)
         self.gain = gain
+        self.ties = as_choice("ties", ties, _TIES)
         self.n_jobs = n_jobs
 
     def __repr__(self) -> str:
-        settings = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain")
+        settings = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "ties")
         return f"UMartObjective({', '.join(f'{name}={getattr(self, name)!r}' for name in settings)})"
 
     def prepare(
@@ -145,7 +157,7 @@ class UMartObjective(Objective):
             umart_gradients(
                 first, last, scores, data.offsets, data.tiers, data.n_tiers, data.gains, data.discounts,
                 self.window or n, self.truncation or n, self.sigma, self.weights == "ndcg", self._by_distance,
-                self._is_levelled, kappa, steep,
+                self._is_levelled, kappa, steep, self.ties == "mean",
                 data.order, data.gradient, data.hessian,
             )  # fmt: skip
 
@@ -188,8 +200,9 @@ class LambdaRankObjective(UMartObjective):
                       scores; then gradient and hessian of the query are multiplied by log2(1 + S) / S, with S the sum
                       of 2 sigma w p' over its pairs
     ``gain``          as of ``UMartObjective``; LightGBM's ``label_gain``
+    ``ties``          as of ``UMartObjective``; LightGBM's is ``"rows"``
 
-    Both are LightGBM's up to its table of sigmoids (2e-5).
+    Both are LightGBM's up to its table of sigmoids (2e-5), where no scores are equal or ``ties="rows"``.
 
     >>> objective = LambdaRankObjective().prepare(ratings=[0.5, 0], offsets=[0, 2])
     >>> gradient, hessian = objective.gradients([0.0, 0.0])
@@ -204,16 +217,25 @@ class LambdaRankObjective(UMartObjective):
         truncation: int | None = 30,
         norm: bool = True,
         gain: Gain = "exp2",
+        ties: str = "mean",
         n_jobs: int | None = None,
     ) -> None:
         super().__init__(
-            window=1, sigma=sigma, hessian="exact", truncation=truncation, idcg_at=truncation, gain=gain, n_jobs=n_jobs
+            window=1,
+            sigma=sigma,
+            hessian="exact",
+            truncation=truncation,
+            idcg_at=truncation,
+            gain=gain,
+            ties=ties,
+            n_jobs=n_jobs,
         )
         self._by_distance = self._is_levelled = as_flag("norm", norm)
 
     def __repr__(self) -> str:
-        norm = self._is_levelled
-        return f"LambdaRankObjective(sigma={self.sigma}, truncation={self.truncation}, {norm=}, gain={self.gain!r})"
+        settings = {name: getattr(self, name) for name in ("sigma", "truncation", "gain", "ties")}
+        settings["norm"] = self._is_levelled
+        return f"LambdaRankObjective({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
 
 
 @dataclass
@@ -232,19 +254,15 @@ class _Prepared:
     hessian: NDArray[np.float32]
 
 
-def _best_first(values: Floats, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def _best_first(values: Floats, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
     """The rows, query by query, by decreasing value; equal values in the order of the rows."""
-    order, queries, alike = (
-        np.empty(len(values), np.int64),
-        np.arange(len(offsets) - 1),
-        np.zeros(len(values), np.uint64),
-    )
-    content.order_rows(0, len(queries), queries, offsets, offsets, alike, -values, np.ones(1), order)
+    order = np.arange(len(values), dtype=np.uint32)
+    sort_queries(offsets, values, order)
     return order
 
 
 def _tiers(
-    ratings: Floats, offsets: NDArray[np.int64], order: NDArray[np.int64]
+    ratings: Floats, offsets: NDArray[np.int64], order: NDArray[np.uint32]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     """The tier of each document and the number of tiers of each query; ``order`` has the highest ratings first."""
     new = np.diff(ratings[order], prepend=np.nan) != 0

@@ -20,7 +20,7 @@ from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.inner import fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.model_folder import decoded, encoded
 from tierank.rankers.neural import URank
-from tierank.rankers.order import canonical_rows, sorted_queries
+from tierank.rankers.order import canonical_queries, canonical_rows
 from tierank.rankers.trees import LambdaMART, UMart
 from tierank.settings import as_choice, as_flag, as_whole
 from tierank.transforms import add_query_copies
@@ -137,7 +137,7 @@ class Blend(Ranker):
                 "team: expected a ranker of trees or networks, got Blend, which trains its members in one process"
             )
         settings = self._checked()
-        turns = list(take_turns(train, valid, settings["rotate"], settings["seed"]))
+        turns = list(take_turns(train, valid, settings["rotate"], settings["seed"], settings["n_jobs"]))
         kept = None if job.checkpoint is None else _Members(job.checkpoint, settings, train, valid)
         plans = list(product(range(len(turns)), self._plans(settings)))
         self.members_ = []
@@ -348,13 +348,15 @@ class Blend(Ranker):
             raise DataError("expected the members of a blend, got a damaged description") from None
 
 
-def take_turns(train: RankingDataset, valid: RankingDataset | None, rotate: bool, seed: int) -> Iterator[Fold]:
+def take_turns(
+    train: RankingDataset, valid: RankingDataset | None, rotate: bool, seed: int, n_jobs: int | None = None
+) -> Iterator[Fold]:
     """Which queries are learned from, and which validate."""
     if valid is not None and not rotate:
         yield train, valid
         return
     pool = train if valid is None else _joined(train, valid)
-    parts = _parts(pool, seed)
+    parts = _parts(pool, seed, n_jobs)
     if len(parts) < 2:  # nothing that could be held back
         yield pool, None
         return
@@ -408,7 +410,7 @@ def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
             data.features,
             data.ratings,
             data.offsets,
-            np.array([f"{name} {place:015}" for place in sorted_queries(data).argsort()]),
+            np.array([f"{name} {query}" for query in range(data.n_queries)]),
             row_weight=np.ones(data.n_documents) if weighs_rows and data.row_weight is None else data.row_weight,
             query_weight=np.ones(data.n_queries) if weighs_queries and data.query_weight is None else data.query_weight,
             feature_names=data.feature_names,
@@ -418,12 +420,12 @@ def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
     return RankingDataset.concat(named)
 
 
-def _parts(data: RankingDataset, seed: int) -> list[NDArray[np.int64]]:
+def _parts(data: RankingDataset, seed: int, n_jobs: int | None) -> list[NDArray[np.int64]]:
     """Queries in parts of the same size, each with its share of those that can be judged; fewer where there are few.
 
-    Which query is where depends on the ids alone, not on where the caller had it.
+    Which query is where depends on what the queries hold, not on their ids or on where the caller had them.
     """
-    queries = sorted_queries(data)
+    queries = canonical_queries(data, n_jobs)
     judged = np.maximum.reduceat(data.ratings, data.offsets[:-1])[queries] > 0
     rng = np.random.default_rng(seed)
     dealt = np.concatenate([rng.permutation(queries[judged]), rng.permutation(queries[~judged])])

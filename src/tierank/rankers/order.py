@@ -1,9 +1,10 @@
-"""The order in which rankers learn: by what the rows hold, not by where the caller had them."""
+"""The order in which rankers learn: by what the rows hold, not by where the caller had them or what ids they have."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,34 +17,45 @@ from tierank.team import Team
 # Bytes of features after which what was read of a mapped matrix is let go.
 _KEPT_BYTES = 1 << 27
 
-
-def sorted_queries(data: RankingDataset) -> NDArray[np.int64]:
-    """The queries in the order of their ids."""
-    ids = data.query_ids if data.query_ids.dtype.kind in "iufUSmMb" else np.array([repr(i) for i in data.query_ids])
-    return np.asarray(ids.argsort(kind="stable"), np.int64)
+Rows = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
 
 
 def canonical_rows(
     data: RankingDataset, n_jobs: int | None, *, rated: bool = True, team: Team | None = None
-) -> tuple[NDArray[np.int64], NDArray[np.int64], str]:
+) -> tuple[Rows, Rows, str]:
     """Rows in an order that depends on what they hold, not on where the caller had them.
 
-    Queries by id, documents by a hash of features and (if ``rated``) rating, then by rating and weight. Returns the
-    order, its offsets, and the content: a text that says what the data hold. Learning in this order gives the same
-    model for the same data in any order. The processes of a ``team`` that all have these data share the reading.
+    Queries and the documents in them stand by hashes of features and (if ``rated``) ratings. Returns the order, its
+    offsets, and the content: a text that says what the data hold. Learning in this order gives the same model for the
+    same data in any order. The processes of a ``team`` that all have these data share the reading.
+
+    The order is blind to what should change nothing: ids of queries, the sign of 0, and factors that are powers of two,
+    for all features or for some. Where hashes that are blind to such factors are equal, values are compared.
     """
-    queries = sorted_queries(data)
-    offsets = np.concatenate([[0], data.lengths[queries].cumsum()])
-    ratings = np.ascontiguousarray(data.ratings) if data.is_rated else np.zeros(data.n_documents)
-    weights = np.ones(1) if data.row_weight is None else np.ascontiguousarray(data.row_weight)
-    hashes = _hash_rows(data, ratings if rated else None, n_jobs, team or Team())
+    offsets = np.asarray(data.offsets)
+    ratings = _plain(data.ratings) if data.is_rated else np.zeros(data.n_documents)
+    weights = np.ones(1) if data.row_weight is None else _plain(data.row_weight)
+    forms, contents = _hash_rows(data, ratings if rated else None, n_jobs, team or Team())
+    held = (forms, contents, ratings, weights)
     order = np.empty(data.n_documents, np.int64)
     parts = np.linspace(0, data.n_queries, n_threads(n_jobs) + 1).astype(int).tolist()
-    rows = (queries, np.asarray(data.offsets), offsets, hashes, ratings, weights)
-    in_threads(content.order_rows, [(a, b, *rows, order) for a, b in pairwise(parts)], n_jobs)
-    importance = np.ones(data.n_queries) if data.query_weight is None else np.ascontiguousarray(data.query_weight)
-    digest = content.digest_queries(np.asarray(data.offsets), hashes, ratings, weights, importance)
-    return order, offsets, f"{int(digest):016x}-{data.n_queries}-{data.n_documents}"
+    in_threads(content.order_rows, [(a, b, offsets, data.features, *held, order) for a, b in pairwise(parts)], n_jobs)
+    importance = np.ones(data.n_queries) if data.query_weight is None else _plain(data.query_weight)
+    digests = np.empty((2, data.n_queries), np.uint64)
+    content.digest_queries(offsets, *held, importance, *digests)
+    queries = _order_queries(data, order, *digests)
+    ends = data.lengths[queries].cumsum()
+    starts = ends - data.lengths[queries]
+    rows = np.arange(data.n_documents) + np.repeat(offsets[queries] - starts, data.lengths[queries])
+    digest = int(digests[1].sum(dtype=np.uint64))
+    return order[rows], np.concatenate([[0], ends]), f"{digest:016x}-{data.n_queries}-{data.n_documents}"
+
+
+def canonical_queries(data: RankingDataset, n_jobs: int | None) -> Rows:
+    """The queries in the order of ``canonical_rows``."""
+    order, offsets, _ = canonical_rows(data, n_jobs)
+    return data.query_of_row[order[offsets[:-1]]]
 
 
 def join_contents(contents: Sequence[str]) -> str:
@@ -60,19 +72,46 @@ def join_contents(contents: Sequence[str]) -> str:
     return f"{digest % (1 << 64):016x}-{n_queries}-{n_documents}"
 
 
-def _hash_rows(
-    data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None, team: Team
-) -> NDArray[np.uint64]:
-    """A number for what each row holds, its rating included where there are any."""
-    hashes = np.zeros(data.n_documents, np.uint64)
+def _plain(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The values with 0.0 for -0.0, whose bits differ."""
+    return np.ascontiguousarray(values) + 0.0
+
+
+def _order_queries(data: RankingDataset, order: Rows, forms: Hashes, contents: Hashes) -> Rows:
+    """The queries by the digest of their forms, and where that is equal by what they hold, row by row of ``order``."""
+    queries = np.lexsort((contents, forms))
+    edges = np.concatenate([[0], np.flatnonzero(np.diff(forms[queries])) + 1, [len(queries)]])
+    for start, end in pairwise(edges.tolist()):
+        alike = queries[start:end]
+        representatives = dict(zip(contents[alike].tolist(), alike.tolist(), strict=True))
+        if len(representatives) > 1:
+            values = {digest: _values(data, order, query) for digest, query in representatives.items()}
+            queries[start:end] = sorted(alike.tolist(), key=lambda query: values[int(contents[query])])
+    return np.asarray(queries, np.int64)
+
+
+def _values(data: RankingDataset, order: Rows, query: int) -> list[Any]:
+    """All that a query holds, in the order of its rows, as something that can be compared."""
+    rows = order[data.offsets[query] : data.offsets[query + 1]]
+    of_rows = [data.ratings if data.is_rated else None, data.row_weight]
+    return [
+        np.nan_to_num(data.features[rows], nan=np.inf).ravel().tolist(),
+        *(values[rows].tolist() for values in of_rows if values is not None),
+        None if data.query_weight is None else float(data.query_weight[query]),
+    ]
+
+
+def _hash_rows(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None, team: Team) -> Hashes:
+    """Form and content of each row, its rating included where there are any."""
+    hashes = np.zeros((2, data.n_documents), np.uint64)
     own = team.rows(data.n_documents)
     if ratings is not None:
-        hashes[own] = ratings[own].view(np.uint64)
+        hashes[:, own] = ratings[own].view(np.uint64)
     bits = data.features.view(np.uint32)
     n_rows = rows_in(bits, _KEPT_BYTES)
     for start in range(own.start, own.stop, n_rows):
         end = min(start + n_rows, own.stop)
         cuts = np.linspace(start, end, n_threads(n_jobs) + 1).astype(int).tolist()
-        in_threads(content.hash_rows, [(bits, a, b, hashes) for a, b in pairwise(cuts)], n_jobs)
+        in_threads(content.hash_rows, [(bits, a, b, *hashes) for a, b in pairwise(cuts)], n_jobs)
         forget(data.features[start:end])
     return team.sum(hashes)

@@ -56,7 +56,7 @@ class Data:
         train: lightgbm.Dataset,
         valid: lightgbm.Dataset | None,
         rows: tuple[Rows, Rows | None],
-        gradients: Callable[[Floats, lightgbm.Dataset], tuple[Any, Any]] | None,
+        gradients: Callable[[Floats, lightgbm.Dataset], tuple[Any, Any]],
         contents: list[str | None],
     ) -> None:
         self.train, self.valid, self.rows, self.gradients, self.contents = train, valid, rows, gradients, contents
@@ -66,7 +66,7 @@ class Data:
         cls,
         train: RankingDataset,
         valid: RankingDataset | None,
-        objective: Objective | None,
+        objective: Objective,
         params: dict[str, Any],
         settings: dict[str, Any],
         team: Team,
@@ -79,8 +79,7 @@ class Data:
         own.set_label(ratings).set_group(np.diff(offsets))
         if weight is not None:
             own.set_weight(weight[order])
-        if objective is not None:
-            objective.prepare(ratings, offsets, None if weight is None else weight[order])
+        objective.prepare(ratings, offsets, None if weight is None else weight[order])
         contents: list[str | None] = [join_contents(team.gather(content)), None]
         if valid is None:
             return cls(own, None, (rows, None), objective, contents)
@@ -102,8 +101,9 @@ class Run:
         job: Job,
         starts: tuple[Floats, Floats | None] | None,
     ) -> None:
-        self.train, self.valid, self.gradients, self.judge = data.train, data.valid, data.gradients, judge
-        self.params = params | {"objective": "lambdarank" if self.gradients is None else "none"}
+        self.train, self.valid, self.judge = data.train, data.valid, judge
+        self.gradients: Callable[..., tuple[Any, Any]] | None = data.gradients
+        self.params = params | {"objective": "none"}
         self.settings, self.job, self.checkpoint = settings, job, None
         found = None
         if job.checkpoint is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import inspect
-import logging
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -34,9 +33,6 @@ from tierank.transforms import add_query_copies
 if hasattr(os, "register_at_fork"):  # nothing forks on Windows
     os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
 
-# What LightGBM's own lambdarank cannot take.
-_NATIVE_LEVELS, _NATIVE_DOCUMENTS = 31, 10_000
-
 # Our names for the settings that nearly everybody sets; all others go by LightGBM's names.
 _OURS = {
     "num_iterations": "n_trees",
@@ -46,6 +42,10 @@ _OURS = {
     "num_threads": "n_jobs",
     "seed": "seed",
     "early_stopping_round": "patience",
+    "sigmoid": "sigma",
+    "lambdarank_truncation_level": "truncation",
+    "lambdarank_norm": "norm",
+    "label_gain": "gain",
 }
 # What the rankers here set themselves, by LightGBM's names.
 _TAKEN = {"objective", "metric", "verbosity", "data", "valid", "input_model", "output_model", "task", "num_class"}
@@ -116,8 +116,8 @@ class _Trees(Ranker):
         return lightgbm.Booster(model_str=self.model_text_)
 
     @abstractmethod
-    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
-        """Our objective, or None for LightGBM's own lambdarank: the same in all processes of a team."""
+    def _objective(self, settings: dict[str, Any]) -> Objective:
+        """What the trees follow."""
 
     def _of_objective(self, settings: dict[str, Any]) -> set[str]:
         """The names of settings that are not listed, and that the objective takes."""
@@ -128,7 +128,7 @@ class _Trees(Ranker):
         params = self._lightgbm_params(settings)
         team = job.team
         train, valid = team.part(train), None if valid is None else team.part(valid)
-        objective = self._objective(train, settings, team)
+        objective = self._objective(settings)
         judge = None
         if valid is not None:
             judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
@@ -297,6 +297,8 @@ class UMart(_Trees):
     ``truncation``        leave out pairs with neither document in the first so many; None: none is left out
     ``idcg_at``           ranks that count in the ideal DCG; None: all
     ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved)
+    ``ties``              documents with equal scores: ``"mean"`` takes the expectation over their orders, ``"rows"``
+                          ranks them in the order of learning, which means nothing
     ``n_trees``           at most so many
     ``learning_rate``     of each tree; with the authors' hessian, which is twice the true one, 0.1 is a step of 0.05
     ``n_leaves``          of each tree, at most
@@ -340,57 +342,61 @@ class UMart(_Trees):
         truncation: int | None = None,
         idcg_at: int | None = None,
         gain: Gain = "exp2",
+        ties: str = "mean",
         learning_rate: float = 0.1,
         **settings: Any,
     ) -> None:
         super().__init__(learning_rate=learning_rate, **settings)
         self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
-        self.truncation, self.idcg_at, self.gain = truncation, idcg_at, gain
+        self.truncation, self.idcg_at, self.gain, self.ties = truncation, idcg_at, gain, ties
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
-        names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "n_jobs")
+    def _objective(self, settings: dict[str, Any]) -> Objective:
+        names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "ties", "n_jobs")
         return UMartObjective(**{name: settings[name] for name in names})
 
 
 class LambdaMART(_Trees):
-    """LambdaMART: LightGBM's own lambdarank, without its limits.
+    """LambdaMART: the gradients of LightGBM's lambdarank on our kernel, for any ratings and lists of any length.
 
-    Settings are those of ``UMart`` but for the objective's; ``lambdarank_truncation_level``, ``sigmoid`` and the others
-    go by LightGBM's names. Where LightGBM's objective cannot take the ratings (fractions, 31 levels or more, queries of
-    more than 10,000 documents) the same mathematics runs on our kernel: ``tierank.OBJECTIVES["lambdarank"]``.
+    ====================  =========================================================================================
+    ``sigma``             steepness of the likelihood; LightGBM's ``sigmoid``
+    ``truncation``        leave out pairs with neither document in the first so many, and judge by the NDCG of these;
+                          LightGBM's ``lambdarank_truncation_level``. None: none is left out
+    ``norm``              lambdarank's division by the distance of scores, and by the sum over a query
+    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved). LightGBM's
+                          ``label_gain``
+    ``ties``              documents with equal scores: ``"mean"`` takes the expectation over their orders; ``"rows"``,
+                          LightGBM's way, ranks them in the order of learning, which means nothing
+    ====================  =========================================================================================
+
+    The other settings are those of ``UMart`` but for its objective's; the mathematics is in
+    ``tierank.OBJECTIVES["lambdarank"]``.
 
     >>> from tierank import make_ranking
     >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
-    >>> ranker = LambdaMART(n_trees=20, lambdarank_truncation_level=10).fit(train)
+    >>> ranker = LambdaMART(n_trees=20, truncation=10).fit(train)
     >>> ranker.predict(test).shape == (test.n_documents,)
     True
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
-        gains = _label_gains(settings.get("label_gain"))
-        is_whole = bool((train.ratings == np.rint(train.ratings)).all())
-        is_known = bool(train.ratings.max() < (_NATIVE_LEVELS if gains is None else len(gains)))
-        if gains is not None and not all(team.gather(is_whole and is_known)):
-            raise ParameterError(
-                f"label_gain: expected whole ratings from 0 to {len(gains) - 1}, which have a gain there, got others"
-            )
-        if all(team.gather(is_whole and is_known and int(train.lengths.max()) <= _NATIVE_DOCUMENTS)):
-            return None
-        logging.getLogger("tierank").warning(
-            "tierank: LightGBM's lambdarank does not take these data (whole ratings below %d and at most %d documents a"
-            " query); the same gradients come from our kernel",
-            _NATIVE_LEVELS,
-            _NATIVE_DOCUMENTS,
-        )
-        return LambdaRankObjective(
-            sigma=settings.get("sigmoid", 1.0),
-            truncation=settings.get("lambdarank_truncation_level", 30),
-            norm=settings.get("lambdarank_norm", True),
-            gain="exp2" if gains is None else dict(enumerate(gains)),
-            n_jobs=settings["n_jobs"],
-        )
+    def __init__(
+        self,
+        *,
+        sigma: float = 1.0,
+        truncation: int | None = 30,
+        norm: bool = True,
+        gain: Gain = "exp2",
+        ties: str = "mean",
+        **settings: Any,
+    ) -> None:
+        super().__init__(**settings)
+        self.sigma, self.truncation, self.norm, self.gain, self.ties = sigma, truncation, norm, gain, ties
+
+    def _objective(self, settings: dict[str, Any]) -> Objective:
+        names = ("sigma", "truncation", "norm", "gain", "ties", "n_jobs")
+        return LambdaRankObjective(**{name: settings[name] for name in names})
 
 
 class TreeRanker(_Trees):
@@ -416,7 +422,7 @@ class TreeRanker(_Trees):
         super().__init__(**settings)
         self.loss, self.gain = loss, gain
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
+    def _objective(self, settings: dict[str, Any]) -> Objective:
         names = self._of_objective(settings) & set(settings) | {"loss", "gain", "n_jobs", "seed"}
         return LossObjective(**{name: settings[name] for name in names})
 
@@ -443,16 +449,6 @@ def _of_features(params: dict[str, Any], data: RankingDataset, copies: int) -> d
             )
         found["monotone_constraints"] = list(monotone) * copies  # a feature and its copies rise together
     return found
-
-
-def _label_gains(value: Any) -> list[float] | None:
-    """LightGBM's setting ``label_gain``: a list, or a text with commas."""
-    if value is None:
-        return None
-    try:
-        return [float(gain) for gain in (value.split(",") if isinstance(value, str) else value)]
-    except (TypeError, ValueError):
-        raise ParameterError(f"label_gain: expected one gain for each rating from 0 on, got {value!r}") from None
 
 
 def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
