@@ -85,7 +85,8 @@ def memory(field: str, pid: int | str = "self") -> int:
 def run(*arguments: Any, number: int = 0, size: int = 1, port: int = 0) -> subprocess.Popen[str]:
     """Start one part of the benchmark in a process of its own."""
     place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_WAIT_POLICY": "passive"}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    place |= {"OMP_WAIT_POLICY": "passive"}
     command = [sys.executable, "-m", "benchmarks.scale", *map(str, arguments)]
     environment = os.environ | {name: str(value) for name, value in place.items()}
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
@@ -224,10 +225,10 @@ def member(kind: str, amount: int, folder: Path) -> float:
 
 def train_together(size: int, kind: str, amount: int, folder: Path) -> tuple[float, int]:
     """Seconds until the last process is done, and bytes that went over the loop-back network."""
-    from tierank.distributed.processes import free_port
+    from tierank.distributed.processes import open_meeting
 
-    port, before = free_port(), sent_bytes()
-    running = [run("member", kind, amount, folder, number=i, size=size, port=port) for i in range(size)]
+    meeting, before = open_meeting(), sent_bytes()
+    running = [run("member", kind, amount, folder, number=i, size=size, port=meeting.port) for i in range(size)]
     seconds = max(found_by(process) for process in running)
     return seconds, sent_bytes() - before
 

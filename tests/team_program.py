@@ -1,22 +1,32 @@
-"""What each process of a team runs in tests/test_distributed.py: ``python team_program.py PROGRAM OUT``."""
+"""What each process of a team runs in tests/test_distributed.py: ``python team_program.py PROGRAM OUT``.
 
+``python team_program.py cli FAULT ARGUMENTS`` is the command line, in a process to which something happens.
+"""
+
+import atexit
 import contextlib
+import inspect
 import json
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import torch
 
 import tierank
+from tierank.cli import learning, main
 from tierank.distributed import join
 from tierank.errors import TierankError
 from tierank.losses import LOSSES
+from tierank.rankers import agreement, known_rankers, trees
 from tierank.rankers import training as loop
-from tierank.rankers.base import Job
+from tierank.rankers.base import Job, Ranker
 from tierank.rankers.neural import NetworkRanker, build_network
 from tierank.rankers.training import Lists, Task, Training
+from tierank.rankers.tree_training import TreeCheckpoint
 from tierank.transforms import TRANSFORMS
 
 # Losses whose value depends on the scores alone: listmle and its kin shuffle ties.
@@ -102,6 +112,194 @@ def resumable(folder, team=None, left=None, max_epochs=6):
     return ranker
 
 
+# What one process of a team may have been given instead of what the others have: data, settings, arguments of fit
+
+
+def again(data, **changed):
+    """The data set of these parts, some of them changed."""
+    parts = {name: getattr(data, name) for name in ("features", "ratings", "offsets", "query_ids")}
+    kept = {name: getattr(data, name) for name in ("row_weight", "query_weight", "feature_names")}
+    parts, kept = parts | {k: changed.pop(k) for k in parts.keys() & changed.keys()}, kept | changed
+    return tierank.RankingDataset.from_parts(*parts.values(), **kept)
+
+
+def moved(values, place, by=1):
+    """A copy with one number changed."""
+    values = np.array(values)
+    values.reshape(-1)[place] += by
+    return values
+
+
+def swapped(data):
+    """The same queries, two of them in each other's place."""
+    return data.select([1, 0, *range(2, data.n_queries)])
+
+
+def weighted(data):
+    rows, queries = (np.linspace(1, 2, n) for n in (data.n_documents, data.n_queries))
+    return again(data, row_weight=rows, query_weight=queries, feature_names=tuple("abcdefghi"))
+
+
+DIFFERENCES = {
+    "ratings": lambda g: g | {"train": again(g["train"], ratings=moved(g["train"].ratings, 7))},
+    "first feature": lambda g: g | {"train": again(g["train"], features=moved(g["train"].features, 0))},
+    "last feature": lambda g: g | {"train": again(g["train"], features=moved(g["train"].features, -1))},
+    "order": lambda g: g | {"train": swapped(g["train"])},
+    "one query fewer": lambda g: g | {"train": g["train"].select(np.arange(g["train"].n_queries - 1))},
+    "query ids": lambda g: g | {"train": again(g["train"], query_ids=moved(g["train"].query_ids, 3, 1000))},
+    "lengths": lambda g: g | {"train": again(g["train"], offsets=moved(g["train"].offsets, 3))},
+    "row weight": lambda g: g | {"train": again(g["train"], row_weight=moved(g["train"].row_weight, 5))},
+    "query weight": lambda g: g | {"train": again(g["train"], query_weight=moved(g["train"].query_weight, 5))},
+    "no weights": lambda g: g | {"train": again(g["train"], row_weight=None, query_weight=None)},
+    "names": lambda g: g | {k: again(g[k], feature_names=tuple("abcdefghx")) for k in ("train", "valid")},
+    "no names": lambda g: g | {k: again(g[k], feature_names=None) for k in ("train", "valid")},
+    "one feature fewer": lambda g: g | {
+        k: again(g[k], features=np.ascontiguousarray(g[k].features[:, :8]), feature_names=tuple("abcdefgh"))
+        for k in ("train", "valid")
+    },
+    "no ratings": lambda g: g | {"train": again(g["train"], ratings=None)},
+    "smaller validation data": lambda g: g | {"valid": g["valid"].select(np.arange(g["valid"].n_queries - 1))},
+    "feature of validation data": lambda g: g | {"valid": again(g["valid"], features=moved(g["valid"].features, 40))},
+    "no validation data": lambda g: g | {"valid": None},
+    "seed": lambda g: g | {"seed": 5},
+    "rule": lambda g: g | {"rule": "letor"},
+    "checkpoint": lambda g: g | {"checkpoint": "nowhere"},
+    "version": lambda g: g | {"versions": {"torch": "1.0"}},
+}  # fmt: skip
+# What differs where each process has data of its own.
+OF_PARTS = (
+    "no weights", "names", "no names", "one feature fewer", "no ratings", "no validation data", "seed", "rule",
+    "checkpoint", "version",
+)  # fmt: skip
+
+
+def given_alike():
+    train, valid = generated()
+    data = {"train": weighted(train), "valid": weighted(valid)}
+    return data | {"seed": 0, "rule": "tierank", "checkpoint": None, "versions": {}}
+
+
+def fitted(kind, given, team):
+    """A ranker that was fitted to what this process was given."""
+    settings = {"seed": given["seed"], "rule": given["rule"], "n_jobs": 1}
+    loss = {"loss": "urank"} if "loss" in inspect.signature(kind).parameters else {}
+    versions = agreement._versions
+    agreement._versions = lambda: versions() | given["versions"]
+    try:
+        return kind(**settings, **loss).fit(
+            given["train"], valid=given["valid"], checkpoint=given["checkpoint"], team=team
+        )
+    finally:
+        agreement._versions = versions
+
+
+def differences(team, out):
+    """What each process says where the last one was given something else; then all are given the same."""
+    told, last = {}, team.number == team.size - 1
+    usual = given_alike()
+    for name, kind in known_rankers().items():
+        for what, change in DIFFERENCES.items():
+            given = change(usual) if last else usual
+            told[f"{name}: {what}"] = refusal(lambda kind=kind, given=given: fitted(kind, given, team))
+    ranker = tierank.URank(n_jobs=1)
+    told["other ranker"] = refusal(lambda: (tierank.UMart() if last else ranker).fit(usual["train"], team=team))
+    told["untouched"] = sorted(name for name in vars(ranker) if name.endswith("_"))
+    half = {"n_jobs": 1, "n_trees": 3} | ({"preset": "nonsense"} if last else {})
+    told["refused by one"] = refusal(lambda: tierank.UMart(**half).fit(usual["train"], team=team))
+    told["wrong type"] = refusal(lambda: tierank.UMart().fit(usual["train"], valid=3 if last else None, team=team))
+    told["parts in one"] = refusal(lambda: in_parts(team, last, tierank.UMart, usual))
+    own = usual | {name: team.part(usual[name]) for name in ("train", "valid")}
+    for what in OF_PARTS:
+        given = DIFFERENCES[what](own) if last else own
+        told[f"parts: {what}"] = refusal(lambda given=given: in_parts(team, True, tierank.UMart, given))
+    told["parts: twice"] = refusal(lambda: in_parts(team, True, tierank.UMart, usual))
+    told["in the end"] = tierank.UMart(n_trees=3, n_jobs=1).fit(usual["train"], team=team).model_text_
+    np.savez(out, nothing=np.empty(0))
+    Path(f"{out}.json").write_text(json.dumps(told))
+
+
+def in_parts(team, holds_parts, kind, given):
+    team.holds_parts = holds_parts
+    try:
+        return fitted(kind, given, team)
+    finally:
+        team.holds_parts = False
+
+
+# The command line, with a fault
+
+
+def after_first_checkpoint(strike):
+    """Let the last process strike itself once there is a checkpoint to go on from."""
+    write = TreeCheckpoint.write
+
+    def written(self, state):
+        write(self, state)
+        while not (self.folder / "state.json").exists():
+            time.sleep(0.01)
+        if os.environ["RANK"] == "1":
+            strike()
+
+    TreeCheckpoint.write = written
+
+
+def killed():
+    after_first_checkpoint(lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def stopped():
+    """The last process falls silent; only those that are in the midst of training do not wait for it for long."""
+    after_first_checkpoint(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+    connect = trees.connected
+
+    def impatient(team, params):
+        team.timeout = 8.0
+        return connect(team, params)
+
+    trees.connected = impatient
+
+
+def killed_after_saving(number):
+    """One process is killed as soon as the model is written, the first one before it can say so."""
+    out = Path(sys.argv[sys.argv.index("--out") + 1])
+    if os.environ["RANK"] != number:
+        return
+    if number == "0":
+        save = Ranker.save
+        Ranker.save = lambda self, path: (save(self, path), os.kill(os.getpid(), signal.SIGKILL))
+        return
+
+    def wait():
+        while not (out / "model.json").exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    atexit.register(wait)
+
+
+def silent_after_saving():
+    """The last process never ends."""
+    if os.environ["RANK"] == "1":
+        atexit.register(lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+def other_file():
+    """The last process reads other data from the same file."""
+    if os.environ["RANK"] == "1":
+        read = learning.read_to_learn
+        learning.read_to_learn = lambda *given: again(read(*given), features=moved(read(*given).features, 100))
+
+
+FAULTS = {
+    "killed": killed,
+    "stopped": stopped,
+    "first killed after saving": lambda: killed_after_saving("0"),
+    "last killed after saving": lambda: killed_after_saving("1"),
+    "silent after saving": silent_after_saving,
+    "other file": other_file,
+}
+
+
 def everything(team, out):
     """All that a team of any size has to give as one process does."""
     train, valid = generated()
@@ -163,6 +361,9 @@ def everything(team, out):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    if sys.argv[1] == "cli":
+        FAULTS[sys.argv[2]]()
+        sys.exit(main(sys.argv[3:]))
     program, place = sys.argv[1:]
-    with join(timeout=60) as gathered:
+    with join() as gathered:
         globals()[program](gathered, f"{place}.{gathered.number}")

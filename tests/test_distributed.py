@@ -1,42 +1,52 @@
 """Teams: several processes give what one gives. The processes run tests/team_program.py."""
 
 import json
+import math
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tierank
 from tests import team_program
 from tierank.cli import main
 from tierank.distributed import launch as launching
-from tierank.distributed.processes import free_port, join
+from tierank.distributed.processes import join, open_meeting
 from tierank.errors import DataError, ParameterError, TeamError
+from tierank.rankers import known_rankers
+from tierank.rankers.agreement import agreement, check_contents, facts_of_call
 from tierank.team import Team, cut_queries, deal_queries
 
 PROGRAM = Path(team_program.__file__)
+# Seconds after which something that has to happen is taken to have failed: as many as a busy machine may need.
+LONG = 900
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=40)
 
 
-def environment(number, size, port):
+def environment(number, size, meeting):
+    """What torchrun tells each process."""
     place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-    return os.environ | {k: str(v) for k, v in (place | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}).items()}
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": meeting.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    return os.environ | {name: str(value) for name, value in (place | where).items()}
 
 
 def together(program, size, out):
     """What each process of a team found: arrays, and the rest."""
-    port = free_port()
+    meeting = open_meeting()
     command = [sys.executable, str(PROGRAM), program, str(out)]
-    running = [subprocess.Popen(command, env=environment(number, size, port)) for number in range(size)]
-    assert [process.wait(240) for process in running] == [0] * size
+    running = [subprocess.Popen(command, env=environment(number, size, meeting)) for number in range(size)]
+    assert [process.wait(LONG) for process in running] == [0] * size
     found = []
     for number in range(size):
         with np.load(f"{out}.{number}.npz") as arrays:
@@ -223,6 +233,202 @@ def test_ratings_of_one_part_decide_for_all(team, alone):
         assert first_tree(told["fallen"])[:5] == first_tree(alone[1]["fallen"])[:5]
 
 
+# What a team agrees on before it trains
+
+
+class Thread(Team):
+    """One of a team of threads, which share what they gather."""
+
+    def __init__(self, number, size, meeting, holds_parts):
+        self.number, self.size, self.holds_parts = number, size, holds_parts
+        self._barrier, self._said = meeting
+
+    def gather(self, value):
+        self._said[self.number] = json.dumps(value)
+        self._barrier.wait(LONG)
+        found = [json.loads(text) for text in self._said]
+        self._barrier.wait(LONG)
+        return found
+
+
+def in_threads(work, size, holds_parts=False):
+    """What ``work(team)`` raised in each of a team of threads, or None."""
+    meeting = threading.Barrier(size), [""] * size
+
+    def raised(number):
+        try:
+            work(Thread(number, size, meeting, holds_parts))
+        except Exception as error:
+            return error
+        return None
+
+    with ThreadPoolExecutor(size) as pool:
+        return list(pool.map(raised, range(size)))
+
+
+SMALL = team_program.weighted(tierank.make_ranking(12, n_features=9, mean_length=6, max_length=9, seed=2))
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from(["features", "ratings", "query_ids", "row_weight", "query_weight"]),
+    st.integers(0, 10**6),
+    st.floats(width=32) | st.sampled_from([0.0, math.nan, math.inf, -math.inf, 1e-45, -1e30]),
+    st.integers(2, 4),
+    st.data(),
+)
+def test_one_changed_number_is_noticed_wherever_it_is(name, place, value, size, data):
+    number = data.draw(st.integers(0, size - 1))
+    values = np.array(getattr(SMALL, name))
+    place %= values.size
+    if name == "query_ids":
+        value = int(10**6 if not math.isfinite(value) else value % 10**6 + 10**6)
+    assume(not np.array_equal(values.reshape(-1)[[place]], np.array([value], values.dtype), equal_nan=True))
+    values.reshape(-1)[place] = value
+    other = team_program.again(SMALL, **{name: values})
+    as_valid = data.draw(st.booleans())
+
+    def work(team):
+        given = other if team.number == number else SMALL
+        check_contents(team, *((SMALL, given) if as_valid else (given, None)), n_jobs=1)
+
+    odd, usual = (number, int(number == 0)) if size > 2 else (1, 0)
+    area = "validation data" if as_valid else "training data"
+    what = name.replace("query_ids", "query ids")
+    for error in in_threads(work, size):
+        assert isinstance(error, TeamError)
+        assert str(error).startswith(
+            f"process {odd} of {size}: the {area} differ from those of process {usual}: other {what}; start every"
+        )
+
+
+@given(st.integers(1, 4), st.booleans())
+def test_a_team_that_agrees_goes_on(size, holds_parts):
+    def work(team):
+        with agreement(team) as facts:
+            facts["settings"] = {"seed": 3, "gain": None, "rate": math.nan}
+        own = SMALL.select([team.number]) if holds_parts else SMALL
+        check_contents(team, own, own, n_jobs=1)
+
+    assert in_threads(work, size, holds_parts) == [None] * size
+
+
+def test_the_odd_one_out_is_named_and_long_values_are_cut():
+    told = [{"seed": 1}, {"seed": 1, "names": "x" * 99}, {"seed": 1}, {**{f"p{k}": k for k in range(7)}, "seed": 2}]
+
+    def work(team):
+        with agreement(team) as facts:
+            facts["settings"] = told[team.number]
+
+    message = (
+        f"process 1 of 4: the settings differ from those of process 0: names {'x' * 60}..., expected none; others"
+        " differ too: process 3; start every process with the same data, settings and versions"
+    )
+    assert [str(error) for error in in_threads(work, 4)] == [message] * 4
+    del told[1]["names"]
+    assert (
+        "process 3 of 4: the settings differ from those of process 0: seed 2, expected 1; p0 0, expected none"
+        in str(in_threads(work, 4)[0])
+    )
+    assert "; and 3 more;" in str(in_threads(work, 4)[0])
+
+
+def test_what_one_process_refuses_all_of_them_know():
+    def work(team):
+        with agreement(team):
+            if team.number == 1:
+                raise ZeroDivisionError
+
+    errors = in_threads(work, 3)
+    assert [type(error) for error in errors] == [TeamError, ZeroDivisionError, TeamError]
+    assert str(errors[0]) == "process 1 of 3: ZeroDivisionError"
+
+
+def test_settings_that_are_objects_are_the_same_in_every_process():
+    class Gain:
+        def __call__(self, ratings):
+            return ratings
+
+    def work(team):
+        with agreement(team) as facts:
+            settings = {"gain": Gain(), "loss": partial(print, Gain()), "n_jobs": team.number, "rate": np.float32(0.5)}
+            facts |= facts_of_call("URank", settings, {"qid": True}, SMALL, None, team)
+
+    assert in_threads(work, 2) == [None, None]
+
+
+@pytest.fixture(scope="module")
+def differing(tmp_path_factory):
+    return [told for _, told in together("differences", 2, tmp_path_factory.mktemp("differing") / "out")]
+
+
+SAID = {
+    "ratings": "the training data differ from those of process 0: other ratings;",
+    "first feature": "the training data differ from those of process 0: other features;",
+    "last feature": "the training data differ from those of process 0: other features;",
+    "order": "the training data differ from those of process 0: other query ids; other lengths of queries; other",
+    "one query fewer": r"the training data differ from those of process 0: 35 queries, expected 36; \d+ documents, exp",
+    "query ids": "the training data differ from those of process 0: other query ids;",
+    "lengths": "the training data differ from those of process 0: other lengths of queries;",
+    "row weight": "the training data differ from those of process 0: other row_weight;",
+    "query weight": "the training data differ from those of process 0: other query_weight;",
+    "no weights": "the training data differ from those of process 0: no row_weight, expected some; no query_weight, e",
+    "names": "the training data differ from those of process 0: feature 9 x, expected i; the validation data differ",
+    "no names": "the training data differ from those of process 0: no feature 1, expected a; no feature 2, expected b;",
+    "one feature fewer": "the training data differ from those of process 0: 8 features, expected 9; no feature 9, exp",
+    "no ratings": "this data set has no ratings",
+    "smaller validation data": "the validation data differ from those of process 0: 23 queries, expected 24;",
+    "feature of validation data": "the validation data differ from those of process 0: other features;",
+    "no validation data": "the validation data differ from those of process 0: none, expected some;",
+    "seed": "the settings differ from those of process 0: seed 5, expected 0;",
+    "rule": "the settings differ from those of process 0: rule letor, expected tierank;",
+    "checkpoint": "the arguments of fit differ from those of process 0: checkpoint some, expected none;",
+    "version": r"the versions differ from those of process 0: torch 1\.0, expected 2",
+}
+
+
+@pytest.mark.parametrize("what", team_program.DIFFERENCES)
+def test_a_process_with_something_else_is_named_by_all(what, differing):
+    for name, (number, told) in product(known_rankers(), enumerate(differing)):
+        refused = told[f"{name}: {what}"]
+        if what == "no ratings" and number == 1:
+            assert refused.startswith("DataError: this data set has no ratings"), name
+        else:
+            assert re.match(f"TeamError: process 1 of 2: {SAID[what]}", refused), name
+
+
+@pytest.mark.parametrize("what", team_program.OF_PARTS)
+def test_what_parts_must_have_in_common(what, differing):
+    assert re.match(f"TeamError: process 1 of 2: {SAID[what]}", differing[0][f"parts: {what}"])
+
+
+def test_what_else_a_team_disagrees_on(differing):
+    for told in differing:
+        assert told["other ranker"].startswith("TeamError: process 1 of 2: the settings differ from those of process 0")
+        assert "ranker UMart, expected URank" in told["other ranker"]
+        assert told["untouched"] == []
+        assert told["parts in one"].startswith(
+            "TeamError: process 1 of 2: the arguments of fit differ from those of process 0: data a part, expected all;"
+        )
+        assert told["parts: twice"].startswith(
+            "TeamError: process 1 of 2: expected a part of the training data that no other process has, got the queries"
+            " and ratings of process 0;"
+        )
+    assert [told["refused by one"].split("'")[0] for told in differing] == [
+        "TeamError: process 1 of 2: unknown preset ",
+        "ParameterError: unknown preset ",
+    ]
+    assert [told["wrong type"] for told in differing] == [
+        "TeamError: process 1 of 2: valid: expected a RankingDataset, or (X, y, qid)",
+        "DataError: valid: expected a RankingDataset, or (X, y, qid)",
+    ]
+
+
+def test_a_team_that_disagreed_can_go_on(differing):
+    assert differing[0]["in the end"] == differing[1]["in the end"]
+    assert splits(differing[0]["in the end"])
+
+
 # What goes wrong
 
 
@@ -261,7 +467,7 @@ def test_join_needs_a_place(monkeypatch):
 
 def test_a_process_that_waits_in_vain_gives_up():
     with pytest.raises(TeamError, match=r"process 0 of 2: expected all processes at 127\.0\.0\.1:\d+ within 1 seconds"):
-        join(0, 2, f"127.0.0.1:{free_port()}", timeout=1)
+        join(0, 2, "127.0.0.1:0", timeout=1)
 
 
 # The command line
@@ -294,38 +500,81 @@ def test_what_one_process_refuses_is_said_once(files, tmp_path, capfd):
     assert "ranks: expected" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_path, capfd):
+def with_fault(name, monkeypatch, grace=2.0):
+    """Let something happen to a process of those that the command line starts."""
+    monkeypatch.setattr(launching, "_PROGRAM", (sys.executable, str(PROGRAM), "cli", name))
+    monkeypatch.setattr(launching, "_GRACE", grace)
+
+
+@pytest.mark.parametrize("blow", ["killed", "stopped"])
+def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_path, capfd, monkeypatch):
     out = tmp_path / "m"
-    settings = ("--set", "n_trees=700", "--set", "patience=1000", "--timeout", "3")
-    command = [sys.executable, "-m", "tierank.cli", *tierank_train(files, out, "umart", *settings)]
-    with subprocess.Popen([*command, "--ranks", "2"], stderr=subprocess.PIPE, text=True) as running:
-        state = tmp_path / "m.checkpoint" / "state.json"
-        limit = time.monotonic() + 60
-        while not state.exists() and time.monotonic() < limit:
-            time.sleep(0.01)
-        os.kill(children(running.pid)[1], blow)
-        _, said = running.communicate(timeout=60)
-    assert running.returncode == 2
+    assert main(tierank_train(files, out, "umart", "--set", "n_trees=2")) == 0
+    arguments = tierank_train(files, out, "umart", "--set", "n_trees=120", "--set", "patience=1000")
+    with_fault(blow, monkeypatch, grace=LONG if blow == "killed" else 2.0)
+    assert main([*arguments, "--ranks", "2"]) == 2
+    said, state = capfd.readouterr().err, tmp_path / "m.checkpoint" / "state.json"
     assert f"{state.parent} keeps what was learned: --resume goes on from it, with any --ranks" in said
-    if blow == signal.SIGKILL:
+    assert "process 0 of 2: expected an answer of the others" in said
+    if blow == "killed":
         assert "process 1 of 2 was ended by SIGKILL (out of memory?)" in said
     else:
-        assert "process 0 of 2: expected an answer of the others" in said
         assert "process 1 of 2 did not answer, and was ended" in said
+    assert len(tierank.load(out).history_) == 2  # the earlier model stays, and does not count as the new one
     learned = json.loads(state.read_text())["history"]
-    assert 50 <= len(learned) < 700
-    assert main([*command[3:], "--resume"]) == 0
+    assert 50 <= len(learned) < 120
+    assert main([*arguments, "--resume"]) == 0
     assert tierank.load(out).history_[: len(learned)] == learned
-    assert len(tierank.load(out).history_) == 700
+    assert len(tierank.load(out).history_) == 120
 
 
-def children(pid):
-    """The processes that another one started, in the order of their numbers."""
-    tasks = Path(f"/proc/{pid}/task/{pid}/children")
-    if not tasks.exists():
-        pytest.skip("this system does not say which processes another one started")
-    return sorted(int(child) for child in tasks.read_text().split())
+@pytest.mark.parametrize(
+    ("fault", "words", "is_new"),
+    [
+        ("first killed after saving", "process 0 of 2 was ended by SIGKILL", False),
+        ("last killed after saving", "process 1 of 2 was ended by SIGKILL", True),
+        ("silent after saving", "process 1 of 2 did not answer, and was ended", True),
+    ],
+)
+def test_a_model_that_was_written_counts(fault, words, is_new, files, tmp_path, capfd, monkeypatch):
+    if not is_new:
+        assert main(tierank_train(files, tmp_path / "m", "umart", "--set", "n_trees=2")) == 0
+    with_fault(fault, monkeypatch, grace=LONG if "killed" in fault else 2.0)
+    assert main(tierank_train(files, tmp_path / "m", "umart", "--set", "n_trees=5", "--ranks", "2")) == 0
+    said = capfd.readouterr().err
+    assert words in said
+    assert f"that was after the end of training: {tmp_path / 'm'} is written, and whole" in said
+    assert len(tierank.load(tmp_path / "m").history_) == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+
+
+def test_other_data_end_the_command_before_it_trains(files, tmp_path, capfd, monkeypatch):
+    with_fault("other file", monkeypatch, grace=LONG)
+    assert main(tierank_train(files, tmp_path / "m", "umart", "--ranks", "2")) == 2
+    said = capfd.readouterr().err
+    assert said.count("process 1 of 2: the training data differ from those of process 0: other features") == 1
+    assert "the 2 processes have ended; the line above says why" in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_each_process_that_torchrun_starts_says_what_differs(files, tmp_path):
+    """As torchrun on two machines, where one has another file under the same name."""
+    meeting, running = open_meeting(), []
+    for number in range(2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        for name, data in zip(("train", "valid"), team_program.generated(), strict=True):
+            tierank.write(data.select(np.arange(data.n_queries - number)), folder / f"{name}.txt")
+        command = [sys.executable, "-m", "tierank.cli", *tierank_train(folder, tmp_path / "m", "urank")]
+        running.append(
+            subprocess.Popen(command, env=environment(number, 2, meeting), stderr=subprocess.PIPE, text=True)
+        )
+    for process in running:
+        _, said = process.communicate(timeout=LONG)
+        assert process.returncode == 2
+        assert "tierank: process 1 of 2: the training data differ from those of process 0: 35 queries, expected" in said
+        assert "the validation data differ from those of process 0: 23 queries, expected 24" in said
+    assert not (tmp_path / "m").exists()
 
 
 def test_processes_that_started_end_where_another_cannot_start(monkeypatch):

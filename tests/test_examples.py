@@ -24,7 +24,7 @@ SAYS = {
 def test_it_runs(name, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning:tierank", str(EXAMPLES / f"{name}.py")],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=900, env=os.environ | {"OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert SAYS[name] in done.stdout

@@ -150,7 +150,7 @@ from tierank.files import Mark, building
 with building(Path(sys.argv[1]), Mark("x", "mark.json")) as fresh:
     (fresh / "half").write_text("x")
     print("half", flush=True)
-    time.sleep(60)
+    time.sleep(900)
 """
 
 
@@ -224,7 +224,7 @@ def test_a_pipe_is_written_to(model, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     reader = subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE, text=True)
     write_text(tmp_path / "pipe", "through")
-    assert reader.communicate(timeout=10)[0] == "through"
+    assert reader.communicate(timeout=900)[0] == "through"
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     with pytest.raises(DataError, match="pipe: expected a new name or the folder of a model, got something else"):
         model.save(tmp_path / "pipe")

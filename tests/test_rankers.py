@@ -3,6 +3,7 @@
 import inspect
 import json
 import pickle
+import signal
 import subprocess
 import sys
 import warnings
@@ -275,11 +276,19 @@ def test_scikit_learn_sees_the_settings(name):
 
 
 RESUME = """
-import json, sys, numpy as np, tierank
+import json, os, signal, sys, numpy as np, tierank
 from tierank import RANKERS
 from tierank.rankers import training
+from tierank.rankers.tree_training import TreeCheckpoint
 training._EVERY = 0.0
-name, folder, out, settings = sys.argv[1:]
+name, folder, out, settings, *killed = sys.argv[1:]
+def write_and_die(self, *given):
+    written[type(self)](self, *given)
+    os.kill(os.getpid(), signal.SIGKILL)
+if killed:
+    written = {kind: kind.write for kind in (TreeCheckpoint, training.NetworkCheckpoint)}
+    for kind in written:
+        kind.write = write_and_die
 data = tierank.make_ranking(120, n_features=10, mean_length=25, max_length=60, seed=5)
 train, valid, test = data.split(0.5, 0.25, 0.25)
 ranker = RANKERS[name](**json.loads(settings)).fit(train, valid=valid, checkpoint=folder)
@@ -305,13 +314,8 @@ def test_a_killed_run_goes_on_to_the_same_bits(name, tmp_path):
     command, settings = [sys.executable, "-c", RESUME, name], json.dumps(LONG[name in ARE_TREES])
     subprocess.run([*command, tmp_path / "whole", tmp_path / "whole.npy", settings], check=True)
     arguments = [*command, tmp_path / "cut", tmp_path / "cut.npy", settings]
-    running = subprocess.Popen(arguments)
-    state = tmp_path / "cut" / "state.json"
-    while running.poll() is None and not state.exists():
-        pass
-    running.kill()
-    running.wait()
-    assert state.exists()
+    assert subprocess.run([*arguments, "killed"]).returncode == -signal.SIGKILL
+    assert (tmp_path / "cut" / "state.json").exists()
     assert not (tmp_path / "cut.npy").exists()
     subprocess.run(arguments, check=True)
     np.testing.assert_array_equal(np.load(tmp_path / "cut.npy"), np.load(tmp_path / "whole.npy"))

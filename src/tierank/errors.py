@@ -5,7 +5,7 @@
     │   └── DataTypeError    nor could anything make numbers of it   (also a TypeError)
     ├── NotFittedError   a ranker was asked before it was fitted
     ├── ParameterError   a name or a setting cannot be used      (also a ValueError)
-    └── TeamError        a process of several that train together was lost
+    └── TeamError        a process of several that train together was lost, or has other data or settings
 
 Every message says where, what was expected, what came, and what to do. The command line prints the
 message alone and exits with 2.
@@ -68,18 +68,28 @@ class ParameterError(TierankError, ValueError):
 
 
 class TeamError(TierankError):
-    """A process, of several that train one model together, that ended or does not answer."""
+    """A process, of several that train one model together, that ended, does not answer, or was given something else."""
+
+    # Whether this process knows nothing but that another one is missing: that one, if any, can say why.
+    is_left_alone: bool = False
+
+    @classmethod
+    def left_alone(cls, message: str) -> "TeamError":
+        """The error of a process that misses another one."""
+        error = cls(message)
+        error.is_left_alone = True
+        return error
 
     @classmethod
     def lost(cls, number: int, size: int, error: Exception) -> "TeamError":
-        """The error of a process that another one left alone.
+        """The error of a process that another one left alone in the midst of it.
 
         >>> print(TeamError.lost(0, 2, OSError("Connection closed by peer")))
         process 0 of 2: expected an answer of the others, got: Connection closed by peer; one of them has ended, or its
         machine is gone: train again with the same checkpoint to go on
         """
         what = (str(error) or type(error).__name__).splitlines()[0]
-        return cls(
+        return cls.left_alone(
             f"process {number} of {size}: expected an answer of the others, got: {what}; one of them has ended, or its"
             " machine is gone: train again with the same checkpoint to go on"
         )

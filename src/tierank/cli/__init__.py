@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
     except (TierankError, OSError) as error:
         print(f"tierank: {pipes.named(line_of(error))}", file=sys.stderr)
-        return LEFT_ALONE if isinstance(error, TeamError) else 2
+        return LEFT_ALONE if isinstance(error, TeamError) and error.is_left_alone else 2
     return 0
 
 

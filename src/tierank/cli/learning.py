@@ -194,15 +194,30 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
 def _launch(options: argparse.Namespace) -> None:
     """Train in several processes of this machine."""
     from tierank.distributed.launch import launch
+    from tierank.rankers.checkpoint import remove_checkpoint
     from tierank.settings import as_whole
 
     as_whole("ranks", options.ranks)
+    before = _identity(options.out)
     try:
         launch(options.arguments, options.ranks)
     except TeamError as error:
+        if _identity(options.out) not in (None, before):  # whoever was lost, nobody was needed any more
+            remove_checkpoint(_checkpoint(options))
+            say(f"{error}; that was after the end of training: {options.out} is written, and whole")
+            return
         kept = _checkpoint(options)
         advice = f"{kept} keeps what was learned: --resume goes on from it, with any --ranks" if kept.exists() else ""
         raise ParameterError("; ".join(filter(None, (str(error), advice)))) from None
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """What tells a folder from the one that takes its place; None where there is none."""
+    try:
+        found = folder.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _check_places(options: argparse.Namespace) -> None:

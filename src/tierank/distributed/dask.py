@@ -17,7 +17,7 @@ from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
 from tierank.distributed.placement import Part, open_source, take_part
-from tierank.distributed.processes import TIMEOUT, free_port, join
+from tierank.distributed.processes import TIMEOUT, Processes, open_meeting
 from tierank.errors import ParameterError, TeamError, TierankError
 from tierank.rankers import LambdaMART, Ranker, TreeRanker, UMart
 from tierank.settings import as_positive, as_whole
@@ -99,7 +99,7 @@ def fit(
     cluster.workers = sources[0].choose(cuts[0])
     parts = [source.place(edges) for source, edges in zip(sources, cuts, strict=True)]
     first = cluster.workers[0]
-    address = f"{first.host}:{cluster.results([cluster.submit(free_port, on=first)])[0]}"
+    address = f"{first.host}:{cluster.results([cluster.submit(_open_meeting, on=first)])[0]}"
     fresh: R = clone(ranker)
     return cluster.train(fresh, list(zip(*parts, strict=True)), _Job(n_parts, address, timeout, kept, progress))
 
@@ -152,11 +152,16 @@ class _Job:
 
 def _listed(client: Any) -> dict[str, Worker]:
     """The workers that the scheduler has now, by their addresses; none where the scheduler is gone."""
-    found = client.scheduler_info(n_workers=-1).get("workers", {})
-    return {
-        address: Worker(address, info["host"], info["local_directory"], info.get("nanny"))
-        for address, info in sorted(found.items())
-    }
+    while client.status == "running":
+        with contextlib.suppress(OSError):  # the scheduler is busy, or gone: the client will learn which
+            # Not client.scheduler_info: it can return what the client asked for itself meanwhile, without workers.
+            found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+            return {
+                address: Worker(address, info["host"], info["local_directory"], info.get("nanny"))
+                for address, info in sorted(found.items())
+            }
+        time.sleep(_LOOK)
+    return {}
 
 
 def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[Worker]:
@@ -277,7 +282,7 @@ class Cluster:
         if lost:
             return self._loss(lost)
         errors = [self._failure(future) for future in futures.values() if future.status == "error"]
-        return next((error for error in errors if not isinstance(error, TeamError) or error.__cause__), None)
+        return next((error for error in errors if not (isinstance(error, TeamError) and error.is_left_alone)), None)
 
     def _advice(self) -> str:
         if self.checkpoint is None:
@@ -320,6 +325,16 @@ class Cluster:
 
 # What the workers run
 
+# What the first worker of a fit keeps open for the others, by port.
+_MEETINGS: dict[int, Any] = {}
+
+
+def _open_meeting() -> int:
+    """The port by which the tasks of a fit find each other; it is kept until that of this worker ends."""
+    meeting = open_meeting()
+    _MEETINGS[meeting.port] = meeting
+    return int(meeting.port)
+
 
 def _warm_up() -> int:
     """A model of two queries: after it all code is loaded and compiled. Gives the number of the process."""
@@ -340,8 +355,11 @@ def _train(
     threads = ranker.n_jobs
     if threads is None:
         ranker.n_jobs = get_worker().state.nthreads
-    with join(number, job.size, job.address, timeout=job.timeout, holds_parts=True) as team:
-        ranker.fit(own, valid=held_out, checkpoint=job.checkpoint, progress=job.progress, team=team)
+    try:
+        with Processes(number, job.size, job.address, job.timeout, holds_parts=True, is_hosted=True) as team:
+            ranker.fit(own, valid=held_out, checkpoint=job.checkpoint, progress=job.progress, team=team)
+    finally:
+        _MEETINGS.pop(int(job.address.rpartition(":")[2]), None)
     ranker.n_jobs = threads
     digest = hashlib.sha256(ranker.model_text_.encode()).hexdigest()
     return (ranker if number == 0 else None), digest

@@ -13,11 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tierank.distributed.processes import free_port
+from tierank.distributed.processes import open_meeting
 from tierank.errors import LEFT_ALONE, TeamError
 
-# Seconds that the others have to notice that one is gone, before they are ended.
-_GRACE = 15.0
+# What each process runs.
+_PROGRAM = (sys.executable, "-m", "tierank.cli")
+# Seconds that the others have to notice that one is gone, before they are ended: many, as the first may be about to
+# save the model, and a machine may be busy.
+_GRACE = 30.0
 _EVERY = 0.05
 
 
@@ -28,11 +31,11 @@ def launch(arguments: Sequence[str], size: int) -> None:
     that failed by itself are shown. Returns when all have ended well; where one fails the others are ended too.
     """
     with tempfile.TemporaryDirectory() as folder, _told_to_stop() as stop:
-        port = free_port()
+        meeting = open_meeting()
         started: list[_Process] = []
         try:
             for number in range(size):
-                process = _Process(arguments, number, size, port, Path(folder))
+                process = _Process(arguments, number, size, meeting.port, Path(folder))
                 started.append(process)  # at once: where the next one cannot start, this one has to end
             _watch(started, stop)
         finally:
@@ -49,13 +52,12 @@ class _Process:
     def __init__(self, arguments: Sequence[str], number: int, size: int, port: int, folder: Path) -> None:
         self.number, self.words = number, folder / f"{number}.txt"
         place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-        rest = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PYTHONUNBUFFERED": 1}
-        command = [sys.executable, "-m", "tierank.cli", *arguments]
-        environment = os.environ | {name: str(value) for name, value in (place | rest).items()}
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+        environment = os.environ | {k: str(v) for k, v in (place | where | {"PYTHONUNBUFFERED": 1}).items()}
         with self.words.open("wb") as words:
             output = None if number == 0 else words  # the first has the terminal
             self.running = subprocess.Popen(  # noqa: S603  (our own program)
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+                [*_PROGRAM, *arguments], env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         self.was_ended = False
 
@@ -78,10 +80,10 @@ class _Process:
 
 
 def _watch(started: list[_Process], stop: list[int]) -> None:
-    """Until all have ended; once one has failed, for a little while only."""
+    """Until all have ended; once one has failed, or the first is done, for a little while only."""
     limit = None
     while any(process.code is None for process in started) and not stop:
-        if limit is None and any(process.code for process in started):
+        if limit is None and (started[0].code is not None or any(process.code for process in started)):
             limit = time.monotonic() + _GRACE
         if limit is not None and time.monotonic() > limit:
             return

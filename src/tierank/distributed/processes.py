@@ -44,7 +44,7 @@ class Processes(Team):
             )
             self.gather(None)  # nobody begins before all are there
         except (RuntimeError, ValueError) as error:
-            raise TeamError(
+            raise TeamError.left_alone(
                 f"process {number} of {size}: expected all processes at {address} within {timeout:g} seconds, got:"
                 f" {_first_line(error)}"
             ) from None
@@ -145,11 +145,14 @@ def join(
     return Processes(number, size, address, timeout, holds_parts, is_hosted)
 
 
-def free_port(host: str = "") -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+def open_meeting() -> Any:
+    """What processes find each other by, on a free port of this machine (``.port``): open while somebody refers to it.
+
+    A port that is only known to be free can be taken by others until the first process listens on it.
+    """
+    return torch_distributed.TCPStore(  # type: ignore[attr-defined]
+        "127.0.0.1", 0, is_master=True, wait_for_workers=False
+    )
 
 
 def _own_address(first: str) -> str:

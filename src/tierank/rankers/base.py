@@ -22,6 +22,7 @@ from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, as_target, write_model
 from tierank.inputs import chunks
 from tierank.metrics import Judge, Rule, as_rule, parse_metric
+from tierank.rankers.agreement import agreement, check_contents, facts_of_call
 from tierank.rankers.model_folder import OF_WORK, encoded, write_model_folder
 from tierank.settings import as_limit
 from tierank.team import Team
@@ -104,33 +105,48 @@ class Ranker(Estimator):
         ``patience`` rounds without a better one. ``checkpoint`` names a folder that training writes to as it goes; a
         run with the same data and settings that finds it there goes on from it, to the same model, bit for bit.
         ``team`` is what ``tierank.distributed.join`` gives, where several processes train one model: each of them calls
-        ``fit`` with the same data and settings, and ends with the same model.
+        ``fit`` with the same data and settings, which are compared first, and ends with the same model.
         """
-        job = Job(None if checkpoint is None else Path(checkpoint), progress, team or Team())
-        if y is None and not isinstance(X, RankingDataset):
-            # The words are what scikit-learn's checks look for.
-            raise DataError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None: give the ratings"
-            )
-        train = as_dataset(X, y, qid, row_weight=row_weight, query_weight=query_weight)
-        train.check_rated()
-        has_queries = isinstance(X, RankingDataset) or qid is not None
-        held_out = None if valid is None else _as_valid(valid, has_queries)
-        if held_out is not None:
-            held_out = self._with_features_of(held_out, train.n_features, train.feature_names)
-        seen = train.features[job.team.rows(train.n_documents)]
-        has_missing = any(job.team.gather(any(bool(np.isnan(rows).any()) for rows in chunks(seen))))
+        team = team or Team()
         before = dict(vars(self))
         try:
-            self._settle(has_queries, has_missing, int(train.lengths.max()))
-            _check_judging(self.settings_)
-            self._fit_for_target(train, held_out, replace(job, progress=progress and job.team.is_first))
+            with agreement(team) as facts:
+                job = Job(None if checkpoint is None else Path(checkpoint), progress and team.is_first, team)
+                train = self._as_training(X, y, qid, row_weight=row_weight, query_weight=query_weight)
+                has_queries = isinstance(X, RankingDataset) or qid is not None
+                held_out = None if valid is None else _as_valid(valid, has_queries)
+                if held_out is not None:
+                    held_out = self._with_features_of(held_out, train.n_features, train.feature_names)
+                self._settle(has_queries, has_missing=False, longest_query=int(train.lengths.max()))
+                _check_judging(self.settings_)
+                given = {"qid": has_queries, "checkpoint": checkpoint is not None}
+                facts |= facts_of_call(type(self).__name__, self.settings_, given, train, held_out, team)
+            check_contents(team, train, held_out, getattr(self, "n_jobs", None))
+            self._look_over(train, team)
+            self._fit_for_target(train, held_out, job)
         except TierankError:
             if not self._has_learned_since(before):  # a fit that was refused leaves the earlier model as it was
                 self.__dict__.clear()
                 self.__dict__.update(before)
             raise
         return self
+
+    def _as_training(self, X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:
+        if y is None and not isinstance(X, RankingDataset):
+            # The words are what scikit-learn's checks look for.
+            raise DataError(
+                f"{type(self).__name__} requires y to be passed, but the target y is None: give the ratings"
+            )
+        train = as_dataset(X, y, qid, **weights)
+        train.check_rated()
+        return train
+
+    def _look_over(self, train: RankingDataset, team: Team) -> None:
+        """Keep what is to be known of the training data of all processes."""
+        seen = train.features[team.rows(train.n_documents)]
+        has_missing = any(bool(np.isnan(rows).any()) for rows in chunks(seen))
+        found = team.gather([has_missing, self.longest_query_])
+        self.has_missing_, self.longest_query_ = (max(of_processes) for of_processes in zip(*found, strict=True))
 
     def _fit_for_target(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
         target = None if getattr(self, "for_target", None) is None else as_target(self.for_target)

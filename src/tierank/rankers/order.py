@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -70,6 +71,15 @@ def join_contents(contents: Sequence[str]) -> str:
         for column, base in zip(zip(*parts, strict=True), (16, 10, 10), strict=True)
     )
     return f"{digest % (1 << 64):016x}-{n_queries}-{n_documents}"
+
+
+def digest_features(data: RankingDataset, n_jobs: int | None) -> str:
+    """A text that is another one where any value of any row is another one, or rows stand in another order.
+
+    The hash of a row differs for certain where one of its values does, and by all odds (2^64 to 1) where several do.
+    """
+    _, contents = _hash_rows(data, None, n_jobs, Team())
+    return hashlib.sha256(contents.tobytes()).hexdigest()
 
 
 def _plain(values: NDArray[np.float64]) -> NDArray[np.float64]:
