@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_offsets
 from tierank.kernels import n_threads
-from tierank.metrics import Gain
+from tierank.metrics import Gain, as_gain
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.settings import as_choice, as_whole
 
@@ -71,7 +71,7 @@ class LossObjective(Objective):
         seed: int = 0,
         **of_the_loss: Any,
     ) -> None:
-        self.loss, self.gain, self.n_jobs, self.seed = loss, gain, n_jobs, as_whole("seed", seed, 0)
+        self.loss, self.gain, self.n_jobs, self.seed = loss, as_gain(gain), n_jobs, as_whole("seed", seed, 0)
         self.of_the_loss = of_the_loss
         self._function()  # whether it can be used at all
 

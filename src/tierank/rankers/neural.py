@@ -21,7 +21,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Layer, Network, Scorer, StandardisedMean
 from tierank.kernels import n_threads
-from tierank.metrics import Gain, Rule
+from tierank.metrics import Gain, Rule, as_gain
 from tierank.networks import MLP, NETWORKS, Layers, TierRNN
 from tierank.objectives import as_loss
 from tierank.rankers.attribution import integrate_gradients
@@ -285,7 +285,8 @@ class URank(NeuralRanker):
     ``dropout``             share of hidden values that are set to 0 in training
     ``transform``           of the features; see ``TRANSFORMS``. ``"query_minmax"`` (the paper's) and ``"query_log1p"``
                             look at the whole candidate list of a query: predict needs it whole, with its qid
-    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved)
+    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``; a list, for the ratings 0, 1, 2, ...; a mapping; or a
+                            function (cannot be saved)
     ``queries_per_step``    queries in one step of Adam
     ``learning_rate``       of Adam
     ``weight_decay``        of AdamW
@@ -436,6 +437,7 @@ def _check(settings: dict[str, Any]) -> None:
         raise ParameterError(f"hidden: expected sizes of layers, such as (100, 50), got {settings['hidden']!r}")
     as_device(settings["device"])
     as_choice("transform", settings["transform"], TRANSFORMS)
+    as_gain(settings["gain"])
     as_limit("n_jobs", None if settings["n_jobs"] == -1 else settings["n_jobs"])
 
 

@@ -19,13 +19,14 @@ from tierank.errors import DataError, ParameterError
 from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.inputs import chunks
 from tierank.kernels import n_threads
-from tierank.metrics import Gain, Rule
+from tierank.metrics import Gain, Rule, as_gain, gain_levels
 from tierank.objectives import LambdaRankObjective, LossObjective, Objective, UMartObjective, as_loss
 from tierank.rankers.base import Job, Ranker, make_judge
 from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.tree_network import check_is_global, connected
+from tierank.rankers.tree_settings import MOST, USED, as_parameters, check_files, check_values, for_features, is_known
 from tierank.rankers.tree_text import check_trees
-from tierank.rankers.tree_training import Data, Floats, Run, cut_text, join_texts, predicted
+from tierank.rankers.tree_training import Data, Floats, Run, check_goss, cut_text, join_texts, predicted
 from tierank.settings import as_flag, as_positive, as_whole
 from tierank.team import Team
 from tierank.transforms import add_query_copies
@@ -36,19 +37,10 @@ if hasattr(os, "register_at_fork"):  # nothing forks on Windows
 
 # What LightGBM's own lambdarank cannot take.
 _NATIVE_LEVELS, _NATIVE_DOCUMENTS = 31, 10_000
-
-# Our names for the settings that nearly everybody sets; all others go by LightGBM's names.
-_OURS = {
-    "num_iterations": "n_trees",
-    "learning_rate": "learning_rate",
-    "num_leaves": "n_leaves",
-    "min_data_in_leaf": "min_documents",
-    "num_threads": "n_jobs",
-    "seed": "seed",
-    "early_stopping_round": "patience",
-}
-# What the rankers here set themselves, by LightGBM's names.
-_TAKEN = {"objective", "metric", "verbosity", "data", "valid", "input_model", "output_model", "task", "num_class"}
+# Our names, and LightGBM's, of what both have.
+_LAMBDARANK = {"sigma": "sigmoid", "truncation": "lambdarank_truncation_level", "norm": "lambdarank_norm"}
+# LightGBM has no larger trees.
+_MOST_LEAVES = 131_072
 
 _PAPER = {
     "n_trees": 1000,
@@ -66,6 +58,9 @@ _PAPER = {
 
 class _Trees(Ranker):
     """Boosted trees. A subclass says which objective they follow."""
+
+    # What to do instead of setting a parameter of LightGBM's own lambdarank, where the objective is another one.
+    INSTEAD: ClassVar[dict[str, str]] = {}
 
     _loaded_: lightgbm.Booster | None
     base_: Ranker | None = None
@@ -116,8 +111,12 @@ class _Trees(Ranker):
         return lightgbm.Booster(model_str=self.model_text_)
 
     @abstractmethod
-    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
-        """Our objective, or None for LightGBM's own lambdarank: the same in all processes of a team."""
+    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | dict[str, Any]:
+        """Our objective, or parameters of LightGBM's own lambdarank: of the same kind in all processes of a team."""
+
+    @abstractmethod
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        """An error where a setting of the objective cannot be used."""
 
     def _of_objective(self, settings: dict[str, Any]) -> set[str]:
         """The names of settings that are not listed, and that the objective takes."""
@@ -126,9 +125,15 @@ class _Trees(Ranker):
     def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
         settings = self._settled()
         params = self._lightgbm_params(settings)
+        check_files(params)
+        check_goss(params, settings)
+        if not isinstance(settings["gain"], str):
+            gain_levels(train.ratings, settings["gain"])  # of all data: every process of a team knows
         team = job.team
         train, valid = team.part(train), None if valid is None else team.part(valid)
-        objective = self._objective(train, settings, team)
+        followed = self._objective(train, settings, team)
+        objective = followed if isinstance(followed, Objective) else None
+        params |= {} if isinstance(followed, Objective) else followed
         judge = None
         if valid is not None:
             judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
@@ -141,7 +146,8 @@ class _Trees(Ranker):
             self.base_ = fit_inner(self, base, train, valid, job.inside("base"))
             job = job.inside("trees")
             starts = self.base_._predict(train), None if valid is None else self.base_._predict(valid)
-        params |= _of_features(params, train, copies=3 if settings["query_features"] else 1)
+        copies = 3 if settings["query_features"] else 1
+        params |= for_features(params, train.n_features, train.feature_names, copies)
         train, valid = self._seen(train), None if valid is None else self._seen(valid)
         try:
             data = Data.prepare(train, valid, objective, params, settings, team)
@@ -162,32 +168,15 @@ class _Trees(Ranker):
             check_is_global(self.model_text_, sum(process["documents"] for process in self.team_))
 
     def _lightgbm_params(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings by LightGBM's names, checked against the names that it knows."""
-        for name, least in (("n_trees", 1), ("n_leaves", 2), ("min_documents", 0), ("patience", 1), ("seed", 0)):
-            as_whole(name, settings[name], least)
-        as_positive("learning_rate", settings["learning_rate"])
-        as_flag("query_features", settings["query_features"])
-        own = set(type(self)().get_params()) | {"preset"} | self._of_objective(settings)
-        known = lightgbm.basic._ConfigAliases._get_all_param_aliases()
-        main_name = {alias: name for name, aliases in known.items() for alias in (name, *aliases)}
-        params = {}
-        for name, value in settings.items():
-            if name in own:
-                continue
-            if name not in main_name:
-                raise ParameterError.unknown(f"setting of {type(self).__name__} or LightGBM", name, [*own, *main_name])
-            main = main_name[name]
-            if main in _OURS:
-                raise ParameterError(f"{name}: this setting is called {_OURS[main]} here")
-            if main in _TAKEN:
-                raise ParameterError(f"{name}: expected to be left to {type(self).__name__}, got {value!r}")
-            if main == "boosting" and value not in ("gbdt", "gbrt"):
-                raise ParameterError(f"{name}: expected gbdt, the only kind that ranks by kept trees, got {value!r}")
-            params[main] = value
+        """The settings by LightGBM's names, each of which changes something."""
+        self._check_own(settings)
+        own = self._own_names(settings)
+        given = {name: value for name, value in settings.items() if name not in own}
+        params = as_parameters(type(self).__name__, given, own, self.INSTEAD)
         return {
             # The same bits whatever the number of threads; both can be switched off by their names.
             "deterministic": True,
-            "force_col_wise": "force_row_wise" not in params,
+            "force_col_wise": not params.get("force_row_wise", False),
             # Bins that do not depend on how large leaves are; and tiny data keep their features.
             "feature_pre_filter": False,
             **params,
@@ -199,6 +188,32 @@ class _Trees(Ranker):
             "metric": "None",
             "verbosity": -1,
         }
+
+    def _own_names(self, settings: dict[str, Any]) -> set[str]:
+        """The names of the settings that are not LightGBM's."""
+        return set(type(self)().get_params()) | {"preset"} | self._of_objective(settings)
+
+    def _check_own(self, settings: dict[str, Any]) -> None:
+        """An error where the value of a setting of ours cannot be used."""
+        as_whole("n_trees", settings["n_trees"])
+        as_whole("n_leaves", settings["n_leaves"], 2, _MOST_LEAVES)
+        as_whole("min_documents", settings["min_documents"], 0, MOST)
+        as_whole("patience", settings["patience"])
+        as_whole("seed", settings["seed"], 0, MOST)
+        as_positive("learning_rate", settings["learning_rate"])
+        as_flag("query_features", settings["query_features"])
+        as_gain(settings["gain"])
+        self._check_objective(settings)
+
+    def _check_loaded(self) -> None:
+        """An error where a value cannot be one that the model was fitted with.
+
+        A parameter that changes nothing is no such value: earlier versions took some.
+        """
+        settings = self.settings_
+        self._check_own(settings)
+        own = self._own_names(settings)
+        check_values(type(self).__name__, {name: settings[name] for name in settings if name not in own}, own)
 
     def _seen(self, data: RankingDataset) -> RankingDataset:
         """The data as the trees see them."""
@@ -269,6 +284,7 @@ class _Trees(Ranker):
         return {"n_rounds": self.n_rounds_, "history": self.history_, "base": base}
 
     def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
+        self._check_loaded()
         try:
             self.n_rounds_, self.history_ = int(fitted["n_rounds"]), list(fitted["history"])
             self.best_ = self.history_[self.n_rounds_ - 1]
@@ -296,7 +312,8 @@ class UMart(_Trees):
     ``weights``           of pairs: ``"ndcg"``, ``"gain"`` (the plain uRank gains) or ``"none"``
     ``truncation``        leave out pairs with neither document in the first so many; None: none is left out
     ``idcg_at``           ranks that count in the ideal DCG; None: all
-    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved)
+    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a list, for the ratings 0, 1, 2, ...; a mapping; or a
+                          function (cannot be saved)
     ``n_trees``           at most so many
     ``learning_rate``     of each tree; with the authors' hessian, which is twice the true one, 0.1 is a step of 0.05
     ``n_leaves``          of each tree, at most
@@ -325,6 +342,12 @@ class UMart(_Trees):
     True
     """
 
+    INSTEAD: ClassVar[dict[str, str]] = {
+        "sigmoid": "give sigma",
+        "lambdarank_truncation_level": "give truncation",
+        "lambdarank_norm": "give weights, of pairs",
+        "label_gain": "give gain, which takes such a list",
+    }
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": _PAPER | {"window": 2},
         "paper-mq2007": _PAPER | {"window": 10},
@@ -347,17 +370,31 @@ class UMart(_Trees):
         self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
         self.truncation, self.idcg_at, self.gain = truncation, idcg_at, gain
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
+    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective:
+        return self._umart(settings)
+
+    def _umart(self, settings: dict[str, Any]) -> UMartObjective:
         names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "n_jobs")
         return UMartObjective(**{name: settings[name] for name in names})
+
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        objective = self._umart(settings)
+        if objective.idcg_at is not None and objective.weights != "ndcg":
+            raise ParameterError(
+                f"idcg_at: expected None beside weights={objective.weights!r}, which has no ideal DCG, got"
+                f" {objective.idcg_at}"
+            )
+        if objective.gain != "exp2" and objective.weights == "none":
+            raise ParameterError("gain: expected to be left out beside weights='none', where every pair weighs 1")
 
 
 class LambdaMART(_Trees):
     """LambdaMART: LightGBM's own lambdarank, without its limits.
 
-    Settings are those of ``UMart`` but for the objective's; ``lambdarank_truncation_level``, ``sigmoid`` and the others
-    go by LightGBM's names. Where LightGBM's objective cannot take the ratings (fractions, 31 levels or more, queries of
-    more than 10,000 documents) the same mathematics runs on our kernel: ``tierank.OBJECTIVES["lambdarank"]``.
+    Settings are those of ``UMart`` but for the objective's, of which it has ``gain``; ``lambdarank_truncation_level``,
+    ``sigmoid``, ``lambdarank_norm`` and ``label_gain`` (a ``gain`` that is a list) go by LightGBM's names. Where
+    LightGBM's objective cannot take the data (fractions, 31 rating levels or more, gains that fall as ratings rise,
+    queries of more than 10,000 documents) our kernel runs the same mathematics: ``tierank.OBJECTIVES["lambdarank"]``.
 
     >>> from tierank import make_ranking
     >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
@@ -368,29 +405,49 @@ class LambdaMART(_Trees):
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
-        gains = _label_gains(settings.get("label_gain"))
-        is_whole = bool((train.ratings == np.rint(train.ratings)).all())
-        is_known = bool(train.ratings.max() < (_NATIVE_LEVELS if gains is None else len(gains)))
-        if gains is not None and not all(team.gather(is_whole and is_known)):
+    def __init__(self, *, gain: Gain = "exp2", **settings: Any) -> None:
+        super().__init__(**settings)
+        self.gain = gain
+
+    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | dict[str, Any]:
+        gain = self._gain(settings)
+        of_label = settings.get("label_gain") is not None
+        n_levels = len(gain) if isinstance(gain, tuple) else _NATIVE_LEVELS
+        # A team knows the lowest levels of all: one more than there may be tells that there are too many.
+        seen = team.gather(np.unique(train.ratings)[: n_levels + 1].tolist())
+        levels = np.array(sorted({level for own in seen for level in own}))
+        is_known = bool((levels == np.rint(levels)).all() and levels[-1] < n_levels)
+        if of_label and not is_known:
             raise ParameterError(
-                f"label_gain: expected whole ratings from 0 to {len(gains) - 1}, which have a gain there, got others"
+                f"label_gain: expected whole ratings from 0 to {n_levels - 1}, which have a gain there, got others"
             )
-        if all(team.gather(is_whole and is_known and int(train.lengths.max()) <= _NATIVE_DOCUMENTS)):
-            return None
+        gains = gain_levels(levels, gain)
+        is_rising = of_label or bool((np.diff(gains) >= 0).all())
+        if is_known and is_rising and max(team.gather(int(train.lengths.max()))) <= _NATIVE_DOCUMENTS:
+            return {} if of_label or gain == "exp2" else {"label_gain": _filled(levels, gains)}
         logging.getLogger("tierank").warning(
-            "tierank: LightGBM's lambdarank does not take these data (whole ratings below %d and at most %d documents a"
-            " query); the same gradients come from our kernel",
-            _NATIVE_LEVELS,
+            "tierank: LightGBM's lambdarank does not take these data (whole ratings below %d, gains that never fall, at"
+            " most %d documents a query); the same gradients come from our kernel",
+            n_levels,
             _NATIVE_DOCUMENTS,
         )
-        return LambdaRankObjective(
-            sigma=settings.get("sigmoid", 1.0),
-            truncation=settings.get("lambdarank_truncation_level", 30),
-            norm=settings.get("lambdarank_norm", True),
-            gain="exp2" if gains is None else dict(enumerate(gains)),
-            n_jobs=settings["n_jobs"],
-        )
+        given = {ours: settings.get(theirs) for ours, theirs in _LAMBDARANK.items()}
+        named = {name: value for name, value in given.items() if value is not None}
+        return LambdaRankObjective(**named, gain=gain, n_jobs=settings["n_jobs"])
+
+    def _gain(self, settings: dict[str, Any]) -> Gain:
+        """The gain, by the one name or by the other."""
+        if settings.get("label_gain") is None:
+            return as_gain(settings["gain"])
+        if as_gain(settings["gain"]) != "exp2":
+            raise ParameterError("label_gain: expected one of gain and label_gain, which are one setting, got both")
+        return tuple(USED["label_gain"].check("label_gain", settings["label_gain"]))
+
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        self._gain(settings)
+
+
+_BY_LOSS = "trees follow the loss, whose keywords are its settings"
 
 
 class TreeRanker(_Trees):
@@ -410,49 +467,41 @@ class TreeRanker(_Trees):
     model with a loss of your own is saved without it: it predicts after loading, but cannot be fitted again.
     """
 
+    INSTEAD: ClassVar[dict[str, str]] = {
+        "sigmoid": _BY_LOSS,
+        "lambdarank_truncation_level": _BY_LOSS,
+        "lambdarank_norm": _BY_LOSS,
+        "label_gain": "give gain, which takes such a list",
+    }
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
 
     def __init__(self, loss: str | Callable[..., Any] | None = None, *, gain: Gain = "exp2", **settings: Any) -> None:
         super().__init__(**settings)
         self.loss, self.gain = loss, gain
 
-    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective | None:
+    def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective:
         names = self._of_objective(settings) & set(settings) | {"loss", "gain", "n_jobs", "seed"}
         return LossObjective(**{name: settings[name] for name in names})
 
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        if settings["loss"] is not None:
+            as_loss(settings["loss"])
+
     def _of_objective(self, settings: dict[str, Any]) -> set[str]:
+        if settings["loss"] is None:  # it was the caller's own, and was not saved
+            return {name for name in settings if not is_known(name)}
         parameters = inspect.signature(as_loss(settings["loss"])).parameters
         return {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
 
 
-def _of_features(params: dict[str, Any], data: RankingDataset, copies: int) -> dict[str, Any]:
-    """Settings that speak of features as LightGBM wants them: by number, and for each copy."""
-    found: dict[str, Any] = {}
-    named = params.get("categorical_feature")
-    if isinstance(named, (list, tuple)) and any(isinstance(name, str) for name in named):
-        known = data.feature_names or ()
-        for name in named:
-            if isinstance(name, str) and name not in known:
-                raise ParameterError.unknown("categorical_feature", name, known)
-        found["categorical_feature"] = [known.index(name) if isinstance(name, str) else name for name in named]
-    monotone = params.get("monotone_constraints")
-    if isinstance(monotone, (list, tuple)):
-        if len(monotone) != data.n_features:
-            raise ParameterError(
-                f"monotone_constraints: expected {data.n_features}, one for each feature, got {len(monotone)}"
-            )
-        found["monotone_constraints"] = list(monotone) * copies  # a feature and its copies rise together
-    return found
+def _filled(levels: Floats, gains: Floats) -> list[float]:
+    """The gains of the ratings 0, 1, 2, ..., where some have one: the others have that of the next lower one.
 
-
-def _label_gains(value: Any) -> list[float] | None:
-    """LightGBM's setting ``label_gain``: a list, or a text with commas."""
-    if value is None:
-        return None
-    try:
-        return [float(gain) for gain in (value.split(",") if isinstance(value, str) else value)]
-    except (TypeError, ValueError):
-        raise ParameterError(f"label_gain: expected one gain for each rating from 0 on, got {value!r}") from None
+    >>> _filled(np.array([1.0, 3.0]), np.array([2.0, 5.0]))
+    [0.0, 2.0, 2.0, 5.0]
+    """
+    lower = np.searchsorted(levels, np.arange(levels[-1] + 1), side="right") - 1
+    return [0.0 if place < 0 else float(gains[place]) for place in lower.tolist()]
 
 
 def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
