@@ -164,7 +164,7 @@ def test_the_command_line(text, data, expected, tmp_path):
         ([0, np.nan, 2], [0, 1, 2], ParameterError, "gain: expected finite gains that are not negative, got nan"),
         (["0", "1"], [0, 1, 2], ParameterError, "gain: expected finite gains that are not negative, got '0'"),
         ([True, False], [0, 1, 1], ParameterError, "gain: expected finite gains that are not negative, got True"),
-        ({"0": 1}, [0, 1, 1], ParameterError, "gain: expected finite gains that are not negative, got '0'"),
+        ({"0": 1}, [0, 1, 1], ParameterError, "gain: expected ratings that are numbers, got '0'"),
         ([[0, 1]], [0, 1, 1], ParameterError, r"gain: expected finite gains that are not negative, got \[0, 1\]"),
         (np.eye(2), [0, 1, 1], ParameterError, "gain: expected ('exp2', 'linear', a list|finite gains)"),
         (3, [0, 1, 1], ParameterError, "gain: expected 'exp2', 'linear', a list .* or a function, got 3"),

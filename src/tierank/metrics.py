@@ -50,11 +50,11 @@ def as_gain(gain: Any) -> Gain:
     if isinstance(gain, str):
         return cast(Gain, as_choice("gain", gain, _GAINS))
     if isinstance(gain, Mapping):
-        _check_gains([*gain, *gain.values()])
+        _check_gains(gain)
         return gain
     if isinstance(gain, (list, tuple)) or np.ndim(gain) == 1:
         values = np.asarray(gain).tolist() if hasattr(gain, "__array__") else list(gain)
-        _check_gains(values)
+        _check_gains(dict(enumerate(values)))
         return tuple(float(value) for value in values)
     if not callable(gain):
         raise ParameterError(
@@ -64,12 +64,16 @@ def as_gain(gain: Any) -> Gain:
     return cast(Gain, gain)
 
 
-def _check_gains(values: list[Any]) -> None:
-    if not values:
+def _check_gains(gains: Mapping[Any, Any]) -> None:
+    if not gains:
         raise ParameterError("gain: expected at least one gain, got none")
-    for value in values:
-        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < float("inf"):
-            raise ParameterError(f"gain: expected finite gains that are not negative, got {value!r}")
+    for rating, gain in gains.items():
+        if isinstance(rating, bool) or not isinstance(rating, Real):
+            raise ParameterError(f"gain: expected ratings that are numbers, got {rating!r}")
+        if isinstance(gain, bool) or not isinstance(gain, Real) or not 0 <= float(gain) < float("inf"):
+            raise ParameterError(
+                f"gain: expected finite gains that are not negative, got {gain!r} for rating {float(rating):g}"
+            )
 
 
 # A metric is a function of the judge, which knows the ratings, and the cutoff k (None: the whole list). It does once
