@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
@@ -14,7 +15,7 @@ from sklearn.base import clone
 import tierank
 from tierank import RULES, DataError, LambdaMART, ParameterError, RankingDataset, TreeRanker, UMart, URank
 from tierank.cli import main
-from tierank.losses import Batch
+from tierank.losses import LOSSES, WITHOUT_GAINS, Batch
 from tierank.metrics import Judge, gain_levels
 from tierank.objectives import LambdaRankObjective, LossObjective, UMartObjective, check_gradient
 
@@ -190,6 +191,20 @@ def test_gains_that_cannot_be_used(name, gain, ratings, kind, message):
 def test_a_list_is_the_mapping_of_its_places(gains, places):
     ratings = np.array([place % len(gains) for place in places], float)
     np.testing.assert_array_equal(gain_levels(ratings, gains), gain_levels(ratings, dict(enumerate(gains))))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_gain_that_a_loss_does_not_look_at_is_refused(loss, data):
+    """Whether it looks is seen from the batch, which makes gains when they are asked for."""
+    batch = Batch.of(data)
+    LOSSES[loss](torch.zeros(data.n_documents, requires_grad=True), batch)
+    assert ("gains" not in vars(batch)) == (LOSSES[loss] in WITHOUT_GAINS)
+    if LOSSES[loss] in WITHOUT_GAINS:
+        for make in (TreeRanker, tierank.NetworkRanker):
+            with pytest.raises(ParameterError, match=f"gain: expected to be left out beside the loss {loss}"):
+                make(loss, gain=GAINS, n_jobs=1).fit(data)
+        with pytest.raises(ParameterError, match="gain: expected to be left out beside the loss listmle"):
+            tierank.ListMLE(gain="linear", n_jobs=1).fit(data)
 
 
 # LambdaMART: LightGBM's objective where it can, ours where it cannot

@@ -409,7 +409,7 @@ def test_a_setting_that_changes_after_fit_changes_no_score(name, parts, tmp_path
     assert loaded.settings_.keys() == ranker.settings_.keys()
     # Fitted again, it has the new settings.
     if "activation" in changed:
-        back = {"network": "mlp", "n_seeds": 1} | ({"base": None} if "base" in changed else {})
+        back = {"network": "mlp", "n_seeds": 1, "gain": "exp2"} | ({"base": None} if "base" in changed else {})
         assert ranker.set_params(**back).fit(train).settings_["activation"] == "tanh"
 
 

@@ -204,6 +204,15 @@ def as_loss(loss: Any) -> Callable[..., Tensor]:
     return loss if callable(loss) else LOSSES[as_choice("loss", loss, LOSSES)]
 
 
+def check_reads_gain(loss: Callable[..., Tensor], gain: Gain) -> None:
+    """An error where a gain was chosen and the loss, one of ours, looks at none."""
+    from tierank.losses import WITHOUT_GAINS
+
+    if loss in WITHOUT_GAINS and as_gain(gain) != "exp2":
+        name = getattr(loss, "__name__", "")
+        raise ParameterError(f"gain: expected to be left out beside the loss {name}, which looks at ratings alone")
+
+
 def check_values(values: Any, n_queries: int) -> None:
     """Whether a loss gave one value per query, which depend on the scores."""
     shape = tuple(getattr(values, "shape", ())) if hasattr(values, "requires_grad") else None

@@ -23,7 +23,7 @@ from tierank.export import Layer, Network, Scorer, StandardisedMean
 from tierank.kernels import n_threads
 from tierank.metrics import Gain, Rule, as_gain
 from tierank.networks import MLP, NETWORKS, Layers, TierRNN
-from tierank.objectives import as_loss
+from tierank.objectives import as_loss, check_reads_gain
 from tierank.rankers.attribution import integrate_gradients
 from tierank.rankers.base import Job, Ranker, make_judge, mean_of_standardised, means_of
 from tierank.rankers.training import Floats, Lists, Loss, Task, Training, Weights, as_device, inside
@@ -156,6 +156,7 @@ class NeuralRanker(Ranker):
 
     def _loss(self, settings: dict[str, Any]) -> Loss:
         function = as_loss(self.LOSS or settings.get("loss"))
+        check_reads_gain(function, settings["gain"])
         own = set(type(self)().get_params()) | {"preset"}
         known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
         of_network = set(inspect.signature(NETWORKS[settings["network"]]).parameters) - {"n_features", "seed"}

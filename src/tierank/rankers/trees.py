@@ -20,7 +20,14 @@ from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.inputs import chunks
 from tierank.kernels import n_threads
 from tierank.metrics import Gain, Rule, as_gain, gain_levels
-from tierank.objectives import LambdaRankObjective, LossObjective, Objective, UMartObjective, as_loss
+from tierank.objectives import (
+    LambdaRankObjective,
+    LossObjective,
+    Objective,
+    UMartObjective,
+    as_loss,
+    check_reads_gain,
+)
 from tierank.rankers.base import Job, Ranker, make_judge
 from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.tree_network import check_is_global, connected
@@ -480,6 +487,7 @@ class TreeRanker(_Trees):
         self.loss, self.gain = loss, gain
 
     def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective:
+        check_reads_gain(as_loss(settings["loss"]), settings["gain"])
         names = self._of_objective(settings) & set(settings) | {"loss", "gain", "n_jobs", "seed"}
         return LossObjective(**{name: settings[name] for name in names})
 
