@@ -37,6 +37,36 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
+# Warnings of the library
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (
+            "row",
+            "each of the 2,001 rows is a query of its own, and a list of one document has no order to learn: name the",
+        ),
+        ("shop", "all 2,001 rows are one query, longer than lists of candidates are: name the"),
+    ],
+)
+def test_a_wrong_column_of_query_ids_is_noticed(column, message, tmp_path, capsys):
+    lines = [f"{k},all,{k % 3},{k % 7}" for k in range(2001)]
+    (tmp_path / "data.csv").write_text("\n".join(["row,shop,rating,price", *lines]))
+    places = ["--train", tmp_path / "data.csv", "--valid", tmp_path / "data.csv", "--out", tmp_path / "model"]
+    code, _, err = run(
+        capsys, "train", "umart", *places, "--query-column", column, "--features", "price", "--set", "n_trees=2"
+    )
+    assert code == 0
+    warned = [line for line in err.splitlines() if "WARNING" in line]
+    assert [line.startswith(f"WARNING: {of}{message}") for of, line in zip(("", "--valid: "), warned, strict=True)] == [
+        True,
+        True,
+    ]
+    assert all("column of query ids with --query-column" in line for line in warned)
+
+
 # Settings
 
 

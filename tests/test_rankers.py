@@ -251,7 +251,9 @@ def test_odd_data(name):
         data = RankingDataset(rng.normal(size=(60, 3)), ratings, qid=np.arange(60) // 12)
         assert np.isfinite(make(name).fit(data).predict(data)).all(), label
     lonely = RankingDataset(rng.normal(size=(30, 3)), rng.integers(0, 3, 30), qid=np.arange(30))
-    assert np.isfinite(make(name).fit(lonely).predict(lonely)).all()
+    with pytest.warns(UserWarning, match="each of the 30 rows is a query of its own"):
+        fitted = make(name).fit(lonely)
+    assert np.isfinite(fitted.predict(lonely)).all()
     features = np.ones((40, 2))
     features[:, 1] = np.nan
     constant = RankingDataset(features, np.arange(40) % 3, qid=np.arange(40) // 10)
@@ -411,7 +413,7 @@ def test_a_setting_that_changes_after_fit_changes_no_score(name, parts, tmp_path
     assert loaded.settings_.keys() == ranker.settings_.keys()
     # Fitted again, it has the new settings.
     if "activation" in changed:
-        back = {"network": "mlp", "n_seeds": 1} | ({"base": None} if "base" in changed else {})
+        back = {"network": "mlp", "n_seeds": 1, "gain": "exp2"} | ({"base": None} if "base" in changed else {})
         assert ranker.set_params(**back).fit(train).settings_["activation"] == "tanh"
 
 
@@ -523,6 +525,57 @@ def test_many_queries_that_come_as_one_are_noticed(name, settings, needs_lists, 
         for method in (ranker.predict, ranker.rank):
             with pytest.warns(UserWarning, match="for the candidates of one query, because no qid came"):
                 method(features)
+
+
+# Query ids that were forgotten, or taken from another column
+
+NO_QUERIES = {
+    "no ids": (lambda n: None, "all 2,001 rows are one query, longer than lists of candidates are: give one query id"),
+    "one id": (lambda n: ["q"] * n, "all 2,001 rows are one query"),
+    "an id in each row": (np.arange, "each of the 2,001 rows is a query of its own, .* the same query id"),
+}
+
+
+@pytest.mark.parametrize("ids", NO_QUERIES)
+@each_family
+def test_ids_that_are_most_likely_wrong_are_noticed(name, ids, parts):
+    train, _, _ = parts
+    rng = np.random.default_rng(0)
+    features, ratings = rng.normal(size=(2001, 10)), rng.integers(0, 3, 2001)
+    qid, message = NO_QUERIES[ids][0](2001), NO_QUERIES[ids][1]
+    quick = {"n_trees": 2} if name in ARE_TREES else {"max_epochs": 1}
+    with pytest.warns(UserWarning, match=f"^{message}") as caught:
+        make(name, **quick).fit(features, ratings, qid=qid)
+    assert [found.filename for found in caught] == [__file__]  # the line of the caller
+    odd = RankingDataset(features, ratings, qid=qid)
+    with pytest.warns(UserWarning, match=f"^{message}"):
+        make(name, **quick).fit(odd)
+    with pytest.warns(UserWarning, match=f"^valid: {message}"):
+        make(name, **quick).fit(train, valid=odd)
+
+
+@pytest.mark.parametrize(
+    "qid", [None, np.zeros(2000), np.arange(2000) // 2, [*range(1999), 1998], np.arange(2000) // 1000]
+)
+def test_queries_that_may_well_be_right(qid):
+    rng = np.random.default_rng(0)
+    features, ratings = rng.normal(size=(2000, 3)), rng.integers(0, 3, 2000)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make("umart", n_trees=2).fit(features, ratings, qid=qid)
+        make("umart", n_trees=2).fit(features[:1], ratings[:1], qid=None if qid is None else qid[:1])
+
+
+def test_one_query_of_a_team_is_noticed_once():
+    rng = np.random.default_rng(0)
+    ranker, data = make("umart", n_trees=2), RankingDataset(rng.normal(size=(2001, 3)), rng.integers(0, 3, 2001))
+
+    class Second(tierank.team.Team):
+        is_first = False
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranker.fit(data, team=Second())
 
 
 def test_networks_do_not_depend_on_the_default_type_of_torch(parts):

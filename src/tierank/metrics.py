@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from numbers import Real
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +24,7 @@ Measure = Callable[[Ranking], Floats]
 
 Ties = Literal["average", "input", "worst", "document id"]
 ErrMax = Literal["data", "query"] | float | None
-Gain = Literal["exp2", "linear"] | Mapping[float, float] | Callable[[Floats], ArrayLike]
+Gain = Literal["exp2", "linear"] | Sequence[float] | Floats | Mapping[float, float] | Callable[[Floats], ArrayLike]
 
 WHY_LEFT_OUT = "no rating above 0"
 
@@ -34,6 +35,45 @@ _TIES = {
     "worst": "lower gain first",
     "document id": "by document id, descending",
 }
+
+
+def as_gain(gain: Any) -> Gain:
+    """A gain that can be used, lists and arrays as tuples; whether it has one for every rating is seen with the data.
+
+    >>> as_gain(np.array([0, 1, 3]))
+    (0.0, 1.0, 3.0)
+    >>> as_gain(3)
+    Traceback (most recent call last):
+    tierank.errors.ParameterError: gain: expected 'exp2', 'linear', a list with the gains of the ratings 0, 1, 2, ..., a
+    mapping from ratings to gains, or a function, got 3
+    """
+    if isinstance(gain, str):
+        return cast(Gain, as_choice("gain", gain, _GAINS))
+    if isinstance(gain, Mapping):
+        _check_gains(gain)
+        return gain
+    if isinstance(gain, (list, tuple)) or np.ndim(gain) == 1:
+        values = np.asarray(gain).tolist() if hasattr(gain, "__array__") else list(gain)
+        _check_gains(dict(enumerate(values)))
+        return tuple(float(value) for value in values)
+    if not callable(gain):
+        raise ParameterError(
+            "gain: expected 'exp2', 'linear', a list with the gains of the ratings 0, 1, 2, ..., a mapping from ratings"
+            f" to gains, or a function, got {gain!r}"
+        )
+    return cast(Gain, gain)
+
+
+def _check_gains(gains: Mapping[Any, Any]) -> None:
+    if not gains:
+        raise ParameterError("gain: expected at least one gain, got none")
+    for rating, gain in gains.items():
+        if isinstance(rating, bool) or not isinstance(rating, Real):
+            raise ParameterError(f"gain: expected ratings that are numbers, got {rating!r}")
+        if isinstance(gain, bool) or not isinstance(gain, Real) or not 0 <= float(gain) < float("inf"):
+            raise ParameterError(
+                f"gain: expected finite gains that are not negative, got {gain!r} for rating {float(rating):g}"
+            )
 
 
 # A metric is a function of the judge, which knows the ratings, and the cutoff k (None: the whole list). It does once
@@ -122,8 +162,8 @@ class Rule:
 
     ======================  ==========================================================================================
     ``name``                how tables call it
-    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``: r; a mapping from ratings to gains; or a function that
-                            turns an array of ratings into gains
+    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``: r; a list with the gains of the ratings 0, 1, 2, ...; a
+                            mapping from ratings to gains; or a function that turns an array of ratings into gains
     ``ties``                documents with the same score: ``"average"``: the expected value over all their orders;
                             ``"input"``: the order of the rows; ``"worst"``: lower gain first; ``"document id"``: by
                             id, descending, and scores in single precision, as trec_eval does (without ids the row
@@ -165,8 +205,7 @@ class Rule:
         for setting, known in _SETTINGS.items():
             if (value := getattr(self, setting)) not in known:
                 raise ParameterError.unknown(setting, value, known)
-        if isinstance(self.gain, str) and self.gain not in _GAINS:
-            raise ParameterError.unknown("gain", self.gain, _GAINS)
+        object.__setattr__(self, "gain", as_gain(self.gain))  # rules are compared, and arrays cannot be
         if isinstance(self.err_max, str) and self.err_max not in ("data", "query"):
             raise ParameterError.unknown("err_max", self.err_max, ("data", "query"))
         for metric in self.empty or {}:
@@ -199,6 +238,8 @@ class Rule:
     def _gain_words(self) -> str:
         if isinstance(self.gain, str):
             return _GAINS[self.gain]
+        if isinstance(self.gain, tuple):
+            return f"[{', '.join(f'{gain:g}' for gain in self.gain)}]"
         return str(dict(self.gain)) if isinstance(self.gain, Mapping) else getattr(self.gain, "__name__", "of the user")
 
     def _empty_words(self) -> str:
@@ -451,8 +492,8 @@ def _as_names(metrics: str | Iterable[str] | None, rule: Rule) -> list[str]:
 
 def gain_levels(ratings: Floats, gain: Gain) -> Floats:
     """What gains are made of: the rating where the gain has a name, else the gain itself."""
+    gain = as_gain(gain)
     if isinstance(gain, str):
-        as_choice("gain", gain, _GAINS)
         return ratings
     unique, codes = np.unique(ratings, return_inverse=True)
     if isinstance(gain, Mapping):
@@ -460,8 +501,10 @@ def gain_levels(ratings: Floats, gain: Gain) -> Floats:
         if missing:
             raise ParameterError(f"gain: expected a gain for every rating of the data, got none for {missing[0]:g}")
         gains = np.array([gain[level] for level in unique.tolist()], dtype=np.float64)
+    elif isinstance(gain, tuple):
+        gains = _listed_gains(unique, np.array(gain))
     else:
-        gains = np.asarray(gain(unique), dtype=np.float64)
+        gains = np.asarray(gain(unique), dtype=np.float64)  # type: ignore[operator]
     if gains.shape != unique.shape:
         raise ParameterError(
             f"gain: expected {len(unique)} gains for an array of {len(unique)} ratings, got shape {gains.shape}"
@@ -473,6 +516,17 @@ def gain_levels(ratings: Floats, gain: Gain) -> Floats:
             f" for rating {unique[bad.argmax()]:g}"
         )
     return gains[codes]
+
+
+def _listed_gains(ratings: Floats, gains: Floats) -> Floats:
+    """The gains of these ratings in a list of those of 0, 1, 2, ..."""
+    outside = (ratings != np.rint(ratings)) | (ratings >= len(gains))
+    if outside.any():
+        raise DataError(
+            f"gain: expected whole ratings from 0 to {len(gains) - 1}, which have a gain in the list, got"
+            f" {ratings[outside.argmax()]:g}; make the list longer, or give a mapping from ratings to gains"
+        )
+    return np.asarray(gains[ratings.astype(np.int64)], np.float64)
 
 
 def _tie_order(data: RankingDataset, levels: Floats, ties: Ties) -> NDArray[np.int64] | None:

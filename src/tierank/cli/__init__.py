@@ -10,11 +10,12 @@ import argparse
 import io
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from tierank import __version__
 from tierank.cli import data, judging, learning, using
-from tierank.cli.console import Pipes, line_of
+from tierank.cli.console import Pipes, line_of, say_warning
 from tierank.cli.options import Parser
 from tierank.errors import LEFT_ALONE, TeamError, TierankError
 
@@ -47,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = list(sys.argv[1:] if argv is None else argv)
         options = make_parser().parse_args(arguments)
         options.arguments, options.pipes = arguments, pipes
-        with pipes:
+        with pipes, warnings.catch_warnings():
+            warnings.showwarning = say_warning
             options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has seen enough

@@ -28,6 +28,8 @@ _WORDS = [
         (r"(?<=got a folder; )read_fold reads(?= a folder of folds)", "cv and tune take, as --data,"),
         (r", or a space of your own$", ""),
         (r"(?<=; train with )(?=\w+=)", "--set "),
+        (r"give one query id per row as qid(?=,)", "name the column of query ids with --query-column"),
+        (r"give the documents of one list the same query id$", "name the column of query ids with --query-column"),
         (r"^n_queries: ", "--queries: "),
         (r"^(?=(fold|k|ranks|seeds|timeout|top|trials|valid): )", "--"),
     )
@@ -40,6 +42,11 @@ _UNFINISHED = re.compile(r"\.([^/]+)\.[^./]+\.new(/.*)?$")
 def say(line: str) -> None:
     """Tell the caller something that is no result."""
     print(line, file=sys.stderr)
+
+
+def say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    """Tell the caller what the library warns of, on one line and without its place in our code."""
+    say(f"WARNING: {in_options(str(message))}")
 
 
 def in_options(message: str) -> str:

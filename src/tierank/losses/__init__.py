@@ -34,6 +34,7 @@ from tierank.losses.tiers import stepwise_urank, urank, windowed_urank
 
 __all__ = [
     "LOSSES",
+    "WITHOUT_GAINS",
     "Batch",
     "Loss",
     "Step",
@@ -66,3 +67,6 @@ LOSSES: dict[str, Loss] = {
     "urank": urank,
     "windowed_urank": windowed_urank,
 }
+
+# Losses that go by the order of the ratings alone, whatever their gains are.
+WITHOUT_GAINS = (listmle, listnet, plistmle, ranknet)

@@ -16,7 +16,7 @@ from tierank.errors import DataError
 from tierank.inputs import as_offsets, as_ratings
 from tierank.losses.ladder import Ladder
 from tierank.losses.segments import edges_of, max_by, sum_by
-from tierank.metrics import Gain, gain_levels
+from tierank.metrics import Gain, as_gain, gain_levels
 from tierank.settings import as_positive
 
 # The highest rating r for which 2^r - 1 is taken as it is: sums of such gains are still far from the end of float32.
@@ -29,8 +29,8 @@ class Batch:
     ==================  ============================================================================================
     ``offsets``         where queries begin; one more than there are queries
     ``ratings``         one per document, or None: networks score such a batch, losses need ratings
-    ``gain``            ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a mapping from ratings to gains; or a function
-                        that turns an array of ratings into gains
+    ``gain``            ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a list with the gains of the ratings 0, 1,
+                        2, ...; a mapping from ratings to gains; or a function that turns ratings into gains
     ``generator``       the source of all that is random in training: the order of tied documents, dropout, groups
     ``dtype``           of gains and weights, and so of the scores
     ``device``          where the tensors live
@@ -58,7 +58,7 @@ class Batch:
         device: torch.device | str = "cpu",
     ) -> None:
         edges = as_offsets(offsets)
-        self.gain, self.generator, self.dtype, self.device = gain, generator, dtype, torch.device(device)
+        self.gain, self.generator, self.dtype, self.device = as_gain(gain), generator, dtype, torch.device(device)
         self.offsets = torch.tensor(edges, device=self.device)
         self._ratings = None if ratings is None else as_ratings(ratings, int(edges[-1]))
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_offsets
 from tierank.kernels import n_threads
-from tierank.metrics import Gain
+from tierank.metrics import Gain, as_gain
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.settings import as_choice, as_whole
 
@@ -71,7 +71,7 @@ class LossObjective(Objective):
         seed: int = 0,
         **of_the_loss: Any,
     ) -> None:
-        self.loss, self.gain, self.n_jobs, self.seed = loss, gain, n_jobs, as_whole("seed", seed, 0)
+        self.loss, self.gain, self.n_jobs, self.seed = loss, as_gain(gain), n_jobs, as_whole("seed", seed, 0)
         self.of_the_loss = of_the_loss
         self._function()  # whether it can be used at all
 
@@ -202,6 +202,15 @@ def as_loss(loss: Any) -> Callable[..., Tensor]:
     if loss is None:
         raise ParameterError("loss: expected a function (scores, batch) -> one value per query, or a name, got None")
     return loss if callable(loss) else LOSSES[as_choice("loss", loss, LOSSES)]
+
+
+def check_reads_gain(loss: Callable[..., Tensor], gain: Gain) -> None:
+    """An error where a gain was chosen and the loss, one of ours, looks at none."""
+    from tierank.losses import WITHOUT_GAINS
+
+    if loss in WITHOUT_GAINS and as_gain(gain) != "exp2":
+        name = getattr(loss, "__name__", "")
+        raise ParameterError(f"gain: expected to be left out beside the loss {name}, which looks at ratings alone")
 
 
 def check_values(values: Any, n_queries: int) -> None:

@@ -13,14 +13,13 @@ from tierank.errors import DataError
 from tierank.inputs import as_offsets, as_ratings
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.umart import sort_queries, umart_gradients
-from tierank.metrics import Gain, gain_levels
+from tierank.metrics import Gain, as_gain, gain_levels
 from tierank.objectives.objective import Floats, Gradients, Objective, scale_of
 from tierank.settings import as_choice, as_flag, as_limit, as_positive
 
 # hessian: (kappa, whether the higher document's part leaves out p)
 _HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
 _WEIGHTS = ("ndcg", "gain", "none")
-_GAINS = ("exp2", "linear")
 _TIES = ("mean", "rows")
 
 # Gradients are float32 numbers: weights that come undivided have to stay well inside.
@@ -65,8 +64,8 @@ class UMartObjective(Objective):
     ``window``           documents in a window; None: all lower documents are one window
     ``truncation``       pairs with neither document among so many first ones are left out; None: no pair is
     ``idcg_at``          ranks that count in IDCG; None: all
-    ``gain``             ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a mapping from ratings to gains; or a function
-                         that turns an array of ratings into gains
+    ``gain``             ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a list with the gains of the ratings 0, 1,
+                         2, ...; a mapping from ratings to gains; or a function that turns ratings into gains
     ``ties``             ``"mean"``: documents with equal scores stand in no order, see below; ``"rows"``: they rank in
                          the order of the rows, as in the authors' program and in LightGBM
     ``n_jobs``           threads; None: one for each core. The result is the same, bit for bit
@@ -108,9 +107,7 @@ class UMartObjective(Objective):
         self.sigma = as_positive("sigma", sigma)
         self.hessian = as_choice("hessian", hessian, _HESSIANS)
         self.weights = as_choice("weights", weights, _WEIGHTS)
-        if isinstance(gain, str):
-            as_choice("gain", gain, _GAINS)
-        self.gain = gain
+        self.gain = as_gain(gain)
         self.ties = as_choice("ties", ties, _TIES)
         self.n_jobs = n_jobs
 

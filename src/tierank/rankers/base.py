@@ -27,6 +27,10 @@ from tierank.rankers.model_folder import OF_WORK, encoded, write_model_folder
 from tierank.settings import as_limit
 from tierank.team import Team
 
+# Documents beyond which a list is in doubt: the longest of the public collections has 1,251 (MSLR-WEB30K), and what
+# a search hands over to be ranked again is mostly 1,000 or fewer.
+_LONG_LIST = 2_000
+
 
 class Ranked(NamedTuple):
     """Ranked documents, best first within each query; ``pandas.DataFrame(ranked._asdict())`` makes a table of it."""
@@ -118,9 +122,12 @@ class Ranker(Estimator):
                 if held_out is not None:
                     held_out = self._with_features_of(held_out, train.n_features, train.feature_names)
                 self._settle(has_queries, has_missing=False, longest_query=int(train.lengths.max()))
-                _check_judging(self.settings_)
                 given = {"qid": has_queries, "checkpoint": checkpoint is not None}
                 facts |= facts_of_call(type(self).__name__, self.settings_, given, train, held_out, team)
+            if team.is_first:
+                for of, data in {"": train, "valid: ": held_out}.items():
+                    if data is not None and (doubt := _doubt_of_queries(data)) is not None:
+                        warnings.warn(of + doubt, stacklevel=2)
             check_contents(team, train, held_out, getattr(self, "n_jobs", None))
             self._look_over(train, team)
             self._fit_for_target(train, held_out, job)
@@ -333,7 +340,7 @@ class Ranker(Estimator):
 
     def _resolved(self) -> dict[str, Any]:
         """The settings, with those of the preset where they were left at their default."""
-        settings: dict[str, Any] = self.get_params(deep=False)
+        settings = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         preset = settings.pop("preset", None)
         if preset is None:
             return settings
@@ -350,6 +357,7 @@ class Ranker(Estimator):
         # Rankers among the settings are copied: a change of theirs is none of the fitted model.
         resolved = self._resolved().items()
         self.settings_ = {name: clone(value) if isinstance(value, Ranker) else value for name, value in resolved}
+        _check_choices(self.settings_)
 
     def _settled(self) -> dict[str, Any]:
         """The settings that the model was fitted with, to be worked with as is wanted now."""
@@ -383,6 +391,26 @@ class Ranker(Estimator):
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _doubt_of_queries(data: RankingDataset) -> str | None:
+    """What is odd about the queries, where ids were most likely forgotten or taken from another column.
+
+    >>> print(_doubt_of_queries(RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "c"])))
+    each of the 3 rows is a query of its own, and a list of one document has no order to learn: give the documents of
+    one list the same query id
+    """
+    if data.n_queries == data.n_documents > 1:
+        return (
+            f"each of the {data.n_documents:,} rows is a query of its own, and a list of one document has no order to"
+            " learn: give the documents of one list the same query id"
+        )
+    if data.n_queries == 1 and data.n_documents > _LONG_LIST:
+        return (
+            f"all {data.n_documents:,} rows are one query, longer than lists of candidates are: give one query id per"
+            " row as qid, or ignore this if they are one list"
+        )
+    return None
 
 
 class Selection:
@@ -480,12 +508,25 @@ def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDat
     return total / len(scores)
 
 
-def _check_judging(settings: Mapping[str, Any]) -> None:
-    """A name that means nothing is an error with validation data or without."""
+def _check_choices(settings: Mapping[str, Any]) -> None:
+    """A name that means nothing is an error whether it is needed or not: with validation data or without."""
     as_rule(settings.get("rule", "tierank"))
     metrics = settings.get("select_by", ())
+    if not isinstance(metrics, (str, list, tuple)) or not all(isinstance(metric, str) for metric in metrics):
+        raise ParameterError(f"select_by: expected a metric, or a list of them, such as ['ndcg@10'], got {metrics!r}")
     for metric in [metrics] if isinstance(metrics, str) else metrics:
         parse_metric(metric)
+    if settings.get("for_target") is not None:
+        as_target(settings["for_target"])
+
+
+def _plain(value: Any) -> Any:
+    """A setting that no caller can change any more, and that has a form in files: of arrays and tables a plain copy."""
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value.tolist() if hasattr(value, "tolist") and np.ndim(value) < 2 else value
 
 
 def _same(one: Any, other: Any) -> bool:

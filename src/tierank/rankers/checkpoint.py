@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError
 
 from tierank.errors import DataError
@@ -105,6 +106,8 @@ def described(value: Any) -> Any:
     >>> described(described)
     'tierank.rankers.checkpoint.described'
     """
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
     if isinstance(value, Estimator):
         return {type(value).__name__: without_work(value.get_params(deep=False))}
     return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)

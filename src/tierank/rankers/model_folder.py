@@ -91,6 +91,8 @@ def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]
         ranker._settle(bool(has_queries), bool(described["has_missing"]), as_whole("longest_query", longest))
         ranker._set_features(_as_size(n_features, file), as_names(names, n_features))
         ranker._restore(fitted, {name: _checked(folder, name, digest) for name, digest in files.items()})
+    except ParameterError as error:
+        raise DataError(f"{file}: settings: {error}") from None
     except TierankError:
         raise
     except _OF_DAMAGE as error:
@@ -135,7 +137,7 @@ def encoded(value: Any, name: str) -> Any:
     if isinstance(value, Estimator):
         return {"ranker": type(value).__name__, "settings": value._saved_settings()}
     if isinstance(value, Mapping):
-        return {"table": [[key, encoded(item, name)] for key, item in value.items()]}
+        return {"table": [[encoded(key, name), encoded(item, name)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
         return [encoded(item, name) for item in value]
     if isinstance(value, np.generic):

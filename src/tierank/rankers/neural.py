@@ -21,9 +21,9 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Layer, Network, Scorer, StandardisedMean
 from tierank.kernels import n_threads
-from tierank.metrics import Gain, Rule
+from tierank.metrics import Gain, Rule, as_gain
 from tierank.networks import MLP, NETWORKS, Layers, TierRNN
-from tierank.objectives import as_loss
+from tierank.objectives import as_loss, check_reads_gain
 from tierank.rankers.attribution import integrate_gradients
 from tierank.rankers.base import Job, Ranker, make_judge, mean_of_standardised, means_of
 from tierank.rankers.training import Floats, Lists, Loss, Task, Training, Weights, as_device, inside
@@ -156,6 +156,7 @@ class NeuralRanker(Ranker):
 
     def _loss(self, settings: dict[str, Any]) -> Loss:
         function = as_loss(self.LOSS or settings.get("loss"))
+        check_reads_gain(function, settings["gain"])
         own = set(type(self)().get_params()) | {"preset"}
         known = {name for name, p in inspect.signature(function).parameters.items() if p.kind is p.KEYWORD_ONLY}
         of_network = set(inspect.signature(NETWORKS[settings["network"]]).parameters) - {"n_features", "seed"}
@@ -285,7 +286,8 @@ class URank(NeuralRanker):
     ``dropout``             share of hidden values that are set to 0 in training
     ``transform``           of the features; see ``TRANSFORMS``. ``"query_minmax"`` (the paper's) and ``"query_log1p"``
                             look at the whole candidate list of a query: predict needs it whole, with its qid
-    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved)
+    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``; a list, for the ratings 0, 1, 2, ...; a mapping; or a
+                            function (cannot be saved)
     ``queries_per_step``    queries in one step of Adam
     ``learning_rate``       of Adam
     ``weight_decay``        of AdamW
@@ -436,6 +438,7 @@ def _check(settings: dict[str, Any]) -> None:
         raise ParameterError(f"hidden: expected sizes of layers, such as (100, 50), got {settings['hidden']!r}")
     as_device(settings["device"])
     as_choice("transform", settings["transform"], TRANSFORMS)
+    as_gain(settings["gain"])
     as_limit("n_jobs", None if settings["n_jobs"] == -1 else settings["n_jobs"])
 
 

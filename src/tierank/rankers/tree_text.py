@@ -23,7 +23,7 @@ _NUMBERS = re.compile(r"[-+0-9.einfa ]*")
 _INFO = re.compile(r"none|\[[-+0-9.einfa]+:[-+0-9.einfa]+\]|-?\d+(?::-?\d+)*")
 _TAIL = re.compile(
     r"end of trees\n\nfeature_importances:\n(?:[^\n]+=\d+\n)*"
-    r"\nparameters:\n(?:\[\w+: [\w .,:;+\-/|()]*\]\n)*\nend of parameters\n(?:\npandas_categorical:(?:null|\[\])\n)?"
+    r"\nparameters:\n(?:\[\w+: [^\n\x22\\]*\]\n)*\nend of parameters\n(?:\npandas_categorical:(?:null|\[\])\n)?"
 )
 _CATEGORICAL = 1  # the bit of decision_type
 

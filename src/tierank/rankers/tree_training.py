@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
+from tierank.errors import ParameterError
 from tierank.inputs import chunks, rows_in
 from tierank.kernels import n_threads
 from tierank.metrics import Judge
@@ -23,6 +24,7 @@ from tierank.rankers.base import Job, Selection, means_of
 from tierank.rankers.checkpoint import Checkpoint
 from tierank.rankers.order import canonical_rows, join_contents
 from tierank.rankers.tree_network import Rows, bin_rows
+from tierank.rankers.tree_settings import MOST
 from tierank.rankers.tree_text import check_trees
 from tierank.team import Team
 
@@ -156,7 +158,7 @@ class Run:
 
     def _start_booster(self, stretch: int) -> lightgbm.Booster:
         """A booster that goes on from the scores so far, with random numbers of its own."""
-        seeds = {name: value + stretch for name, value in self.params.items() if name.endswith("seed")}
+        seeds = {name: (value + stretch) % (MOST + 1) for name, value in self.params.items() if name.endswith("seed")}
         if self.state.scores is not None:
             self.train.set_init_score(self.state.scores)
         try:
@@ -179,6 +181,16 @@ class Run:
         if self.judge is None:
             return {}
         return means_of(self.judge(_scores_of(booster.eval_valid)), self.job.team)
+
+
+def check_goss(params: dict[str, Any], settings: dict[str, Any]) -> None:
+    """An error where no tree would be grown on a sample: goss leaves out the first rounds of each stretch."""
+    waits, n_rounds = int(1 / settings["learning_rate"]), min(_STRETCH, settings["n_trees"])
+    if params.get("data_sample_strategy") == "goss" and waits >= n_rounds:
+        raise ParameterError(
+            f"data_sample_strategy: goss begins after 1 / learning_rate rounds of each {_STRETCH}: expected fewer than"
+            f" {n_rounds}, got {waits}; raise learning_rate{' or n_trees' if n_rounds < _STRETCH else ''}"
+        )
 
 
 class TreeCheckpoint(Checkpoint):

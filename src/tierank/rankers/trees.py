@@ -18,13 +18,21 @@ from tierank.errors import DataError, ParameterError
 from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.inputs import chunks
 from tierank.kernels import n_threads
-from tierank.metrics import Gain, Rule
-from tierank.objectives import LambdaRankObjective, LossObjective, Objective, UMartObjective, as_loss
+from tierank.metrics import Gain, Rule, as_gain, gain_levels
+from tierank.objectives import (
+    LambdaRankObjective,
+    LossObjective,
+    Objective,
+    UMartObjective,
+    as_loss,
+    check_reads_gain,
+)
 from tierank.rankers.base import Job, Ranker, make_judge
 from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.tree_network import check_is_global, connected
+from tierank.rankers.tree_settings import MOST, as_parameters, check_files, check_values, for_features, is_known
 from tierank.rankers.tree_text import check_trees
-from tierank.rankers.tree_training import Data, Floats, Run, cut_text, join_texts, predicted
+from tierank.rankers.tree_training import Data, Floats, Run, check_goss, cut_text, join_texts, predicted
 from tierank.settings import as_flag, as_positive, as_whole
 from tierank.team import Team
 from tierank.transforms import add_query_copies
@@ -33,22 +41,8 @@ from tierank.transforms import add_query_copies
 if hasattr(os, "register_at_fork"):  # nothing forks on Windows
     os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
 
-# Our names for the settings that nearly everybody sets; all others go by LightGBM's names.
-_OURS = {
-    "num_iterations": "n_trees",
-    "learning_rate": "learning_rate",
-    "num_leaves": "n_leaves",
-    "min_data_in_leaf": "min_documents",
-    "num_threads": "n_jobs",
-    "seed": "seed",
-    "early_stopping_round": "patience",
-    "sigmoid": "sigma",
-    "lambdarank_truncation_level": "truncation",
-    "lambdarank_norm": "norm",
-    "label_gain": "gain",
-}
-# What the rankers here set themselves, by LightGBM's names.
-_TAKEN = {"objective", "metric", "verbosity", "data", "valid", "input_model", "output_model", "task", "num_class"}
+# LightGBM has no larger trees.
+_MOST_LEAVES = 131_072
 
 _PAPER = {
     "n_trees": 1000,
@@ -66,6 +60,9 @@ _PAPER = {
 
 class _Trees(Ranker):
     """Boosted trees. A subclass says which objective they follow."""
+
+    # What to do instead of setting a parameter of LightGBM's own lambdarank.
+    INSTEAD: ClassVar[dict[str, str]] = {}
 
     _loaded_: lightgbm.Booster | None
     base_: Ranker | None = None
@@ -119,6 +116,10 @@ class _Trees(Ranker):
     def _objective(self, settings: dict[str, Any]) -> Objective:
         """What the trees follow."""
 
+    @abstractmethod
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        """An error where a setting of the objective cannot be used."""
+
     def _of_objective(self, settings: dict[str, Any]) -> set[str]:
         """The names of settings that are not listed, and that the objective takes."""
         return set()
@@ -126,6 +127,10 @@ class _Trees(Ranker):
     def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
         settings = self._settled()
         params = self._lightgbm_params(settings)
+        check_files(params)
+        check_goss(params, settings)
+        if not isinstance(settings["gain"], str):
+            gain_levels(train.ratings, settings["gain"])  # of all data: every process of a team knows
         team = job.team
         train, valid = team.part(train), None if valid is None else team.part(valid)
         objective = self._objective(settings)
@@ -141,7 +146,8 @@ class _Trees(Ranker):
             self.base_ = fit_inner(self, base, train, valid, job.inside("base"))
             job = job.inside("trees")
             starts = self.base_._predict(train), None if valid is None else self.base_._predict(valid)
-        params |= _of_features(params, train, copies=3 if settings["query_features"] else 1)
+        copies = 3 if settings["query_features"] else 1
+        params |= for_features(params, train.n_features, train.feature_names, copies)
         train, valid = self._seen(train), None if valid is None else self._seen(valid)
         try:
             data = Data.prepare(train, valid, objective, params, settings, team)
@@ -162,32 +168,15 @@ class _Trees(Ranker):
             check_is_global(self.model_text_, sum(process["documents"] for process in self.team_))
 
     def _lightgbm_params(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings by LightGBM's names, checked against the names that it knows."""
-        for name, least in (("n_trees", 1), ("n_leaves", 2), ("min_documents", 0), ("patience", 1), ("seed", 0)):
-            as_whole(name, settings[name], least)
-        as_positive("learning_rate", settings["learning_rate"])
-        as_flag("query_features", settings["query_features"])
-        own = set(type(self)().get_params()) | {"preset"} | self._of_objective(settings)
-        known = lightgbm.basic._ConfigAliases._get_all_param_aliases()
-        main_name = {alias: name for name, aliases in known.items() for alias in (name, *aliases)}
-        params = {}
-        for name, value in settings.items():
-            if name in own:
-                continue
-            if name not in main_name:
-                raise ParameterError.unknown(f"setting of {type(self).__name__} or LightGBM", name, [*own, *main_name])
-            main = main_name[name]
-            if main in _OURS:
-                raise ParameterError(f"{name}: this setting is called {_OURS[main]} here")
-            if main in _TAKEN:
-                raise ParameterError(f"{name}: expected to be left to {type(self).__name__}, got {value!r}")
-            if main == "boosting" and value not in ("gbdt", "gbrt"):
-                raise ParameterError(f"{name}: expected gbdt, the only kind that ranks by kept trees, got {value!r}")
-            params[main] = value
+        """The settings by LightGBM's names, each of which changes something."""
+        self._check_own(settings)
+        own = self._own_names(settings)
+        given = {name: value for name, value in settings.items() if name not in own}
+        params = as_parameters(type(self).__name__, given, own, self.INSTEAD)
         return {
             # The same bits whatever the number of threads; both can be switched off by their names.
             "deterministic": True,
-            "force_col_wise": "force_row_wise" not in params,
+            "force_col_wise": not params.get("force_row_wise", False),
             # Bins that do not depend on how large leaves are; and tiny data keep their features.
             "feature_pre_filter": False,
             **params,
@@ -199,6 +188,32 @@ class _Trees(Ranker):
             "metric": "None",
             "verbosity": -1,
         }
+
+    def _own_names(self, settings: dict[str, Any]) -> set[str]:
+        """The names of the settings that are not LightGBM's."""
+        return set(type(self)().get_params()) | {"preset"} | self._of_objective(settings)
+
+    def _check_own(self, settings: dict[str, Any]) -> None:
+        """An error where the value of a setting of ours cannot be used."""
+        as_whole("n_trees", settings["n_trees"])
+        as_whole("n_leaves", settings["n_leaves"], 2, _MOST_LEAVES)
+        as_whole("min_documents", settings["min_documents"], 0, MOST)
+        as_whole("patience", settings["patience"])
+        as_whole("seed", settings["seed"], 0, MOST)
+        as_positive("learning_rate", settings["learning_rate"])
+        as_flag("query_features", settings["query_features"])
+        as_gain(settings["gain"])
+        self._check_objective(settings)
+
+    def _check_loaded(self) -> None:
+        """An error where a value cannot be one that the model was fitted with.
+
+        A parameter that changes nothing is no such value: earlier versions took some.
+        """
+        settings = self.settings_
+        self._check_own(settings)
+        own = self._own_names(settings)
+        check_values(type(self).__name__, {name: settings[name] for name in settings if name not in own}, own)
 
     def _seen(self, data: RankingDataset) -> RankingDataset:
         """The data as the trees see them."""
@@ -269,6 +284,7 @@ class _Trees(Ranker):
         return {"n_rounds": self.n_rounds_, "history": self.history_, "base": base}
 
     def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
+        self._check_loaded()
         try:
             self.n_rounds_, self.history_ = int(fitted["n_rounds"]), list(fitted["history"])
             self.best_ = self.history_[self.n_rounds_ - 1]
@@ -296,7 +312,8 @@ class UMart(_Trees):
     ``weights``           of pairs: ``"ndcg"``, ``"gain"`` (the plain uRank gains) or ``"none"``
     ``truncation``        leave out pairs with neither document in the first so many; None: none is left out
     ``idcg_at``           ranks that count in the ideal DCG; None: all
-    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved)
+    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a list, for the ratings 0, 1, 2, ...; a mapping; or a
+                          function (cannot be saved)
     ``ties``              documents with equal scores: ``"mean"`` takes the expectation over their orders, ``"rows"``
                           ranks them in the order of learning, which means nothing
     ``n_trees``           at most so many
@@ -327,6 +344,12 @@ class UMart(_Trees):
     True
     """
 
+    INSTEAD: ClassVar[dict[str, str]] = {
+        "sigmoid": "give sigma",
+        "lambdarank_truncation_level": "give truncation",
+        "lambdarank_norm": "give weights, of pairs",
+        "label_gain": "give gain, which takes such a list",
+    }
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
         "paper": _PAPER | {"window": 2},
         "paper-mq2007": _PAPER | {"window": 10},
@@ -350,9 +373,19 @@ class UMart(_Trees):
         self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
         self.truncation, self.idcg_at, self.gain, self.ties = truncation, idcg_at, gain, ties
 
-    def _objective(self, settings: dict[str, Any]) -> Objective:
+    def _objective(self, settings: dict[str, Any]) -> UMartObjective:
         names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "ties", "n_jobs")
         return UMartObjective(**{name: settings[name] for name in names})
+
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        objective = self._objective(settings)
+        if objective.idcg_at is not None and objective.weights != "ndcg":
+            raise ParameterError(
+                f"idcg_at: expected None beside weights={objective.weights!r}, which has no ideal DCG, got"
+                f" {objective.idcg_at}"
+            )
+        if objective.gain != "exp2" and objective.weights == "none":
+            raise ParameterError("gain: expected to be left out beside weights='none', where every pair weighs 1")
 
 
 class LambdaMART(_Trees):
@@ -363,8 +396,8 @@ class LambdaMART(_Trees):
     ``truncation``        leave out pairs with neither document in the first so many, and judge by the NDCG of these;
                           LightGBM's ``lambdarank_truncation_level``. None: none is left out
     ``norm``              lambdarank's division by the distance of scores, and by the sum over a query
-    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a mapping; or a function (cannot be saved). LightGBM's
-                          ``label_gain``
+    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a list, for the ratings 0, 1, 2, ... (LightGBM's
+                          ``label_gain``); a mapping; or a function (cannot be saved)
     ``ties``              documents with equal scores: ``"mean"`` takes the expectation over their orders; ``"rows"``,
                           LightGBM's way, ranks them in the order of learning, which means nothing
     ====================  =========================================================================================
@@ -380,6 +413,13 @@ class LambdaMART(_Trees):
     """
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
+
+    INSTEAD: ClassVar[dict[str, str]] = {
+        "sigmoid": "give sigma",
+        "lambdarank_truncation_level": "give truncation",
+        "lambdarank_norm": "give norm",
+        "label_gain": "give gain, which takes such a list",
+    }
 
     def __init__(
         self,
@@ -397,6 +437,12 @@ class LambdaMART(_Trees):
     def _objective(self, settings: dict[str, Any]) -> Objective:
         names = ("sigma", "truncation", "norm", "gain", "ties", "n_jobs")
         return LambdaRankObjective(**{name: settings[name] for name in names})
+
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        self._objective(settings)
+
+
+_BY_LOSS = "trees follow the loss, whose keywords are its settings"
 
 
 class TreeRanker(_Trees):
@@ -416,6 +462,12 @@ class TreeRanker(_Trees):
     model with a loss of your own is saved without it: it predicts after loading, but cannot be fitted again.
     """
 
+    INSTEAD: ClassVar[dict[str, str]] = {
+        "sigmoid": _BY_LOSS,
+        "lambdarank_truncation_level": _BY_LOSS,
+        "lambdarank_norm": _BY_LOSS,
+        "label_gain": "give gain, which takes such a list",
+    }
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
 
     def __init__(self, loss: str | Callable[..., Any] | None = None, *, gain: Gain = "exp2", **settings: Any) -> None:
@@ -423,32 +475,19 @@ class TreeRanker(_Trees):
         self.loss, self.gain = loss, gain
 
     def _objective(self, settings: dict[str, Any]) -> Objective:
+        check_reads_gain(as_loss(settings["loss"]), settings["gain"])
         names = self._of_objective(settings) & set(settings) | {"loss", "gain", "n_jobs", "seed"}
         return LossObjective(**{name: settings[name] for name in names})
 
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        if settings["loss"] is not None:
+            as_loss(settings["loss"])
+
     def _of_objective(self, settings: dict[str, Any]) -> set[str]:
+        if settings["loss"] is None:  # it was the caller's own, and was not saved
+            return {name for name in settings if not is_known(name)}
         parameters = inspect.signature(as_loss(settings["loss"])).parameters
         return {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
-
-
-def _of_features(params: dict[str, Any], data: RankingDataset, copies: int) -> dict[str, Any]:
-    """Settings that speak of features as LightGBM wants them: by number, and for each copy."""
-    found: dict[str, Any] = {}
-    named = params.get("categorical_feature")
-    if isinstance(named, (list, tuple)) and any(isinstance(name, str) for name in named):
-        known = data.feature_names or ()
-        for name in named:
-            if isinstance(name, str) and name not in known:
-                raise ParameterError.unknown("categorical_feature", name, known)
-        found["categorical_feature"] = [known.index(name) if isinstance(name, str) else name for name in named]
-    monotone = params.get("monotone_constraints")
-    if isinstance(monotone, (list, tuple)):
-        if len(monotone) != data.n_features:
-            raise ParameterError(
-                f"monotone_constraints: expected {data.n_features}, one for each feature, got {len(monotone)}"
-            )
-        found["monotone_constraints"] = list(monotone) * copies  # a feature and its copies rise together
-    return found
 
 
 def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:

@@ -1,0 +1,545 @@
+"""Every parameter of LightGBM changes something in the rankers of trees, or is refused with what to do instead."""
+
+import json
+import re
+
+import lightgbm
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tierank
+from tierank import DataError, LambdaMART, ParameterError, RankingDataset, TreeRanker, UMart
+from tierank.rankers import tree_settings
+from tierank.rankers.tree_network import Rows, bin_rows
+from tierank.rankers.tree_settings import OF_LAMBDARANK, USED, for_features
+from tierank.team import Team
+
+ALIASES = lightgbm.basic._ConfigAliases._get_all_param_aliases()
+KINDS = {"UMart": UMart, "LambdaMART": LambdaMART, "TreeRanker": TreeRanker}
+QUICK = {"n_trees": 6, "n_leaves": 8, "min_documents": 10, "n_jobs": 1}
+N_FEATURES = 8
+
+BAGGING = {"bagging_freq": 1, "bagging_fraction": 0.5}
+GOSS = {"data_sample_strategy": "goss", "learning_rate": 0.5}
+CATEGORIES = {"categorical_feature": [3], "min_data_per_group": 5, "cat_smooth": 1.0}
+MONOTONE = {"monotone_constraints": [-1, 0, 0, 0, 0, 0, 0, 1]}
+COARSE = {"use_quantized_grad": True}
+ONE_EACH = [0.1] + [1.0] * (N_FEATURES - 1)
+
+# A value that changes the trees, and what has to stand beside it.
+CHANGES = {
+    "max_depth": (2, {}),
+    "min_sum_hessian_in_leaf": (500.0, {}),
+    "max_delta_step": (0.01, {}),
+    "lambda_l1": (5.0, {}),
+    "lambda_l2": (50.0, {}),
+    "min_gain_to_split": (30.0, {}),
+    "path_smooth": (50.0, {}),
+    "extra_trees": (True, {}),
+    "extra_seed": (11, {"extra_trees": True}),
+    "linear_tree": (True, {}),
+    "linear_lambda": (50.0, {"linear_tree": True}),
+    "forcedsplits_filename": ("splits.json", {}),
+    "interaction_constraints": ([[0, 1], [2, 3]], {}),
+    "monotone_constraints": (MONOTONE["monotone_constraints"], {}),
+    "monotone_constraints_method": ("advanced", MONOTONE),
+    "monotone_penalty": (2.0, {"monotone_constraints": [1, 0, 0, 0, 0, 0, 0, 1]}),
+    "feature_contri": (ONE_EACH, {}),
+    "cegb_tradeoff": (50.0, {"cegb_penalty_split": 0.001}),
+    "cegb_penalty_split": (0.05, {}),
+    "cegb_penalty_feature_lazy": ([1.0] * N_FEATURES, {}),
+    "cegb_penalty_feature_coupled": ([1000.0] + [0.0] * (N_FEATURES - 1), {}),
+    "bagging_fraction": (0.7, BAGGING),
+    "bagging_freq": (2, BAGGING),
+    "bagging_seed": (7, BAGGING),
+    "bagging_by_query": (True, BAGGING),
+    "data_sample_strategy": ("goss", {"learning_rate": 0.5}),
+    "top_rate": (0.4, GOSS),
+    "other_rate": (0.3, GOSS),
+    "feature_fraction": (0.4, {}),
+    "feature_fraction_bynode": (0.4, {}),
+    "feature_fraction_seed": (9, {"feature_fraction": 0.4}),
+    "categorical_feature": ([3], {}),
+    "min_data_per_group": (60, CATEGORIES),
+    "max_cat_threshold": (1, CATEGORIES),
+    "cat_l2": (1000.0, CATEGORIES),
+    "cat_smooth": (500.0, {"categorical_feature": [3], "min_data_per_group": 5}),
+    "max_cat_to_onehot": (40, CATEGORIES),
+    "max_bin": (15, {}),
+    "max_bin_by_feature": ([5] * N_FEATURES, {}),
+    "min_data_in_bin": (100, {}),
+    "bin_construct_sample_cnt": (100, {}),
+    "forcedbins_filename": ("bins.json", {}),
+    "use_missing": (False, {}),
+    "zero_as_missing": (True, {}),
+    "use_quantized_grad": (True, {}),
+    "num_grad_quant_bins": (16, COARSE),
+    "quant_train_renew_leaf": (True, COARSE),
+    "stochastic_rounding": (False, COARSE),
+}
+# Parameters that change how the work is done, and what LightGBM then says of itself.
+WORK = {
+    "deterministic": (False, "0"),
+    "force_col_wise": (False, "0"),
+    "force_row_wise": (True, "1"),
+    "histogram_pool_size": (1.0, "1"),
+    "is_enable_sparse": (False, "0"),
+    "enable_bundle": (False, "0"),
+}
+# What only those can see who have a graphics card.
+OF_CARDS = {
+    "gpu_platform_id": 1, "gpu_device_id": 1, "gpu_use_dp": True, "num_gpu": 2, "gpu_device_id_list": "0,1",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Numbers, missing values, zeros, categories, and features that exclude each other."""
+    rng = np.random.default_rng(0)
+    n = 1200
+    features = rng.normal(size=(n, N_FEATURES)).astype(np.float32)
+    features[rng.random(n) < 0.3, 1] = np.nan
+    features[rng.random(n) < 0.6, 2] = 0
+    features[:, 3] = rng.integers(0, 12, n)
+    one_hot = rng.integers(0, 6, n)
+    for k in range(3):
+        features[:, 4 + k] = np.where(one_hot == k, rng.integers(1, 4, n), 0)
+    category = np.array([0, 2, 1, 3, 0, 2, 3, 1, 0, 3, 2, 1])[features[:, 3].astype(int)]
+    worth = features[:, 0] + 0.7 * np.nan_to_num(features[:, 1]) + 0.8 * category + 0.5 * features[:, 7]
+    ratings = np.digitize(worth + 0.4 * features[:, 4] + 0.5 * rng.normal(size=n), [0.5, 1.5, 2.5])
+    return RankingDataset(features, ratings, qid=np.arange(n) // 20)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("forced")
+    (folder / "splits.json").write_text(json.dumps({"feature": 0, "threshold": 0.3}))
+    (folder / "bins.json").write_text(json.dumps([{"feature": 0, "bin_upper_bound": [-0.5, 0.1, 0.7]}]))
+    return folder
+
+
+def make(kind, **chosen):
+    return KINDS[kind](**({"loss": "softmax"} if kind == "TreeRanker" else {}), **{**QUICK, **chosen})
+
+
+def trees_of(ranker):
+    return ranker.model_text_.split("\nparameters:")[0]
+
+
+@pytest.fixture(scope="module")
+def plain(data):
+    """The trees without a parameter, fitted once for each company that it is tried in."""
+    kept = {}
+
+    def trees(kind, beside):
+        key = kind, json.dumps(beside, sort_keys=True)
+        if key not in kept:
+            kept[key] = trees_of(make(kind, **beside).fit(data))
+        return kept[key]
+
+    return trees
+
+
+def is_read(kind, name):
+    return name in USED
+
+
+def each(names, *, read=True):
+    """Each kind of ranker with each of these parameters that it reads, or does not."""
+    pairs = [(kind, name) for kind in KINDS for name in sorted(names) if is_read(kind, name) == read]
+    return pytest.mark.parametrize(("kind", "name"), pairs)
+
+
+def test_every_parameter_of_lightgbm_is_classified():
+    """Also those of a later LightGBM: whoever brings it here decides what its new parameters mean."""
+    meanings = [USED, tree_settings._UNUSED, tree_settings._LEFT, tree_settings.OURS]
+    known = [*OF_LAMBDARANK, *(name for meaning in meanings for name in meaning)]
+    assert len(known) == len(set(known))
+    assert set(ALIASES) == set(known)
+    assert set(USED) == {*CHANGES, *WORK, *OF_CARDS, "boosting", "device_type"}
+    for kind in KINDS:
+        assert set(KINDS[kind].INSTEAD) == set(OF_LAMBDARANK)
+
+
+@each(CHANGES)
+def test_a_parameter_that_is_read_changes_the_trees(kind, name, data, files, plain, tmp_path):
+    value, beside = CHANGES[name]
+    value = files / value if name.endswith("filename") else value
+    ranker = make(kind, **{**beside, name: value}).fit(data)
+    assert trees_of(ranker) != plain(kind, beside)
+    beside = {other: chosen for other, chosen in beside.items() if other != name}
+    # By another name, and from a file, it is the same model.
+    alias = next((alias for alias in ALIASES[name] if alias != name), name)
+    if alias != "lambda":  # which Python keeps for itself
+        assert trees_of(make(kind, **beside, **{alias: value}).fit(data)) == trees_of(ranker)
+    if not name.endswith("filename"):  # paths are no JSON
+        ranker.save(tmp_path / "model")
+        loaded = tierank.load(tmp_path / "model")
+        np.testing.assert_array_equal(loaded.predict(data), ranker.predict(data))
+        assert loaded.get_params()[name] == value
+
+
+@each(WORK)
+def test_a_parameter_of_the_work_reaches_lightgbm(kind, name, data, plain):
+    value, told = WORK[name]
+    ranker = make(kind, **{name: value}).fit(data)
+    assert f"[{name}: {told}]\n" in ranker.model_text_
+    expected = lightgbm.Booster(model_str=plain(kind, {}) + "\nparameters:\n\nend of parameters\n")
+    np.testing.assert_allclose(ranker.predict(data), expected.predict(data.features), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["is_enable_sparse", "enable_bundle"])
+def test_how_data_are_kept_changes_their_size(name, data, tmp_path):
+    features = np.where(np.random.default_rng(0).random(data.features.shape) < 0.9, 0, data.features)
+    sizes = []
+    for params in ({}, {name: False}):
+        kept = bin_rows(Rows(features.astype(np.float32), np.arange(len(features))), Team(), {"verbosity": -1} | params)
+        file = tmp_path / f"{len(params)}.bin"
+        kept.set_label(data.ratings).save_binary(file)
+        sizes.append(file.stat().st_size)
+    assert sizes[1] > 1.3 * sizes[0]
+
+
+def test_row_wise_is_left_to_lightgbm_only_where_it_is_asked_for(data):
+    for chosen, told in (
+        ({}, ("1", "0")),
+        ({"force_row_wise": True}, ("0", "1")),
+        ({"force_row_wise": False}, ("1", "0")),
+        ({"force_col_wise": False}, ("0", "0")),
+    ):
+        text = make("UMart", **chosen).fit(data).model_text_
+        assert (f"[force_col_wise: {told[0]}]" in text, f"[force_row_wise: {told[1]}]" in text) == (True, True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_device_is_lightgbms(kind, data):
+    """Without a graphics card LightGBM says so: the parameter came through."""
+    try:
+        ranker = make(kind, device_type="gpu").fit(data)
+    except ParameterError as error:
+        refusal = str(error)
+    else:
+        refusal = ranker.model_text_
+    assert re.search(r"LightGBM refuses its settings or data: |\[device_type: gpu\]", refusal)
+    with pytest.raises(ParameterError, match="unknown device_type 'tpu'"):
+        make(kind, device_type="tpu").fit(data)
+    for name, value in OF_CARDS.items():
+        with pytest.raises(ParameterError, match=f"^{name}: expected device_type beside it"):
+            make(kind, **{name: value}).fit(data)
+        params = tree_settings.as_parameters(kind, {"device": "gpu", name: value}, (), {})
+        assert params == {"device_type": "gpu", name: value}
+
+
+@each(ALIASES, read=False)
+def test_a_parameter_that_is_not_read_is_refused(kind, name, data):
+    own = set(make(kind).get_params())
+    names = [alias for alias in ALIASES[name] if alias not in own]
+    for alias in names:
+        with pytest.raises(ParameterError) as refused:  # noqa: PT011 (below)
+            make(kind, **{alias: 1}).fit(data)
+        message = str(refused.value)
+        called = rf"{alias}: this setting is called ({'|'.join(own)}) here"
+        left = rf"{alias}: expected to be left (to|out of) {kind}\b.*[;:] \w.{{9,}}"
+        assert re.fullmatch(f"{called}|{left}", message), message
+    assert names or name in own
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "ours"),
+    [
+        ("UMart", "label_gain", "gain"),
+        ("UMart", "lambdarank_truncation_level", "truncation"),
+        ("UMart", "sigmoid", "sigma"),
+        ("UMart", "lambdarank_norm", "weights"),
+        ("LambdaMART", "label_gain", "gain"),
+        ("LambdaMART", "lambdarank_truncation_level", "truncation"),
+        ("LambdaMART", "sigmoid", "sigma"),
+        ("LambdaMART", "lambdarank_norm", "norm"),
+        ("TreeRanker", "label_gain", "gain"),
+    ],
+)
+def test_what_stands_for_a_parameter_is_named_and_changes_the_trees(kind, name, ours, data, plain):
+    with pytest.raises(ParameterError, match=rf"^{name}: expected to be left out of {kind}, .*: give {ours}\b"):
+        make(kind, **{name: 1}).fit(data)
+    value = {"gain": [0, 1, 1, 100], "truncation": 3, "sigma": 1.5, "weights": "none", "norm": False}[ours]
+    assert trees_of(make(kind, **{ours: value}).fit(data)) != plain(kind, {})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_parameter_without_the_one_it_needs_is_refused(kind, data, plain):
+    for name, parameter in USED.items():
+        if not parameter.beside or name in OF_CARDS:
+            continue
+        value = CHANGES[name][0]
+        with pytest.raises(ParameterError, match=rf"^{name}: expected {parameter.beside[0]}\b.* beside it"):
+            make(kind, **{name: value}).fit(data)
+        # At its default it asks for nothing.
+        assert trees_of(make(kind, **{name: parameter.default}).fit(data)) == plain(kind, {})
+
+
+def test_none_leaves_a_parameter_at_its_default(data, plain):
+    for kind in ("UMart", "LambdaMART"):
+        assert trees_of(make(kind, **dict.fromkeys(USED)).fit(data)) == plain(kind, {})
+
+
+def test_a_parameter_of_a_later_lightgbm_is_handed_on_with_a_warning(data, monkeypatch):
+    known = tree_settings._main_names() | {"new_thing": "new_thing", "newest": "new_thing"}
+    monkeypatch.setattr(tree_settings, "_main_names", lambda: known)
+    with pytest.warns(UserWarning, match="newest: LightGBM .* knows this parameter and this tierank does not"):
+        params = tree_settings.as_parameters("UMart", {"newest": 3}, (), {})
+    assert params == {"new_thing": 3}
+    with pytest.warns(UserWarning, match="may change nothing"):
+        make("UMart", new_thing=3).fit(data)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"lambda_l2": 1, "reg_lambda": 2}, "reg_lambda: expected one of lambda_l2 and reg_lambda, which are one"),
+        ({"boosting": "dart"}, "boosting: expected gbdt, the only kind that ranks by kept trees, got 'dart'"),
+        ({"boosting": "goss"}, "got 'goss'; give data_sample_strategy='goss'"),
+        ({**GOSS, **BAGGING}, "bagging_fraction: expected to be left out beside data_sample_strategy='goss'"),
+        ({**GOSS, "top_rate": 0.8, "other_rate": 0.3}, "top_rate, other_rate: expected shares that sum to at most 1"),
+        ({**GOSS, "learning_rate": 0.1}, r"goss begins after 1 / learning_rate rounds .* got 10; raise .* or n_trees"),
+        (
+            {**GOSS, "learning_rate": 0.02, "n_trees": 500},
+            "expected fewer than 50, got 50; raise learning_rate$",
+        ),
+        ({"force_col_wise": True, "force_row_wise": True}, "force_col_wise, force_row_wise: expected one of them"),
+        ({"zero_as_missing": True, "use_missing": False}, "zero_as_missing: expected .* beside use_missing=False"),
+        ({"zero_as_missing": True, "linear_tree": True}, "zero_as_missing: expected .* beside linear_tree"),
+        ({"idcg_at": 5, "weights": "gain"}, "idcg_at: expected None beside weights='gain', .* got 5"),
+        ({"gain": "linear", "weights": "none"}, "gain: expected to be left out beside weights='none'"),
+        ({"select_by": 5}, "select_by: expected a metric, or a list of them, .* got 5"),
+    ],
+)
+def test_settings_that_cannot_stand_together(chosen, message, data):
+    with pytest.raises(ParameterError, match=message):
+        make("UMart", **chosen).fit(data)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        (
+            {"interaction_constraints": [[0, 99]]},
+            "interaction_constraints: expected numbers of features below 8, got 99",
+        ),
+        ({"interaction_constraints": [[0, -3]]}, "interaction_constraints: expected numbers of features from 0 on"),
+        ({"interaction_constraints": [0, 1]}, "interaction_constraints: expected groups of features"),
+        ({"interaction_constraints": "0,1"}, "interaction_constraints: expected groups of features"),
+        ({"interaction_constraints": [["z"]]}, "unknown interaction_constraints 'z'"),
+        ({"categorical_feature": [99]}, "categorical_feature: expected numbers of features below 8, got 99"),
+        ({"categorical_feature": [-1]}, "categorical_feature: expected numbers of features from 0 on"),
+        ({"categorical_feature": [1.5]}, "categorical_feature: expected numbers of features from 0 on"),
+        ({"categorical_feature": 1.5}, "categorical_feature: expected a list of features"),
+        ({"feature_contri": [0.5]}, "feature_contri: expected 8, one for each feature, got 1"),
+        ({"max_bin_by_feature": [5] * 9}, "max_bin_by_feature: expected 8, one for each feature, got 9"),
+        ({"max_bin_by_feature": [1] * 8}, "max_bin_by_feature: expected a whole number from 2 on, got 1"),
+        ({"cegb_penalty_feature_lazy": [1.0]}, "cegb_penalty_feature_lazy: expected 8, one for each feature"),
+        ({"monotone_constraints": [2] * 8}, r"monotone_constraints: expected 1 \(rising\).* got 2"),
+        ({"monotone_constraints": 1}, "monotone_constraints: expected a list with 1, 0 or -1 for each feature, got 1"),
+        (
+            {"forcedsplits_filename": "/nowhere.json"},
+            "forcedsplits_filename: expected a file, got /nowhere.json: No such",
+        ),
+        ({"forcedbins_filename": "a b.json"}, "forcedbins_filename: expected the name of a file, without spaces"),
+        ({"forcedsplits_filename": 5}, "forcedsplits_filename: expected the name of a file"),
+        ({"seed": 2**31}, "seed: expected a whole number up to 2147483647"),
+        ({"min_documents": 2**40}, "min_documents: expected a whole number up to 2147483647"),
+        ({"n_leaves": 131_073}, "n_leaves: expected a whole number up to 131072"),
+        ({"gain": 5}, "gain: expected 'exp2', 'linear', a list"),
+    ],
+)
+def test_values_that_would_be_ignored_or_worse(chosen, message, data):
+    """LightGBM goes on without some of these, counts others as other numbers, and reads beyond its memory."""
+    with pytest.raises(ParameterError, match=message):
+        make("UMart", **chosen).fit(data)
+
+
+def test_forced_splits_that_are_no_json(data, tmp_path):
+    for name, content in (
+        ("forcedsplits_filename", "{"),
+        ("forcedsplits_filename", "[]"),
+        ("forcedbins_filename", "{}"),
+    ):
+        (tmp_path / "forced.json").write_text(content)
+        with pytest.raises(ParameterError, match=f"{name}: expected .* as JSON in .*, got something else"):
+            make("UMart", **{name: tmp_path / "forced.json"}).fit(data)
+
+
+@pytest.mark.parametrize("name", sorted(USED))
+@settings(max_examples=30, deadline=None)
+@given(value=st.one_of(
+    st.text(max_size=5), st.booleans(), st.integers(), st.floats(), st.lists(st.floats(), max_size=3),
+    st.lists(st.text(max_size=3), max_size=3), st.dictionaries(st.integers(), st.integers(), max_size=2), st.binary(),
+))  # fmt: skip
+def test_any_value_is_taken_or_refused_in_one_line(name, value):
+    """What is taken has a form that LightGBM reads: finite numbers that its own types hold."""
+    try:
+        taken = USED[name].check(name, value)
+    except ParameterError as error:
+        refusal = str(error)
+    else:
+        refusal = None
+    if refusal is not None:
+        assert refusal.startswith((f"{name}: expected ", f"unknown {name} "))
+        return
+    numbers = np.ravel(np.array(taken if not isinstance(taken, str) else 0, dtype=object))
+    assert all(isinstance(one, str) or np.isfinite(one) for one in numbers if not isinstance(one, list))
+    assert all(abs(one) < 2**31 for one in numbers if isinstance(one, int))
+
+
+def test_seeds_do_not_run_over(data):
+    """Each stretch of rounds adds to the seeds, the highest ones too."""
+    highest = make("UMart", n_trees=60, seed=2**31 - 1, extra_trees=True, extra_seed=2**31 - 1).fit(data)
+    assert len(highest.history_) == 60
+
+
+def test_features_and_their_copies():
+    names = ("a", "b", "c")
+    params = {
+        "categorical_feature": ["c", 0],
+        "interaction_constraints": [["a", 1], [2]],
+        "monotone_constraints": [1, 0, -1],
+        "max_bin_by_feature": [5, 6, 7],
+    }
+    assert for_features(params, 3, names, copies=2) == {
+        "categorical_feature": [2, 0],
+        "interaction_constraints": [[0, 1, 3, 4], [2, 5]],
+        "monotone_constraints": [1, 0, -1, 1, 0, -1],
+        "max_bin_by_feature": [5, 6, 7, 5, 6, 7],
+    }
+    assert for_features({"lambda_l2": 1.0}, 3, names, copies=3) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("categorical_feature", ([3], (3,), np.array([3]), 3, "3", "name:d", "d", ["d"])),
+        ("interaction_constraints", ([[0, 1], [2, 3]], ((0, 1), (2, 3)), "[0,1],[2,3]", [["a", "b"], ["c", "d"]])),
+        (
+            "monotone_constraints",
+            ([1, 0, 0, 0, 0, 0, 0, -1], np.array([1.0, 0, 0, 0, 0, 0, 0, -1]), "1,0,0,0,0,0,0,-1"),
+        ),
+    ],
+)
+def test_forms_of_a_list(name, values, data):
+    named = data.with_features(data.features, tuple("abcdefgh"))
+    found = {trees_of(make("UMart", n_trees=2, **{name: value}).fit(named)) for value in values}
+    assert len(found) == 1
+    assert found != {trees_of(make("UMart", n_trees=2).fit(named))}
+
+
+def test_copies_of_features_are_constrained_alike(data):
+    """With two groups of features and their copies, no path of a tree has features of both."""
+    ranker = make("UMart", query_features=True, interaction_constraints=[[0, 1, 2, 3], [4, 5, 6, 7]]).fit(data)
+
+    def paths(node, seen=()):
+        if "split_feature" not in node:
+            return [seen]
+        seen = (*seen, node["split_feature"] % N_FEATURES < 4)
+        return paths(node["left_child"], seen) + paths(node["right_child"], seen)
+
+    trees = ranker.booster_.dump_model()["tree_info"]
+    assert all(len(set(path)) <= 1 for tree in trees for path in paths(tree["tree_structure"]))
+    assert any(feature >= N_FEATURES for tree in trees for feature in features_of(tree["tree_structure"]))
+
+
+def features_of(node):
+    if "split_feature" not in node:
+        return []
+    return [node["split_feature"], *features_of(node["left_child"]), *features_of(node["right_child"])]
+
+
+# Settings of a model folder
+
+
+@pytest.fixture(scope="module")
+def folders(data, tmp_path_factory):
+    """A saved model of each kind."""
+    folder = tmp_path_factory.mktemp("models")
+    for kind in KINDS:
+        make(kind, n_trees=2, lambda_l2=1.0).fit(data).save(folder / kind)
+    return folder
+
+
+def changed(folder, change):
+    described = json.loads((folder / "model.json").read_text())
+    described["settings"] |= change
+    return json.dumps(described)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_trees": -3}, "n_trees: expected a whole number from 1 on, got -3"),
+        ({"n_leaves": "15"}, "n_leaves: expected a whole number from 2 on, got '15'"),
+        ({"learning_rate": [0.1]}, r"learning_rate: expected a finite number above 0, got \[0.1\]"),
+        ({"min_documents": 1.5}, "min_documents: expected a whole number from 0 on, got 1.5"),
+        ({"patience": None}, "patience: expected a whole number from 1 on, got None"),
+        ({"seed": -1}, "seed: expected a whole number from 0 on, got -1"),
+        ({"query_features": "no"}, "query_features: expected True or False, got 'no'"),
+        ({"lambda_l2": "much"}, "lambda_l2: expected a finite number from 0 on, got 'much'"),
+        ({"max_bin": 1}, "max_bin: expected a whole number from 2 on, got 1"),
+        ({"extra_trees": 1}, "extra_trees: expected True or False, got 1"),
+        ({"gain": 7}, "gain: expected 'exp2', 'linear', a list"),
+        ({"gain": [0, -1]}, "gain: expected finite gains that are not negative, got -1"),
+        ({"select_by": ["ndgc@3"]}, r"did you mean 'ndcg'\?"),
+        ({"select_by": 5}, "select_by: expected a metric, or a list of them"),
+        ({"rule": "lightgmb"}, r"did you mean 'lightgbm'\?"),
+        ({"for_target": "slor"}, "unknown target 'slor'"),
+        ({"nonsense": 5}, "unknown setting of .* 'nonsense'"),
+        ({"base": 5}, "expected base to be a ranker with its settings"),
+    ],
+)
+def test_a_model_with_a_value_that_cannot_be_is_refused(kind, change, message, folders, tmp_path):
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in (folders / kind).iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    (model / "model.json").write_text(changed(model, change))
+    with pytest.raises(DataError, match=message) as refused:
+        tierank.load(model)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("UMart", {"window": 0}, "window: expected a whole number from 1 on, or None for no limit, got 0"),
+        ("UMart", {"sigma": -1.0}, "sigma: expected a finite number above 0, got -1.0"),
+        ("UMart", {"hessian": "exakt"}, r"did you mean 'exact'\?"),
+        ("UMart", {"weights": 3}, "unknown weights 3"),
+        ("LambdaMART", {"sigmoid": 0}, "sigmoid: expected a finite number above 0, got 0"),
+        ("LambdaMART", {"norm": 3}, "norm: expected True or False, got 3"),
+        ("TreeRanker", {"loss": "sofmax"}, r"did you mean 'softmax'\?"),
+    ],
+)
+def test_settings_of_the_objective_are_looked_at_too(kind, change, message, folders, tmp_path, data):
+    test_a_model_with_a_value_that_cannot_be_is_refused(kind, change, message, folders, tmp_path)
+
+
+def test_a_model_of_a_loss_that_was_not_saved_keeps_its_settings(data, tmp_path):
+    def squares(scores, batch, *, scale=1.0):
+        return scale * (scores - batch.gains).square().new_zeros(batch.n_queries).index_add(
+            0, batch.query, (scores - batch.gains) ** 2
+        )
+
+    ranker = TreeRanker(loss=squares, scale=2.0, **QUICK).fit(data)
+    ranker.save(tmp_path / "model")
+    loaded = tierank.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(data), ranker.predict(data))
+    assert loaded.get_params()["scale"] == 2.0
+
+
+def test_a_base_inside_a_model_is_looked_at_too(data, tmp_path):
+    UMart(base=LambdaMART(n_trees=2, n_jobs=1), n_trees=2, n_jobs=1).fit(data).save(tmp_path / "model")
+    described = json.loads((tmp_path / "model" / "model.json").read_text())
+    described["settings"]["base"]["settings"]["n_leaves"] = 0
+    (tmp_path / "model" / "model.json").write_text(json.dumps(described))
+    with pytest.raises(DataError, match="n_leaves: expected a whole number from 2 on, got 0"):
+        tierank.load(tmp_path / "model")
