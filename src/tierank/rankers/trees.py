@@ -417,7 +417,7 @@ class LambdaMART(_Trees):
     INSTEAD: ClassVar[dict[str, str]] = {
         "sigmoid": "give sigma",
         "lambdarank_truncation_level": "give truncation",
-        "lambdarank_norm": "give norm",
+        "lambdarank_norm": "give norm, True or False",
         "label_gain": "give gain, which takes such a list",
     }
 
