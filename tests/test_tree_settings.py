@@ -514,7 +514,7 @@ def test_a_model_with_a_value_that_cannot_be_is_refused(kind, change, message, f
         ("UMart", {"sigma": -1.0}, "sigma: expected a finite number above 0, got -1.0"),
         ("UMart", {"hessian": "exakt"}, r"did you mean 'exact'\?"),
         ("UMart", {"weights": 3}, "unknown weights 3"),
-        ("LambdaMART", {"sigmoid": 0}, "sigmoid: expected a finite number above 0, got 0"),
+        ("LambdaMART", {"sigma": 0}, "sigma: expected a finite number above 0, got 0"),
         ("LambdaMART", {"norm": 3}, "norm: expected True or False, got 3"),
         ("TreeRanker", {"loss": "sofmax"}, r"did you mean 'softmax'\?"),
     ],
