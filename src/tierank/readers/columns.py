@@ -43,8 +43,8 @@ WEIGHT_NAMES = ("row_weight", "query_weight")
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__|__null_dask_index__")
 # Integers in their plain form, of as many digits as always fit, as the reader of LETOR text has it.
 _PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
-# What stands for no value in a column of numbers.
-_MISSING = ("", "NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "None")
+# What stands for no value in a column of numbers of a text.
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "None")
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 # Bytes of the matrix that are filled in one go, and values that are made texts in one go.
@@ -169,7 +169,7 @@ class ParquetPart:
         try:
             with pyarrow.parquet.ParquetFile(self.path, buffer_size=buffer, pre_buffer=False) as file:
                 yield file
-        except (arrow.ArrowException, OSError) as error:
+        except (arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
             raise DataError(f"{self.path}: expected a Parquet file, got: {first_line(error)}") from None
 
 
@@ -179,14 +179,15 @@ class TablePart:
 
     where: str
     table: Any
-    line_of: Callable[[int], int]
+    line_of: Callable[[int], int | None]
 
     def __post_init__(self) -> None:
         self.names, self.n_rows = self.table.column_names, len(self.table)
 
     def at(self, row: int) -> str:
         """The place of a row, for messages."""
-        return f"{self.where}:{self.line_of(row)}"
+        line = self.line_of(row)
+        return f"{self.where}, row {row}" if line is None else f"{self.where}:{line}"
 
     def read(self, names: list[str]) -> Any:
         """Some columns as an Arrow table."""
@@ -242,7 +243,7 @@ def needs_arrow(what: str) -> Any:
 
 def first_line(error: Exception) -> str:
     """What an error of Arrow says, without the rest."""
-    return str(error).splitlines()[0][:200]
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 @dataclass
@@ -301,8 +302,8 @@ def _fill(
         first = end
         for table in part.batches(names, max(1, _BATCH // (4 * len(names)))):
             start, end = end, end + len(table)
-            rows = table_matrix(table, names, f"{part.where}: ")
             try:
+                rows = table_matrix(table, names, can_ignore=True)
                 check_finite(rows, rows, start - first)
             except DataError as error:
                 raise DataError(f"{part.where}: {error}") from None
@@ -405,7 +406,7 @@ def plain_ids(column: Any) -> Any:
     """
     from pyarrow import compute
 
-    missing = set(_MISSING).intersection(unique := column.unique().to_pylist())
+    missing = set(MISSING).intersection(unique := column.unique().to_pylist())
     if not all(_PLAIN_INTEGER.fullmatch(text) for text in unique if text not in missing):
         return column
     kinds = needs_arrow("CSV")
