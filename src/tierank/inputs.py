@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import mmap
 import os
 import tempfile
@@ -186,11 +185,11 @@ def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[
         raise DataError(str(ParameterError.unknown("column", name, names)))
     is_arrow = hasattr(type(table), "column_names")
     try:
-        column = decoded(table.column(name)) if is_arrow else table[table.columns[names.index(name)]]
-        return np.asarray(column.to_numpy())
-    except UnicodeDecodeError:
-        raise DataError(f"column {name!r}: expected texts in UTF-8, got bytes that are not") from None
-    except (ValueError, TypeError, NotImplementedError) as error:  # of Arrow: types that numpy does not have
+        if is_arrow:
+            table.column(name).validate(full=True)  # that texts are UTF-8, above all
+            return np.asarray(decoded(table.column(name)).to_numpy())
+        return np.asarray(table[table.columns[names.index(name)]].to_numpy())
+    except (ValueError, TypeError, NotImplementedError) as error:  # of Arrow, also for types that numpy does not have
         raise DataError(f"column {name!r}: expected numbers or texts, got: {str(error)[:_SHOWN]}") from None
 
 
@@ -208,42 +207,52 @@ def decoded(column: Any) -> Any:
     return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column
 
 
-def table_matrix(table: Any, names: list[str], where: str = "", *, can_ignore: bool = False) -> NDArray[np.float32]:
+def table_matrix(table: Any, names: list[str], *, can_ignore: bool = False) -> NDArray[np.float32]:
     """The named columns of a table as one matrix, filled column by column; an error for all that hold no numbers.
 
     ``can_ignore`` says that the caller can leave columns out with ``ignore=``.
     """
     matrix = np.empty((len(table), len(names)), np.float32)
     known = column_names(table)
-    unusable: dict[str, str] = {}
     for k, name in enumerate(names):
-        values = as_column(table, name, known)
-        numbers = _numbers(values) if values.ndim == 1 else None
+        numbers = _column_numbers(as_column(table, name, known))
         if numbers is None:
-            unusable[name] = _described(values) if values.ndim == 1 else "vectors"
-            continue
+            raise unusable_columns(odd_columns(table, names), can_ignore=can_ignore)
         if numbers.dtype.kind in "iu":  # as where a value is missing, which makes floats of them: one way for all rows
             numbers = numbers.astype(np.float64)
         with np.errstate(over="ignore"):
             matrix[:, k] = numbers
-    if unusable:
-        raise unusable_columns(unusable, where, can_ignore=can_ignore)
     return matrix
 
 
-def unusable_columns(columns: Mapping[str, str], where: str = "", *, can_ignore: bool = False) -> DataError:
+def odd_columns(table: Any, names: list[str]) -> dict[str, str]:
+    """The columns of a table that hold something else than numbers, and what."""
+    known = column_names(table)
+    columns = ((name, as_column(table, name, known)) for name in names)
+    return {
+        name: _described(values) if values.ndim == 1 else "vectors"
+        for name, values in columns
+        if _column_numbers(values) is None
+    }
+
+
+def _column_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
+    return _numbers(values) if values.ndim == 1 else None
+
+
+def unusable_columns(columns: Mapping[str, str], *, can_ignore: bool = False) -> DataError:
     """The error for columns that hold no numbers: all of them, and what each holds.
 
-    >>> print(unusable_columns({"day": "the date 2020-01-31", "title": "'shoe'"}, "a.csv: ", can_ignore=True))
-    a.csv: column 'day': expected numbers, got the date 2020-01-31; column 'title': expected numbers, got 'shoe'; encode
-    texts and dates as numbers, or leave the columns out with ignore=['day', 'title']
+    >>> print(unusable_columns({"day": "the date 2020-01-31", "title": "'shoe'"}, can_ignore=True))
+    column 'day': expected numbers, got the date 2020-01-31; column 'title': expected numbers, got 'shoe'; encode texts
+    and dates as numbers, or leave the columns out with ignore=['day', 'title']
     """
     held = [f"column {name!r}: expected numbers, got {what}" for name, what in columns.items()]
     more = f"; ... ({len(held)} columns in all)" if len(held) > _LISTED else ""
     those = "the column" if len(held) == 1 else "the columns"
     listed = list(columns) if len(columns) <= _NAMED else ""
     remedy = f"or leave {those} out" + (f" with ignore={listed}" if can_ignore else "")
-    return DataError(f"{where}{'; '.join(held[:_LISTED])}{more}; encode texts and dates as numbers, {remedy}")
+    return DataError(f"{'; '.join(held[:_LISTED])}{more}; encode texts and dates as numbers, {remedy}")
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -280,6 +289,8 @@ def _numbers(values: NDArray[Any]) -> NDArray[Any] | None:
     """An array of numbers, NaN for None; None where a value is no number."""
     if values.dtype.kind in "biuf":
         return values
+    if not values.size:
+        return np.empty(values.shape)
     if values.dtype.kind != "O":
         return None
     try:
@@ -295,7 +306,7 @@ def _as_number(value: object) -> float:
     try:
         return float(value)  # type: ignore[arg-type]
     except OverflowError:  # an integer beyond all floats
-        return math.copysign(math.inf, value)  # type: ignore[arg-type]
+        return np.inf if value > 0 else -np.inf  # type: ignore[operator]
 
 
 # Points in time, and spans of it, as Python and numpy have them; those of pandas are subclasses of Python's.
@@ -465,10 +476,12 @@ def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.
         if ids.ndim == 1 and ids.dtype.kind in "iu" and ids.sum() == n:
             hint = "; these look like group sizes: pass qid=np.repeat(np.arange(len(sizes)), sizes)"
         raise DataError(f"qid: expected {n} query ids, one per row of X, got shape {ids.shape}{hint}")
+    # Objects are told apart by their hashes alone: not all that are equal to a neighbour have the same one.
+    is_new = np.full(n, True) if ids.dtype.kind == "O" else np.concatenate([[True], ids[1:] != ids[:-1]])
+    starts = np.flatnonzero(is_new)
     try:
-        starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
         return group_runs(ids[starts], starts, n)
-    except (TypeError, ValueError) as error:  # ValueError: of arrays, which are not equal or different as a whole
+    except TypeError as error:
         raise DataError(f"qid: expected ids that can be hashed: numbers, texts, tuples; got: {error}") from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,10 @@ from tierank.errors import DataError
 def read_array(file: Path) -> NDArray[Any]:
     """The array of a file, in memory. Nothing is unpickled."""
     with _refusing(file), file.open("rb") as opened:
-        return np.asarray(np.lib.format.read_array(opened, allow_pickle=False))
+        array = np.asarray(np.lib.format.read_array(opened, allow_pickle=False))
+        if array.dtype.kind == "U" and array.size and array.view(f"{array.dtype.byteorder}u4").max() > sys.maxunicode:
+            raise ValueError("letters that do not exist")  # numpy finds out when it is asked for the text, and crashes
+        return array
 
 
 def mapped_array(file: Path) -> NDArray[Any]:

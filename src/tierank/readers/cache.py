@@ -36,6 +36,7 @@ from tierank.inputs import (
     as_weights,
     check_finite,
     check_ratings,
+    check_texts,
     chunks,
     in_file,
 )
@@ -342,6 +343,7 @@ def _check_values(data: RankingDataset) -> None:
     as_offsets(data.offsets)
     as_names(data.feature_names, data.n_features)
     ids = as_ids(data.query_ids)
+    check_texts((i for i in ids.tolist() if isinstance(i, str)), "query_ids")
     if len(np.unique(ids) if ids.dtype.kind in _ID_KINDS else set(ids.tolist())) < len(ids):
         raise DataError("query_ids: expected each query once, got one twice")
     if data.is_rated:

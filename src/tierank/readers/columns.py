@@ -31,7 +31,9 @@ from tierank.inputs import (
     forget,
     group_codes,
     group_rows,
+    odd_columns,
     table_matrix,
+    unusable_columns,
 )
 
 # What a column may be called to be found without being named.
@@ -151,14 +153,14 @@ class ParquetPart:
     def read(self, names: list[str]) -> Any:
         """Some columns as an Arrow table."""
         with self._opened(len(names)) as file:
-            return file.read(columns=names)
+            return _validated(file.read(columns=names))
 
     def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
         """Some columns as Arrow tables of at most so many rows."""
         arrow = needs_arrow("Parquet")
         with self._opened(len(names)) as file:
             for batch in file.iter_batches(n_rows, columns=names):
-                yield arrow.Table.from_batches([batch])
+                yield _validated(arrow.Table.from_batches([batch]))
 
     @contextmanager
     def _opened(self, n_columns: int) -> Iterator[Any]:
@@ -171,6 +173,12 @@ class ParquetPart:
                 yield file
         except (arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
             raise DataError(f"{self.path}: expected a Parquet file, got: {first_line(error)}") from None
+
+
+def _validated(table: Any) -> Any:
+    """The table, if texts are UTF-8 and places in dictionaries exist: Arrow does not look when it reads a file."""
+    table.validate(full=True)
+    return table
 
 
 @dataclass
@@ -303,6 +311,7 @@ def _fill(
         for table in part.batches(names, max(1, _BATCH // (4 * len(names)))):
             start, end = end, end + len(table)
             try:
+                _check_types(table, names)
                 rows = table_matrix(table, names, can_ignore=True)
                 check_finite(rows, rows, start - first)
             except DataError as error:
@@ -314,6 +323,21 @@ def _fill(
                 own = places[start:end]
                 features[own] = rows
                 forget(features[own.min() : own.max() + 1])
+
+
+def _check_types(table: Any, names: list[str]) -> None:
+    """An error where columns hold no numbers; those of the same kind without a value in this batch are named too."""
+    types = {name: decoded(table.column(name)).type for name in names}
+    doubtful = [name for name, kind in types.items() if not _is_number(kind)]
+    odd = odd_columns(table, doubtful)
+    if odd:
+        raise unusable_columns({name: odd.get(name, f"the type {types[name]}") for name in doubtful}, can_ignore=True)
+
+
+def _is_number(kind: Any) -> bool:
+    types = needs_arrow("Parquet").types
+    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _checked_ratings(values: NDArray[Any], name: str, part: Part) -> NDArray[np.float64]:

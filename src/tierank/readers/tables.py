@@ -18,7 +18,7 @@ import numpy as np
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.inputs import Room, as_column, column_names, forget, table_matrix, unusable_columns
+from tierank.inputs import Room, as_column, check_texts, column_names, forget, table_matrix, unusable_columns
 from tierank.readers.columns import (
     MISSING,
     Columns,
@@ -147,7 +147,7 @@ class _Csv:
                 line = self.line_of(row)
                 unusable[name] = f"{cell!r}" + (f" in line {line}" if line else "")
         if unusable:
-            raise unusable_columns(unusable, f"{self.path}: ", can_ignore=can_ignore)
+            raise DataError(f"{self.path}: {unusable_columns(unusable, can_ignore=can_ignore)}")
 
     def line_of(self, row: int) -> int | None:
         """The line of a row, by a walk through the file: a row may take several lines, and empty ones are no rows.
@@ -286,6 +286,7 @@ def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
 def _id_column(data: RankingDataset) -> Any:
     """The query ids as Arrow holds them; an error where a column cannot."""
     arrow = needs_arrow("Arrow")
+    check_texts((i for i in data.query_ids.tolist() if isinstance(i, str)), "query ids")
     try:
         ids = arrow.array(data.query_ids)
         is_flat = not arrow.types.is_nested(ids.type)
