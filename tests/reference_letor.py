@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
+NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class Malformed(Exception):
@@ -24,8 +24,10 @@ def read(content: bytes) -> list[tuple[float, str, dict[int, float]]]:
     if content.startswith(b"\xef\xbb\xbf"):
         content = content[3:]
     documents = []
+    raw_id = {}
     for line in content.split(b"\n"):
-        fields = [f.decode("utf-8", "backslashreplace") for f in re.split(rb"[ \t\r]+", line.split(b"#")[0]) if f]
+        raw = [f for f in re.split(rb"[ \t\r]+", line.split(b"#")[0]) if f]
+        fields = [f.decode("utf-8", "backslashreplace") for f in raw]
         if not fields:
             continue
         rating = number(fields[0])
@@ -43,7 +45,10 @@ def read(content: bytes) -> list[tuple[float, str, dict[int, float]]]:
             if index < 1 or index in features or np.isinf(value):
                 raise Malformed(field)
             features[index] = value
-        documents.append((rating, fields[1][4:].replace("\0", "\\x00"), features))
+        query = fields[1][4:].replace("\0", "\\x00")
+        if raw_id.setdefault(query, raw[1]) != raw[1]:  # two ids that would become one
+            raise Malformed(query)
+        documents.append((rating, query, features))
     if not documents:
         raise Malformed("no documents")
     return documents

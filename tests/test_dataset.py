@@ -1,15 +1,19 @@
 """The data type: grouping, order, checks at the door."""
 
+import datetime
+from decimal import Decimal
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tierank import DataError, ParameterError, RankingDataset
+from tierank import DataError, ParameterError, RankingDataset, write
 
 
 def small(**changes):
@@ -94,6 +98,75 @@ def test_a_number_and_its_text_are_two_queries():
     assert data.source_rows.tolist() == [0, 2, 1, 3]
     parts = [RankingDataset(np.eye(2), [0, 1], qid=ids) for ids in ([1, 1], ["1", "1"])]
     assert RankingDataset.concat(parts).query_ids.tolist() == [1, "1"]
+
+
+IDS = [1, 1.0, True, "1", "True", b"1", "\xff", b"\xff", "\\xff", (1,), (1.0,), "2020-01-31", -0.0, 0, 2**70, 0.1]
+IDS += [datetime.date(2020, 1, 31), np.datetime64("2020-01-31"), Decimal("0.1"), frozenset([1])]
+
+
+@given(st.lists(st.sampled_from(IDS), min_size=1, max_size=8), st.sampled_from(["list", "tuple", "array", "pandas"]))
+@example(["\xff", b"\xff"], "list")
+@example([np.datetime64("2020-01-31"), "2020-01-31"], "list")
+@settings(deadline=None)
+def test_ids_that_are_equal_in_python_are_one_query_and_no_others(ids, kind):
+    objects = np.empty(len(ids), object)
+    objects[:] = ids
+    given_as = {"list": ids, "tuple": tuple(ids), "array": objects, "pandas": pd.Series(objects, dtype=object)}[kind]
+    data = RankingDataset(np.arange(len(ids))[:, None], qid=given_as)
+    expected = {}
+    for row, key in enumerate(ids):
+        expected.setdefault(key, []).append(row)
+    found = [data.features[a:b, 0].tolist() for a, b in pairwise(data.offsets.tolist())]
+    assert found == list(expected.values())
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, float("nan"), pd.NA, pd.NaT, np.datetime64("NaT"), Decimal("nan")])
+@pytest.mark.parametrize("others", [[1, 2], ["a", "b"], [b"a", "a"]])
+def test_missing_ids_of_any_kind_are_refused(missing, others):
+    objects = np.empty(3, object)
+    objects[:] = [*others, missing]
+    for ids in ([*others, missing], objects, pd.Series(objects)):
+        with pytest.raises(DataError, match="qid: expected a query id in every row, got none in row 2"):
+            RankingDataset(np.eye(3), qid=ids)
+
+
+def test_missing_ids_of_tables_are_refused():
+    for ids in (
+        pa.array([1, None, 2]),
+        pl.Series([1, None, 2]),
+        pd.array([1, None, 2], "Int64"),
+        pa.array(["a", None, "b"]),
+    ):
+        with pytest.raises(DataError, match="qid: expected a query id in every row, got none in row 1"):
+            RankingDataset(np.eye(3), qid=ids)
+
+
+def test_ids_that_are_arrays_are_refused():
+    ids = np.empty(2, object)
+    ids[:] = [np.array([1, 2]), np.array([1, 3])]
+    with pytest.raises(DataError, match="qid: expected ids that can be hashed"):
+        RankingDataset(np.eye(2), qid=ids)
+
+
+def test_integers_beyond_all_floats_are_infinite():
+    for value in (10**400, -(10**400)):
+        with pytest.raises(
+            DataError, match=r"X: expected values that float32 can hold .* got -?inf in row 1, column 0"
+        ):
+            RankingDataset(np.array([[1], [value]], object), [0, 1])
+
+
+def test_texts_that_utf8_cannot_hold_are_refused(tmp_path):
+    for changes in ({"feature_names": ["a", "\ud800"]}, {"document_ids": ["\ud800", "b", "c", "d"]}):
+        with pytest.raises(
+            DataError, match=rf"{next(iter(changes))}: expected texts that UTF-8 can hold, got '.ud800'"
+        ):
+            small(**changes)
+    data = small(qid=["\ud800", "b", "c", "d"])
+    for ending in ("txt", "tierank", "qrels", "csv", "parquet"):
+        with pytest.raises(DataError, match=r"query.ids: expected texts that UTF-8 can hold"):
+            write(data, tmp_path / f"x.{ending}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_masked_cells_are_missing():

@@ -1,6 +1,7 @@
 """LETOR text: the compiled reader against a slow twin, scikit-learn, and every way a file can be wrong."""
 
 import gzip
+import os
 
 import numpy as np
 import pytest
@@ -120,6 +121,17 @@ def test_query_ids_of_any_kind(tmp_path, ids, expected):
         (b"0 qid:1 -3:3\n", "expected <index>:<value>, got '-3:3'"),
         (b"0 qid:1 123456789:3\n", "expected a feature index of at most 7 digits, got '123456789:3'"),
         (b"\x00\x01\x02", "expected a rating as the first field"),
+        (b"0 qid:1 1:--inf\n", "expected a number after '1:', got '--inf'"),
+        (b"0 qid:1 1:+-3\n", r"expected a number after '1:', got '\+-3'"),
+        (b"0 qid:1 1:\xef\xbc\x91\n", "expected a number after '1:', got '\uff11'"),
+        (b"0 qid:1 1:-infinity\n", "expected a value that float32 can hold, got '1:-infinity'"),
+        (b"+-inf qid:1 1:2\n", r"expected a rating as the first field, got '\+-inf'"),
+        (b"# a comment\n0 qid:1 1:x", r"data.txt:2: expected a number after '1:', got 'x'"),
+        (
+            b"0 qid:\xff 1:1\n0 qid:\\xff 1:1\n",
+            r"data.txt: expected query ids that differ as texts, got b'\\\\xff' and b'\\xff'",
+        ),
+        (b"0 qid:\0 1:1\n0 qid:\\x00 1:1\n", "expected query ids that differ as texts"),
     ],
 )
 def test_wrong_content_is_refused_with_its_place(tmp_path, content, message):
@@ -237,7 +249,8 @@ def test_ratings_keep_every_bit(tmp_path_factory, ratings):
 
 fields = st.one_of(
     st.sampled_from(["0", "1", "2.5", "-1", "abc", "1e", ".", "\r", "\t", "#", "# docid = d1"]),
-    st.sampled_from(["qid:1", "qid:2", "qid:", "qid:x", "qid:x\0"]),
+    st.sampled_from(["qid:1", "qid:2", "qid:", "qid:x", "qid:x\0", "qid:x\\x00"]),
+    st.sampled_from(["1:--inf", "1:+-3", "1:-Infinity", "-inf", "1:0x10", "1:1_0", "1:\uff11", "1:+nan", "2:-.5"]),
     st.sampled_from(
         ["1:1", "2:0.5", "3:nan", "1:NULL", "1:", ":1", "0:1", "1:1e5", "7:1", "2:inf", "1:1:1", "99:-.5e-3"]
     ),
@@ -260,6 +273,48 @@ def test_any_bytes_give_the_right_data_or_an_error(tmp_path_factory, content):
             read(path)
     else:
         assert_same(read(path), expected)
+
+
+def rewritten(path, changed):
+    """What happens to a file between the two walks through it."""
+    text = path.read_bytes()
+    if changed == "cut":
+        os.truncate(path, len(text) // 2)
+    elif changed == "emptied":
+        os.truncate(path, 0)
+    elif changed == "longer":
+        path.write_bytes(text + b"0 qid:1 1:1\n")
+    else:
+        path.write_bytes(text.replace(b"\n", b" ") if changed == "one line" else text[::-1])
+        os.utime(path, ns=(1, 1))
+
+
+@pytest.mark.parametrize("changed", ["cut", "emptied", "longer", "one line", "reversed"])
+@pytest.mark.parametrize("n_rows", [3, 5000])
+def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, changed, n_rows):
+    monkeypatch.setattr(letor, "_PART", 1 << 12)
+    path = tmp_path / "data.txt"
+    path.write_bytes(b"".join(b"0 qid:%d 1:%d #docid = d%d\n" % (i // 7, i, i) for i in range(n_rows)))
+    parsed = letor._Source.parsed
+
+    def later(*arguments):
+        rewritten(path, changed)
+        return parsed(*arguments)
+
+    monkeypatch.setattr(letor._Source, "parsed", later)
+    with pytest.raises(DataError, match=r"data.txt: expected .* while it (is|was) read.* when nobody writes to it"):
+        read(path, cache=False)
+
+
+def test_a_line_may_be_longer_than_what_is_read_in_one_go(tmp_path, monkeypatch):
+    monkeypatch.setattr(letor, "_PART", 1 << 8)
+    monkeypatch.setattr(letor, "_LOOK", 1 << 4)
+    lines = [b"1 qid:%d " % (i // 3) + b" ".join(b"%d:%d" % (k, k) for k in range(1, 300)) for i in range(5)]
+    lines[3] += b"#" + b"x" * 5000
+    data = read_bytes(tmp_path, b"\n\n".join(lines))
+    assert data.features.tolist() == [list(range(1, 300))] * 5
+    assert data.offsets.tolist() == [0, 3, 5]
+    assert data.document_ids == ["", "", "", "x" * 5000, ""]
 
 
 @given(

@@ -19,6 +19,7 @@ from tierank.inputs import (
     as_names,
     as_ratings,
     as_weights,
+    check_texts,
     check_width,
     chunks,
     forget,
@@ -261,6 +262,7 @@ class RankingDataset:
         if len(set(texts)) < len(texts):
             twice = next(text for text, count in Counter(texts).items() if count > 1)
             raise DataError(f"expected query ids that differ as texts, got two that read {twice!r}; rename one of them")
+        check_texts(texts, "query ids")
         return texts
 
     def split(self, *shares: float, seed: int = 0) -> list[RankingDataset]:
@@ -329,7 +331,9 @@ class RankingDataset:
     def _documents(self, ids: Sequence[object]) -> Texts:
         if len(ids) != self.n_documents:
             raise DataError(f"document_ids: expected {self.n_documents} ids, one per row, got {len(ids)}")
-        texts = Texts.of(str(i) for i in ids)
+        names = [str(i) for i in ids]
+        check_texts(names, "document_ids")
+        texts = Texts.of(names)
         return texts if self._source_rows is None else texts.take(self._source_rows)
 
 

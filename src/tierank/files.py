@@ -22,6 +22,8 @@ from tierank.errors import DataError
 _HERE, _SWAP = -100, 2
 _TRIES = 100
 _BLOCK = 1 << 20
+# Descriptions are some kilobytes, and megabytes where there are thousands of features or files.
+_LARGEST_JSON = 256 << 20
 # What workshops are called after the dot and the name of what is made in them; tempfile gives eight letters.
 _WORKSHOP = ".????????.new"
 
@@ -37,8 +39,8 @@ class Mark:
     def content(self, folder: Path) -> dict[str, Any] | None:
         """What the file says; None where the folder is none of this kind."""
         try:
-            found = json.loads((folder / self.file).read_bytes())
-        except (OSError, ValueError, RecursionError):
+            found = read_json(folder / self.file)
+        except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) and found.keys() >= set(self.names) else None
 
@@ -60,6 +62,29 @@ class Mark:
         refusal = self.refusal(place)
         if refusal is not None:
             raise DataError(refusal)
+
+
+def read_json(file: Path) -> Any:
+    """What a file of JSON says; a ValueError where it is none, has a name twice or NaN, or is too large or too deep."""
+    if not file.is_file():  # to open a pipe would wait for somebody to write to it
+        raise ValueError(f"{file} is no file")
+    if file.stat().st_size > _LARGEST_JSON:
+        raise ValueError(f"{file} is larger than what tierank writes")
+    try:
+        return json.loads(file.read_bytes(), object_pairs_hook=_each_once, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError(f"{file} is deeper than what tierank writes") from None
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name twice")
+    return found
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name}, which JSON does not have")
 
 
 def contents(folder: Path) -> list[Path]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ _LARGE = 1 << 30
 
 # Gives a matrix of zeros, of so many rows and columns, to be filled: says where the features shall lie.
 Room = Callable[[int, int], NDArray[np.float32]]
+
+# Letters of a value that a message shows, columns with what they hold, and columns by name.
+_SHOWN, _LISTED, _NAMED = 60, 12, 100
 
 
 def chunks(matrix: NDArray[np.float32], n_rows: int = _CHUNK) -> Iterator[NDArray[np.float32]]:
@@ -162,12 +166,16 @@ def is_table(value: Any) -> bool:
     """Whether this is a table with named columns: pandas, polars or Arrow."""
     if type(value).__name__ == "LazyFrame":
         raise DataError("expected a table, got a polars LazyFrame, which holds no rows yet; pass frame.collect()")
-    return hasattr(value, "column_names") or (hasattr(value, "columns") and hasattr(value, "__getitem__"))
+    return hasattr(type(value), "column_names") or (hasattr(value, "columns") and hasattr(value, "__getitem__"))
 
 
 def column_names(table: Any) -> list[str]:
     """The names of the columns of a pandas, polars or Arrow table."""
-    return [str(name) for name in getattr(table, "column_names", None) or table.columns]
+    try:
+        names = table.column_names if hasattr(type(table), "column_names") else table.columns
+    except UnicodeDecodeError as error:
+        raise DataError(f"expected names of columns in UTF-8, got {error.object!r}; rename the column") from None
+    return [str(name) for name in names]
 
 
 def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[Any]:
@@ -176,8 +184,13 @@ def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[
     if name not in names:
         raise DataError(str(ParameterError.unknown("column", name, names)))
     is_arrow = hasattr(type(table), "column_names")
-    column = decoded(table.column(name)) if is_arrow else table[table.columns[names.index(name)]]
-    return np.asarray(column.to_numpy())
+    try:
+        if is_arrow:
+            table.column(name).validate(full=True)  # that texts are UTF-8, above all
+            return np.asarray(decoded(table.column(name)).to_numpy())
+        return np.asarray(table[table.columns[names.index(name)]].to_numpy())
+    except (ValueError, TypeError, NotImplementedError) as error:  # of Arrow, also for types that numpy does not have
+        raise DataError(f"column {name!r}: expected numbers or texts, got: {str(error)[:_SHOWN]}") from None
 
 
 def take_columns(table: Any, names: Sequence[str]) -> Any:
@@ -194,17 +207,52 @@ def decoded(column: Any) -> Any:
     return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column
 
 
-def table_matrix(table: Any, names: list[str], where: str = "") -> NDArray[np.float32]:
-    """The named columns of a table as one matrix, filled column by column."""
+def table_matrix(table: Any, names: list[str], *, can_ignore: bool = False) -> NDArray[np.float32]:
+    """The named columns of a table as one matrix, filled column by column; an error for all that hold no numbers.
+
+    ``can_ignore`` says that the caller can leave columns out with ``ignore=``.
+    """
     matrix = np.empty((len(table), len(names)), np.float32)
     known = column_names(table)
     for k, name in enumerate(names):
-        values = as_numbers(as_column(table, name, known), f"{where}column {name!r}")
-        if values.dtype.kind in "iu":  # as where a value is missing, which makes floats of them: one way for all rows
-            values = values.astype(np.float64)
+        numbers = _column_numbers(as_column(table, name, known))
+        if numbers is None:
+            raise unusable_columns(odd_columns(table, names), can_ignore=can_ignore)
+        if numbers.dtype.kind in "iu":  # as where a value is missing, which makes floats of them: one way for all rows
+            numbers = numbers.astype(np.float64)
         with np.errstate(over="ignore"):
-            matrix[:, k] = values
+            matrix[:, k] = numbers
     return matrix
+
+
+def odd_columns(table: Any, names: list[str]) -> dict[str, str]:
+    """The columns of a table that hold something else than numbers, and what."""
+    known = column_names(table)
+    columns = ((name, as_column(table, name, known)) for name in names)
+    return {
+        name: _described(values) if values.ndim == 1 else "vectors"
+        for name, values in columns
+        if _column_numbers(values) is None
+    }
+
+
+def _column_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
+    return _numbers(values) if values.ndim == 1 else None
+
+
+def unusable_columns(columns: Mapping[str, str], *, can_ignore: bool = False) -> DataError:
+    """The error for columns that hold no numbers: all of them, and what each holds.
+
+    >>> print(unusable_columns({"day": "the date 2020-01-31", "title": "'shoe'"}, can_ignore=True))
+    column 'day': expected numbers, got the date 2020-01-31; column 'title': expected numbers, got 'shoe'; encode texts
+    and dates as numbers, or leave the columns out with ignore=['day', 'title']
+    """
+    held = [f"column {name!r}: expected numbers, got {what}" for name, what in columns.items()]
+    more = f"; ... ({len(held)} columns in all)" if len(held) > _LISTED else ""
+    those = "the column" if len(held) == 1 else "the columns"
+    listed = list(columns) if len(columns) <= _NAMED else ""
+    remedy = f"or leave {those} out" + (f" with ignore={listed}" if can_ignore else "")
+    return DataError(f"{'; '.join(held[:_LISTED])}{more}; encode texts and dates as numbers, {remedy}")
 
 
 def as_array(values: Any) -> NDArray[Any]:
@@ -223,36 +271,89 @@ def as_array(values: Any) -> NDArray[Any]:
 
 def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
     """An array of numbers as it is; NaN for None; an error that says where for anything else."""
-    if values.dtype.kind in "biuf":
-        return values
+    numbers = _numbers(values)
+    if numbers is not None:
+        return numbers
     if values.dtype.kind == "c":
         raise DataError(f"{where}: expected real numbers, got {values.dtype}. Complex data not supported")
-    if values.dtype.kind == "O":
-        try:
-            return np.array([np.nan if v is None or _is_missing(v) else _as_number(v) for v in values.ravel()]).reshape(
-                values.shape
-            )
-        except (TypeError, ValueError):
-            pass
-    bad = next(
-        (v for v in values.ravel().tolist() if isinstance(v, (str, bytes)) or not np.isscalar(v)),
-        values.dtype,
-    )
-    if isinstance(bad, (str, bytes, np.dtype)):
-        raise DataError(f"{where}: expected numbers, got {bad!r}; encode texts and dates as numbers, or leave them out")
+    odd = _first_odd(values)
+    if isinstance(odd, (str, bytes, *_OF_TIME)):
+        raise DataError(
+            f"{where}: expected numbers, got {_described(values)}; encode texts and dates as numbers, or leave them out"
+        )
     # The words are what scikit-learn's checks look for.
-    raise DataTypeError(f"{where}: argument must be a string or a number, got {bad!r}")
+    raise DataTypeError(f"{where}: argument must be a string or a number, got {_described(values)}")
+
+
+def _numbers(values: NDArray[Any]) -> NDArray[Any] | None:
+    """An array of numbers, NaN for None; None where a value is no number."""
+    if values.dtype.kind in "biuf":
+        return values
+    if not values.size:
+        return np.empty(values.shape)
+    if values.dtype.kind != "O":
+        return None
+    try:
+        numbers = [np.nan if _is_missing(value) else _as_number(value) for value in values.ravel()]
+    except (TypeError, ValueError):
+        return None
+    return np.array(numbers, np.float64).reshape(values.shape)
 
 
 def _as_number(value: object) -> float:
     if isinstance(value, (str, bytes)):  # float("1") would take it, and hide a column of the wrong type
         raise TypeError
-    return float(value)  # type: ignore[arg-type]
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer beyond all floats
+        return np.inf if value > 0 else -np.inf  # type: ignore[operator]
+
+
+# Points in time, and spans of it, as Python and numpy have them; those of pandas are subclasses of Python's.
+_DATES = (datetime.date, np.datetime64)
+_SPANS = (datetime.timedelta, np.timedelta64)
+_OF_TIME = (*_DATES, datetime.time, *_SPANS)
+
+
+def _first_odd(values: NDArray[Any]) -> object:
+    """The first value that is no number."""
+    flat = values.ravel()
+    if values.dtype.kind == "O":
+        return next((value for value in flat if not _is_missing(value) and _numbers(_one(value)) is None), None)
+    odd = next((value for value in flat if value == value), flat[0])  # not NaT, where there is another
+    return odd if values.dtype.kind in "mM" else odd.item()
+
+
+def _one(value: object) -> NDArray[Any]:
+    array = np.empty(1, object)
+    array[0] = value
+    return array
+
+
+def _described(values: NDArray[Any]) -> str:
+    """What an array holds that is no number: the first such value.
+
+    >>> _described(np.array(["NaT", "2020-01-31"], "datetime64[D]"))
+    'the date 2020-01-31'
+    """
+    if values.dtype.kind == "c":
+        return str(values.dtype)
+    odd = _first_odd(values)
+    if isinstance(odd, _OF_TIME):
+        kind = "date" if isinstance(odd, _DATES) else "duration" if isinstance(odd, _SPANS) else "time"
+        return f"the {kind} {odd}"
+    text = repr(odd)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def _is_missing(value: object) -> bool:
     """Whether a value says 'nothing here': None, NaN, NaT or pandas.NA."""
-    return value is None or type(value).__name__ == "NAType" or bool(value != value)
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError):  # an array, which is something
+        return False
 
 
 def as_features(X: Any) -> tuple[NDArray[np.float32], list[str] | None]:
@@ -344,6 +445,7 @@ def as_names(names: Iterable[str] | None, n: int) -> tuple[str, ...] | None:
     if names is None:
         return None
     named = tuple(str(name) for name in names)
+    check_texts(named, "feature_names")
     if len(named) != n:
         raise DataError(f"feature_names: expected {n} names, one per column of X, got {len(named)}")
     if len(set(named)) < n:
@@ -352,25 +454,42 @@ def as_names(names: Iterable[str] | None, n: int) -> tuple[str, ...] | None:
     return named
 
 
+def check_texts(texts: Iterable[str], where: str) -> None:
+    """An error where a text is none that UTF-8 can hold."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{where}: expected texts that UTF-8 can hold, got {text[:_SHOWN]!r}; rename it, or read its source"
+                " with the right encoding"
+            ) from None
+
+
 def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
     """Group n rows by their query ids; None is one query of all rows. Returns as ``group_runs`` does."""
     if qid is None:
         return np.zeros(1, np.int64), np.array([0, n]), None
-    ids = _as_ids(qid)
+    ids = as_ids(qid)
     if ids.ndim != 1 or len(ids) != n:
         hint = ""
         if ids.ndim == 1 and ids.dtype.kind in "iu" and ids.sum() == n:
             hint = "; these look like group sizes: pass qid=np.repeat(np.arange(len(sizes)), sizes)"
         raise DataError(f"qid: expected {n} query ids, one per row of X, got shape {ids.shape}{hint}")
-    starts = np.flatnonzero(np.concatenate([[True], ids[1:] != ids[:-1]]))
+    # Objects are told apart by their hashes alone: not all that are equal to a neighbour have the same one.
+    is_new = np.full(n, True) if ids.dtype.kind == "O" else np.concatenate([[True], ids[1:] != ids[:-1]])
+    starts = np.flatnonzero(is_new)
     try:
         return group_runs(ids[starts], starts, n)
     except TypeError as error:
         raise DataError(f"qid: expected ids that can be hashed: numbers, texts, tuples; got: {error}") from None
 
 
-def _as_ids(qid: ArrayLike) -> NDArray[Any]:
-    """The ids as an array, of objects where numpy would change them; none may be missing."""
+def as_ids(qid: ArrayLike) -> NDArray[Any]:
+    """The ids as an array, of objects where numpy would change them; none may be missing.
+
+    Ids that are equal in Python are one: 1, 1.0 and True. A number and its text differ, and so do bytes and a text.
+    """
     ids = _as_vector(_id_objects(qid) if isinstance(qid, (list, tuple)) else as_array(qid))
     if ids.dtype.kind == "O":
         missing = [i for i, value in enumerate(ids.ravel()) if _is_missing(value)]
@@ -393,7 +512,8 @@ def _id_objects(qid: Sequence[Any]) -> NDArray[Any]:
         return objects
     are_tuples = ids.ndim > 1 and isinstance(qid[0], tuple)
     is_changed = ids.ndim == 1 and ids.dtype.kind in "USf" and ids.tolist() != list(qid)
-    return objects if are_tuples or is_changed else ids
+    is_mixed = ids.dtype.kind in "mM" and len({type(i) for i in qid}) > 1  # numpy reads texts as dates beside others
+    return objects if are_tuples or is_changed or is_mixed else ids
 
 
 def _as_vector(values: NDArray[Any]) -> NDArray[Any]:

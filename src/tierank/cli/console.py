@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
-import shutil
+import shlex
 import sys
 import tempfile
-from contextlib import ExitStack, nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from tierank.errors import ParameterError
 
 # Standard input among what is read, standard output among what is written.
 PIPE = "-"
+
+
+def _joined(names: str) -> str:
+    """Names of columns as an option takes them, of a list of them as Python shows it."""
+    try:
+        return shlex.quote(",".join(ast.literal_eval(names)))
+    except (ValueError, SyntaxError):  # names that look like a part of the message
+        return names
+
 
 # What messages of the library call the arguments of Python, and what they are called here.
 _WORDS = [
@@ -24,6 +34,7 @@ _WORDS = [
         (r"(?<= with )features=(?!\S)", "--features"),
         (r"(?<= with )zero_based=True(?!\S)", "--zero-based"),
         (r"(?<=expected numbers, got )(.*), or leave them out$", r"\1, or leave the column out with --ignore"),
+        (r"(?<=out with )ignore=(\[.*\]|)$", lambda found: f"--ignore {_joined(found[1])}".rstrip()),
         (r"this data set has no ratings: .*", "expected ratings, got none; name their column with --rating-column"),
         (r"(?<=got a folder; )read_fold reads(?= a folder of folds)", "cv and tune take, as --data,"),
         (r", or a space of your own$", ""),
@@ -117,8 +128,8 @@ class Pipes:
             raise ParameterError(f"{source}: expected once, for what comes through a pipe can be read only once")
         folder = Path(self._kept.enter_context(tempfile.TemporaryDirectory(prefix="tierank-")))
         self._files[source] = folder / "piped"
-        with self._files[source].open("wb") as file, _opened(source) as stream:
-            shutil.copyfileobj(stream, file, 1 << 20)
+        with self._files[source].open("wb") as file:
+            file.writelines(_content(source))
         return str(self._files[source])
 
     def named(self, text: str) -> str:
@@ -133,5 +144,10 @@ def _is_pipe(source: str) -> bool:
     return source == PIPE or (path.exists() and not path.is_file() and not path.is_dir())
 
 
-def _opened(source: str) -> Any:
-    return nullcontext(sys.stdin.buffer) if source == PIPE else Path(source).open("rb")
+def _content(source: str) -> Iterator[bytes]:
+    from tierank.readers.paths import kind_of, pipe_content
+
+    if source == PIPE:
+        return iter(lambda: sys.stdin.buffer.read(1 << 20), b"")
+    kind_of(Path(source))  # an error for devices, which may have no end
+    return pipe_content(Path(source))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,6 +17,7 @@ from tierank.inputs import Room, check_width, in_memory, is_table
 from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder, writing
 from tierank.readers.columns import PARQUET_ENDINGS, files_of, left_over
 from tierank.readers.letor import read_letor, write_letor
+from tierank.readers.paths import kind_of, nearby, piped, unreadable
 from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
 from tierank.readers.tables import read_csv, read_parquet, read_table, to_arrow, write_csv, write_parquet
 
@@ -89,7 +89,7 @@ def read(
     >>> read(pd.DataFrame({"qid": ["a", "a", "b"], "label": [0, 1, 2], "price": [3.5, None, 1.0]}))
     RankingDataset(2 queries, 3 documents, 1 feature, ratings 0 to 2)
     """
-    columns = {
+    columns: dict[str, Any] = {
         "query": query,
         "rating": rating,
         "document": document,
@@ -98,7 +98,11 @@ def read(
     }
     if is_table(source):
         return read_table(source, **columns)
-    path = Path(os.fspath(source))
+    path = _as_path(source)
+    if kind_of(path) == "pipe":
+        with piped(path) as file:
+            columns |= {"n_features": n_features, "zero_based": zero_based, "n_jobs": n_jobs}
+            return read(file, format=format, cache=False if cache is True else cache, **columns)
     name = _readable_format(path, format)
     if name == "tierank":
         found = _chosen(read_folder(path), str(path), columns["features"], columns["ignore"])
@@ -118,6 +122,15 @@ def read(
         wide = {**identity, "n_features": width}
         return held_in(_checked_folder(cache), path, wide, lambda room: build(partial(_fixed, room, width)))
     return build(partial(_fixed, in_memory, width))
+
+
+def _as_path(source: Any) -> Path:
+    try:
+        return Path(os.fsdecode(source))
+    except TypeError:
+        raise ParameterError(
+            f"expected the path of a file or a table, got {type(source).__name__}; RankingDataset takes arrays"
+        ) from None
 
 
 def _limited(room: Room, most: int | None, n: int, width: int) -> NDArray[np.float32]:
@@ -232,7 +245,7 @@ def read_fold(
     if fold not in range(1, 6):
         raise ParameterError(f"fold: expected 1, 2, 3, 4 or 5, got {fold!r}")
     if not base.is_dir():
-        raise DataError(f"{base}: expected a folder with Fold1 to Fold5 or S1 to S5, got nothing there{_nearby(base)}")
+        raise DataError(f"{base}: expected a folder with Fold1 to Fold5 or S1 to S5, got nothing there{nearby(base)}")
     parts = _fold_files(base, fold)
     read_parts = [[read(path, **options) for path in paths] for paths in parts]
     width = max(data.n_features for group in read_parts for data in group)
@@ -283,16 +296,17 @@ def _content(folder: Path) -> str:
 
 def _readable_format(path: Path, format: str | None) -> str:
     """The form of a file or folder that exists and can be read."""
-    if not path.exists():
-        raise DataError(f"{path}: expected a file, got nothing there{_nearby(path)}")
-    if format is None and path.is_dir() and _is_parquet(path):
-        return "parquet"
-    name = _format_of(path, format)
-    if path.is_dir() and name not in ("tierank", "parquet"):
+    is_folder = kind_of(path) == "folder"
+    try:
+        name = "parquet" if format is None and is_folder and _is_parquet(path) else _format_of(path, format)
+        files = files_of(path)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    if is_folder and name not in ("tierank", "parquet"):
         raise DataError(f"{path}: expected a file, got a folder; read_fold reads a folder of folds")
-    if not path.is_dir() and name == "tierank":
+    if not is_folder and name == "tierank":
         raise DataError(f"{path}: expected a folder, got a file")
-    _check_readable(files_of(path))
+    _check_readable(files)
     return name
 
 
@@ -300,9 +314,10 @@ def _check_readable(files: Sequence[Path]) -> None:
     """An error now: later, none tells a file that cannot be read from a cache that cannot be written."""
     for file in files:
         try:
-            file.open("rb").close()
+            if kind_of(file) == "file":  # to open a pipe would wait for somebody to write to it
+                file.open("rb").close()
         except OSError as error:
-            raise DataError(f"{file}: expected a file that can be read, got: {error.strerror or error}") from None
+            raise unreadable(file, error) from None
 
 
 def _format_of(path: Path, format: str | None) -> str:
@@ -317,10 +332,3 @@ def _format_of(path: Path, format: str | None) -> str:
 def _ending(path: Path) -> str:
     """The ending that says the form: what packs a file does not."""
     return (Path(path.stem).suffix if path.suffix == ".gz" else path.suffix).lower()
-
-
-def _nearby(path: Path) -> str:
-    """A hint at files of a similar name."""
-    names = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {path.with_name(near[0])}?" if near else ""

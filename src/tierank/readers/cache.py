@@ -1,8 +1,8 @@
 """The binary form of a data set: a folder of ``.npy`` files that are mapped, not read, and a ``meta.json``.
 
 ``read`` keeps one beside each large file, so that the second reading is near-instant. It is used only while the file
-has the size and time that it had, and never trusted: sizes, types and checksums are looked at each time (of the large
-arrays, checksums of samples, so that opening stays a matter of milliseconds).
+is the one that it was made from, by size, times and inode, and never trusted: types, checksums and values are looked at
+each time, as those of any other data (of the features samples alone, so that opening stays a matter of milliseconds).
 
 It is built in place: the reader fills the map of the file that the features will stay in, so that data sets larger than
 memory can be read, and need some tens of bytes of it per document.
@@ -15,6 +15,7 @@ import logging
 import os
 import stat
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -26,9 +27,22 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
-from tierank.files import Mark, building
-from tierank.inputs import Room, chunks, in_file
+from tierank.files import Mark, building, read_json
+from tierank.inputs import (
+    Room,
+    as_ids,
+    as_names,
+    as_offsets,
+    as_weights,
+    check_finite,
+    check_ratings,
+    check_texts,
+    chunks,
+    in_file,
+)
+from tierank.readers.arrays import mapped_array, read_array
 from tierank.readers.columns import files_of
+from tierank.readers.paths import unreadable
 
 FORMAT = 1
 SUFFIX = ".tierank"
@@ -37,7 +51,7 @@ _WORTH_IT = 4 << 20
 _SAMPLE = 1 << 12
 
 # Query ids that an array file holds as they are; others become texts.
-_ID_KINDS = "biufmMU"
+_ID_KINDS = "biufmMUS"
 
 _TYPES = {
     "features": "<f4",
@@ -104,11 +118,11 @@ def _write_features(features: NDArray[np.float32], file: Path) -> None:
 
 def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -> None:
     """Write all but the features, which are there, and the description of all."""
-    ids = data.query_ids
+    _check_values(data)
     arrays: dict[str, NDArray[Any] | None] = {
         "ratings": data.ratings if data.is_rated else None,
         "offsets": data.offsets,
-        "query_ids": ids if ids.dtype.kind in _ID_KINDS else np.array(data.query_texts()),
+        "query_ids": _stored_ids(data),
         "source_rows": data._source_rows,
         "row_weight": data.row_weight,
         "query_weight": data.query_weight,
@@ -124,6 +138,22 @@ def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
+def _stored_ids(data: RankingDataset) -> NDArray[Any]:
+    """The query ids as an array file holds them; an error where two would be one there."""
+    ids = data.query_ids
+    if ids.dtype.kind in _ID_KINDS:
+        return ids
+    given = ids.tolist()
+    are_bytes = all(isinstance(i, bytes) for i in given)
+    stored = np.array(given if are_bytes else data.query_texts())
+    if len(set(stored.tolist())) < len(given):  # numpy drops zeros at the end of a text
+        twice = next(i for i, count in Counter(stored.tolist()).items() if count > 1)
+        raise DataError(
+            f"expected query ids that differ by more than zeros at their end, got {twice!r} twice; rename one of them"
+        )
+    return stored
+
+
 def read_folder(path: Path) -> RankingDataset:
     """The data set of a folder that ``write_folder`` wrote; its arrays are mapped."""
     meta = _meta(path)
@@ -132,16 +162,20 @@ def read_folder(path: Path) -> RankingDataset:
         file = path / f"{name}.npy"
         if name != "query_ids" and name not in _TYPES:
             raise DataError(f"{path}: expected the arrays of a data set, got {name!r}; delete the folder")
-        if not file.is_file() or _fingerprint(file) != fingerprint:
+        try:
+            is_same = file.is_file() and _fingerprint(file) == fingerprint
+        except OSError:  # another process took it away, or the disk is damaged
+            is_same = False
+        if not is_same:
             raise DataError(f"{file}: expected the file that meta.json describes, got another or none; delete {path}")
         try:
             # Small arrays are read, so that they can be checked; the matrix stays on disk.
-            arrays[name] = np.asarray(np.load(file, mmap_mode="r" if name == "features" else None, allow_pickle=False))
-        except (ValueError, OSError, EOFError) as error:
-            raise DataError(f"{file}: expected an array, got a damaged file ({error}); delete {path}") from None
-    _check(arrays, path)
+            arrays[name] = mapped_array(file) if name == "features" else read_array(file)
+        except DataError as error:
+            raise DataError(f"{error}; delete {path}") from None
+    _check_shapes(arrays, path)
     texts = Texts(arrays["document_blob"], arrays["document_ends"]) if "document_ends" in arrays else None
-    return RankingDataset.from_parts(
+    data = RankingDataset.from_parts(
         arrays["features"],
         arrays.get("ratings"),
         arrays["offsets"],
@@ -152,6 +186,11 @@ def read_folder(path: Path) -> RankingDataset:
         feature_names=tuple(meta["feature_names"]) if meta["feature_names"] else None,
         document_texts=texts,
     )
+    try:
+        _check_values(data)
+    except DataError as error:
+        raise DataError(f"{path}: {error}; delete the folder") from None
+    return data
 
 
 def held_in(
@@ -171,7 +210,7 @@ def held_beside(path: Path, settings: dict[str, Any], build: Callable[[Room], Ra
     found = _cached(folder, path, settings)
     if found is not None:
         return found
-    if sum(size for _, size, _ in source["files"]) < _WORTH_IT or not _writable(folder.parent):
+    if sum(size for _, size, *_ in source["files"]) < _WORTH_IT or not _writable(folder.parent):
         return None
     refusal: object = _CACHE.refusal(folder)
     try:
@@ -221,8 +260,20 @@ def _writable(folder: Path) -> bool:
 def _source(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """What identifies the files and how they were read; files beside them (LightGBM's) count too."""
     sources = [*files_of(path), *(beside for end in (".query", ".weight") if (beside := Path(f"{path}{end}")).exists())]
-    stamps = [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in sources]
-    return {"files": stamps, "settings": settings}
+    try:
+        return {"files": [_stamp(file) for file in sources], "settings": settings}
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _stamp(file: Path) -> list[str | int]:
+    """What tells a file from another one of its name.
+
+    ``cp -p`` and ``rsync -t`` set the time of the content, but nobody can set that of the inode (ctime). The number of
+    the device is left out: machines that share a disk over a network do not agree on it.
+    """
+    found = file.stat()
+    return [file.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
 def _fingerprint(file: Path) -> list[int]:
@@ -240,35 +291,69 @@ def _fingerprint(file: Path) -> list[int]:
 def _meta(path: Path) -> dict[str, Any]:
     file = path / "meta.json"
     try:
-        meta = json.loads(file.read_text(encoding="utf-8"))
-        version, files, names = meta["format"], meta["files"], meta["feature_names"]
+        meta = read_json(file)
+        version, files, names, source = meta["format"], meta["files"], meta["feature_names"], meta["source"]
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{file}: expected the description of a data set, got a damaged file; delete {path}") from None
     if version != FORMAT:
         raise DataError(f"{file}: expected format {FORMAT}, got {version!r}; delete {path}, it is made anew")
     if not isinstance(files, dict) or not {"features", "offsets", "query_ids"} <= files.keys():
         raise DataError(f"{file}: expected features, offsets and query_ids among its files; delete {path}")
-    if not (names is None or isinstance(names, list)) or "source" not in meta:
+    are_names = names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))
+    if not are_names or not (source is None or isinstance(source, dict)):
         raise DataError(f"{file}: expected the description of a data set, got a damaged file; delete {path}")
     return dict(meta)
 
 
-def _check(arrays: dict[str, NDArray[Any]], path: Path) -> None:
-    """Whether the arrays fit each other: what a data set built here can rely on."""
-    offsets, features = arrays["offsets"], arrays["features"]
-    fits = (
-        features.ndim == 2
-        and features.flags.c_contiguous
-        and all(array.dtype.str == _TYPES[name] for name, array in arrays.items() if name in _TYPES)
-    )
-    fits = fits and offsets.ndim == 1 and len(offsets) > 1 and offsets[0] == 0 and bool((np.diff(offsets) > 0).all())
-    fits = fits and offsets[-1] == len(features) and len(arrays["query_ids"]) == len(offsets) - 1
-    per_document = ("ratings", "row_weight", "source_rows", "document_ends")
-    fits = fits and all(arrays[name].shape == (len(features),) for name in per_document if name in arrays)
-    fits = fits and ("query_weight" not in arrays or arrays["query_weight"].shape == (len(offsets) - 1,))
-    fits = fits and (
-        "source_rows" not in arrays or bool((np.sort(arrays["source_rows"]) == np.arange(len(features))).all())
-    )
+def _check_shapes(arrays: dict[str, NDArray[Any]], path: Path) -> None:
+    """An error where the arrays do not fit each other: compiled loops trust that they do."""
+    fits = all(array.ndim == 1 + (name == "features") for name, array in arrays.items())
+    fits = fits and all(array.dtype.str == _TYPES[name] for name, array in arrays.items() if name in _TYPES)
+    fits = fits and arrays["query_ids"].dtype.kind in _ID_KINDS
+    features, n_queries = arrays["features"], len(arrays["query_ids"]) if fits else 0
+    fits = fits and features.size > 0 and features.flags.c_contiguous
+    lengths = {"offsets": n_queries + 1, "query_ids": n_queries, "query_weight": n_queries}
+    others = (name for name in arrays if name != "document_blob")
+    fits = fits and all(len(arrays[name]) == lengths.get(name, len(features)) for name in others)
+    fits = fits and arrays["offsets"][-1] == len(features)
+    fits = fits and ("source_rows" not in arrays or _is_permutation(arrays["source_rows"]))
     fits = fits and ("document_ends" in arrays) == ("document_blob" in arrays)
+    fits = fits and ("document_ends" not in arrays or _are_ends(arrays["document_ends"], len(arrays["document_blob"])))
     if not fits:
         raise DataError(f"{path}: expected arrays that fit each other, got others; delete the folder, it is made anew")
+
+
+def _is_permutation(rows: NDArray[np.int64]) -> bool:
+    seen = np.zeros(len(rows), bool)
+    if rows.min() < 0 or rows.max() >= len(rows):
+        return False
+    seen[rows] = True
+    return bool(seen.all())
+
+
+def _are_ends(ends: NDArray[np.int64], size: int) -> bool:
+    return bool(ends[0] >= 0 and ends[-1] == size and (np.diff(ends) >= 0).all())
+
+
+def _check_values(data: RankingDataset) -> None:
+    """An error where a data set holds what none that is built from files or tables can hold.
+
+    Of the features some rows are looked at, as of their file some samples are: all of them where they are few.
+    """
+    as_offsets(data.offsets)
+    as_names(data.feature_names, data.n_features)
+    ids = as_ids(data.query_ids)
+    check_texts((i for i in ids.tolist() if isinstance(i, str)), "query_ids")
+    if len(np.unique(ids) if ids.dtype.kind in _ID_KINDS else set(ids.tolist())) < len(ids):
+        raise DataError("query_ids: expected each query once, got one twice")
+    if data.is_rated:
+        check_ratings(data.ratings, lambda row: f"ratings, row {row}")
+    for name, n in (("row_weight", data.n_documents), ("query_weight", data.n_queries)):
+        weights = getattr(data, name)
+        if weights is not None:
+            as_weights(weights, name, n)
+    step = 1 if data.features.nbytes <= 64 * _SAMPLE else max(1, data.n_documents // 64)
+    infinite = np.isinf(data.features[::step]).any(axis=1)
+    if infinite.any():
+        row = step * int(infinite.argmax())
+        check_finite(data.features[row : row + 1], data.features[row : row + 1], row)

@@ -31,7 +31,9 @@ from tierank.inputs import (
     forget,
     group_codes,
     group_rows,
+    odd_columns,
     table_matrix,
+    unusable_columns,
 )
 
 # What a column may be called to be found without being named.
@@ -43,8 +45,8 @@ WEIGHT_NAMES = ("row_weight", "query_weight")
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__|__null_dask_index__")
 # Integers in their plain form, of as many digits as always fit, as the reader of LETOR text has it.
 _PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
-# What stands for no value in a column of numbers.
-_MISSING = ("", "NA", "N/A", "n/a", "NULL", "null", "NaN", "nan", "None")
+# What stands for no value in a column of numbers of a text.
+MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "None")
 
 PARQUET_ENDINGS = (".parquet", ".pq")
 # Bytes of the matrix that are filled in one go, and values that are made texts in one go.
@@ -151,14 +153,14 @@ class ParquetPart:
     def read(self, names: list[str]) -> Any:
         """Some columns as an Arrow table."""
         with self._opened(len(names)) as file:
-            return file.read(columns=names)
+            return _validated(file.read(columns=names))
 
     def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
         """Some columns as Arrow tables of at most so many rows."""
         arrow = needs_arrow("Parquet")
         with self._opened(len(names)) as file:
             for batch in file.iter_batches(n_rows, columns=names):
-                yield arrow.Table.from_batches([batch])
+                yield _validated(arrow.Table.from_batches([batch]))
 
     @contextmanager
     def _opened(self, n_columns: int) -> Iterator[Any]:
@@ -169,8 +171,14 @@ class ParquetPart:
         try:
             with pyarrow.parquet.ParquetFile(self.path, buffer_size=buffer, pre_buffer=False) as file:
                 yield file
-        except (arrow.ArrowException, OSError) as error:
+        except (arrow.ArrowException, OSError, UnicodeDecodeError, OverflowError) as error:
             raise DataError(f"{self.path}: expected a Parquet file, got: {first_line(error)}") from None
+
+
+def _validated(table: Any) -> Any:
+    """The table, if texts are UTF-8 and places in dictionaries exist: Arrow does not look when it reads a file."""
+    table.validate(full=True)
+    return table
 
 
 @dataclass
@@ -179,14 +187,15 @@ class TablePart:
 
     where: str
     table: Any
-    line_of: Callable[[int], int]
+    line_of: Callable[[int], int | None]
 
     def __post_init__(self) -> None:
         self.names, self.n_rows = self.table.column_names, len(self.table)
 
     def at(self, row: int) -> str:
         """The place of a row, for messages."""
-        return f"{self.where}:{self.line_of(row)}"
+        line = self.line_of(row)
+        return f"{self.where}, row {row}" if line is None else f"{self.where}:{line}"
 
     def read(self, names: list[str]) -> Any:
         """Some columns as an Arrow table."""
@@ -242,7 +251,7 @@ def needs_arrow(what: str) -> Any:
 
 def first_line(error: Exception) -> str:
     """What an error of Arrow says, without the rest."""
-    return str(error).splitlines()[0][:200]
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 @dataclass
@@ -301,8 +310,9 @@ def _fill(
         first = end
         for table in part.batches(names, max(1, _BATCH // (4 * len(names)))):
             start, end = end, end + len(table)
-            rows = table_matrix(table, names, f"{part.where}: ")
             try:
+                _check_types(table, names)
+                rows = table_matrix(table, names, can_ignore=True)
                 check_finite(rows, rows, start - first)
             except DataError as error:
                 raise DataError(f"{part.where}: {error}") from None
@@ -313,6 +323,21 @@ def _fill(
                 own = places[start:end]
                 features[own] = rows
                 forget(features[own.min() : own.max() + 1])
+
+
+def _check_types(table: Any, names: list[str]) -> None:
+    """An error where columns hold no numbers; those of the same kind without a value in this batch are named too."""
+    types = {name: decoded(table.column(name)).type for name in names}
+    doubtful = [name for name, kind in types.items() if not _is_number(kind)]
+    odd = odd_columns(table, doubtful)
+    if odd:
+        raise unusable_columns({name: odd.get(name, f"the type {types[name]}") for name in doubtful}, can_ignore=True)
+
+
+def _is_number(kind: Any) -> bool:
+    types = needs_arrow("Parquet").types
+    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
+    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _checked_ratings(values: NDArray[Any], name: str, part: Part) -> NDArray[np.float64]:
@@ -405,7 +430,7 @@ def plain_ids(column: Any) -> Any:
     """
     from pyarrow import compute
 
-    missing = set(_MISSING).intersection(unique := column.unique().to_pylist())
+    missing = set(MISSING).intersection(unique := column.unique().to_pylist())
     if not all(_PLAIN_INTEGER.fullmatch(text) for text in unique if text not in missing):
         return column
     kinds = needs_arrow("CSV")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import mmap
 import os
 import re
 import tempfile
@@ -22,10 +21,15 @@ from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.inputs import Room, as_weights, forget, group_runs, in_memory
-from tierank.kernels import in_threads, letor, n_threads
+from tierank.kernels import in_threads, letor
+from tierank.readers.paths import unreadable
 
-# Bytes that one thread reads in one go; smaller parts share the work better, larger ones cost fewer calls.
-_PART = 1 << 24
+# Bytes that one thread reads in one go: few enough to stay near the processor, enough that calls cost nothing.
+_PART = 1 << 21
+# Bytes that are looked at for the end of a line.
+_LOOK = 1 << 12
+# The byte order mark that some editors leave.
+_MARK = b"\xef\xbb\xbf"
 # Lines that are looked at to guess how wide the matrix is. A wrong guess costs a second reading, not a wrong number.
 _GUESS = 200
 
@@ -43,11 +47,11 @@ def read_letor(
     there, row weights in ``<path>.weight`` if that exists, and indices that count from 0. ``room`` may give more
     columns than are needed: they stay 0.
     """
-    with _opened(path) as (texts, name):
-        blocks = [block for text in texts if (block := _Block.of(text, n_jobs)).n_rows]
-        if not blocks:
+    with _opened(path) as text:
+        blocks = in_threads(lambda start, end: _Block.of(text, start, end), text.cuts(), n_jobs)
+        source = _Source(text, [block for block in blocks if block.n_rows])
+        if not source.n_rows:
             raise DataError(f"{path}: expected at least one line '<rating> qid:<id> <index>:<value> ...', got none")
-        source = _Source(name, blocks)
         sizes = None if source.has_query else _group_sizes(path, source)
         first_index = int(not (sizes is not None if zero_based is None else zero_based))
         query_ids, offsets, source_rows = source.grouped() if sizes is None else _grouped_by_size(sizes)
@@ -85,118 +89,188 @@ def write_letor(data: RankingDataset, path: Path) -> None:
             forget(chunk)
 
 
+class _Text:
+    """The bytes of an open file, read span by span into memory.
+
+    A map would be as fast, but a file that becomes shorter while it is mapped ends the process without a word.
+    """
+
+    def __init__(self, file: IO[bytes], name: str) -> None:
+        self._descriptor, self.name = file.fileno(), name
+        self._stamp = self._stamped()
+        self.size = self._stamp[0]
+
+    def _stamped(self) -> tuple[int, int]:
+        found = os.fstat(self._descriptor)
+        return found.st_size, found.st_mtime_ns
+
+    def check(self) -> None:
+        """An error where the file is no longer what it was when it was opened."""
+        if self._stamped() != self._stamp:
+            raise DataError(
+                f"{self.name}: expected a file that stays as it is while it is read, got one that changed; read it"
+                " again when nobody writes to it"
+            )
+
+    def read(self, start: int, end: int) -> bytes:
+        """Some of the bytes."""
+        pieces, place = [], start
+        while place < end:
+            try:
+                pieces.append(os.pread(self._descriptor, end - place, place))
+            except OSError as error:
+                raise unreadable(self.name, error) from None
+            if not pieces[-1]:
+                raise DataError(
+                    f"{self.name}: expected {self.size} bytes, as when it was opened, got {place}: the file became"
+                    " shorter while it was read; read it again when nobody writes to it"
+                )
+            place += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def lines(self, start: int, end: int) -> NDArray[np.uint8]:
+        """Whole lines, each with a line feed at its end, also where the last line of a file has none."""
+        content = self.read(start, end)
+        return np.frombuffer(content if content.endswith(b"\n") else content + b"\n", np.uint8)
+
+    def cuts(self) -> list[tuple[int, int]]:
+        """Spans of whole lines, of about ``_PART`` bytes each."""
+        places = [len(_MARK) if self.read(0, min(self.size, len(_MARK))) == _MARK else 0]
+        while places[-1] < self.size:
+            places.append(self._after_line(min(places[-1] + _PART, self.size) - 1))
+        return list(pairwise(places))
+
+    def _after_line(self, place: int) -> int:
+        """The place after the next line feed."""
+        while place < self.size:
+            seen = self.read(place, min(place + _LOOK, self.size))
+            if (found := seen.find(b"\n")) >= 0:
+                return place + found + 1
+            place += len(seen)
+        return self.size
+
+    def line_number(self, end: int) -> int:
+        """The number, from 1, of the line that a place is in."""
+        spans = ((start, min(start + _PART, end)) for start in range(0, end, _PART))
+        return 1 + sum(self.read(*span).count(b"\n") for span in spans)
+
+
 class _Runs(NamedTuple):
     """Runs of neighbouring rows with the same query id."""
 
     starts: NDArray[np.int64]
     ids: NDArray[np.int64]
-    are_plain: bool  # whether the ids, as integers, say all
+    texts: list[bytes] | None  # where the ids are not the plain form of integers
 
 
 @dataclass(eq=False)
 class _Block:
-    """A span of text that ends with a line feed, and where its documents stand in it."""
+    """A span of whole lines, and where its documents stand in it."""
 
-    text: NDArray[np.uint8]
+    start: int
+    end: int
     line_starts: NDArray[np.int64]
-    query_starts: NDArray[np.int64]
-    comments: NDArray[np.int64]
     runs: _Runs
+    row_without_query: int | None
 
     @classmethod
-    def of(cls, text: NDArray[np.uint8], n_jobs: int | None) -> _Block:
-        def index(start: int, end: int) -> tuple[NDArray[np.int64], NDArray[np.int64], _Runs]:
-            n_lines = letor.count_lines(text, start, end)
-            line_starts, query_starts = np.empty(n_lines, np.int64), np.empty(n_lines, np.int64)
-            n = letor.index_lines(text, start, end, line_starts, query_starts)
-            runs = _runs(text, query_starts[:n])
-            forget(text[start:end])
-            return line_starts[:n], query_starts[:n], runs
-
-        parts = in_threads(index, pairwise(_cuts(text)), n_jobs)
-        starts, queries = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        runs = _joined_runs([part[2] for part in parts], [len(part[0]) for part in parts])
-        return cls(text, starts, queries, np.empty_like(starts), runs)
+    def of(cls, text: _Text, start: int, end: int) -> _Block:
+        content = text.lines(start, end)
+        # A document takes two bytes at least; memory that is not touched costs less than to count lines.
+        most = len(content) // 2 if len(content) < 2 * _PART else letor.count_lines(content, 0, len(content))
+        line_starts, query_starts = np.empty(most, np.int64), np.empty(most, np.int64)
+        n = letor.index_lines(content, 0, len(content), line_starts, query_starts)
+        missing = query_starts[:n] < 0
+        if missing.any():  # rows without an id are refused later, or are LightGBM's, which have none
+            runs = _Runs(np.empty(0, np.int64), np.empty(0, np.int64), None)
+            return cls(start, end, line_starts[:n].copy(), runs, int(missing.argmax()))
+        return cls(start, end, line_starts[:n].copy(), _runs(content, query_starts[:n]), None)
 
     @property
     def n_rows(self) -> int:
         return len(self.line_starts)
 
-    def line(self, row: int) -> bytes:
-        """The text of one row, without its comment."""
-        return self._until(rb"[#\n]", int(self.line_starts[row]))
 
-    def query_text(self, row: int) -> str:
-        """The query id of one row."""
-        field = self._until(rb"[ \t\r\n#]", int(self.query_starts[row]))
-        return field.decode(errors="backslashreplace").replace("\0", "\\x00")  # numpy's texts drop zeros at their end
-
-    def _until(self, stop: bytes, start: int) -> bytes:
-        length = 256
-        while True:  # fields and lines can be long: look further in growing steps
-            seen = self.text[start : start + length].tobytes()
-            if found := re.search(stop, seen):
-                return seen[: found.start()]
-            length *= 8
-
-
-def _runs(text: NDArray[np.uint8], query_starts: NDArray[np.int64]) -> _Runs:
-    if (query_starts < 0).any():  # rows without an id are refused later, or are LightGBM's, which have none
-        return _Runs(np.empty(0, np.int64), np.empty(0, np.int64), True)
+def _runs(content: NDArray[np.uint8], query_starts: NDArray[np.int64]) -> _Runs:
     starts, ids = np.empty_like(query_starts), np.empty_like(query_starts)
-    n, are_plain = letor.query_runs(text, query_starts, starts, ids)
-    return _Runs(starts[:n].copy(), ids[:n].copy(), are_plain)
+    n, are_plain = letor.query_runs(content, query_starts, starts, ids)
+    places = query_starts[starts[:n]].tolist()
+    texts = None if are_plain else [_until(content, rb"[ \t\r\n#]", place) for place in places]
+    return _Runs(starts[:n].copy(), ids[:n].copy(), texts)
 
 
-def _joined_runs(parts: list[_Runs], n_rows: list[int]) -> _Runs:
-    """The runs of spans that follow each other; a run across a border counts as two, which are joined later."""
-    shifts = np.cumsum([0, *n_rows[:-1]])
-    starts = np.concatenate([part.starts + shift for part, shift in zip(parts, shifts, strict=True)])
-    return _Runs(starts, np.concatenate([part.ids for part in parts]), all(part.are_plain for part in parts))
+def _until(content: NDArray[np.uint8], stop: bytes, start: int) -> bytes:
+    """What stands before the first of some letters."""
+    length = 256
+    while True:  # fields and lines can be long: look further in growing steps
+        seen = content[start : start + length].tobytes()
+        if found := re.search(stop, seen):
+            return seen[: found.start()]
+        length *= 8
+
+
+def _line(content: NDArray[np.uint8], start: int) -> bytes:
+    """The text of the line that starts here, without its comment."""
+    return _until(content, rb"[#\n]", start)
 
 
 class _Source:
-    """All blocks of one file."""
+    """All blocks of one file that hold documents."""
 
-    def __init__(self, name: str, blocks: list[_Block]) -> None:
-        self.name, self.blocks = name, blocks
+    def __init__(self, text: _Text, blocks: list[_Block]) -> None:
+        self.text, self.blocks = text, blocks
         self.n_rows = sum(block.n_rows for block in blocks)
 
     @property
     def has_query(self) -> bool:
-        return bool(self.blocks[0].query_starts[0] >= 0)
-
-    def where(self, block: _Block, row: int) -> str:
-        """``file:line`` of a row."""
-        lines = 1
-        for other in self.blocks:
-            if other is block:
-                break
-            lines += letor.count_lines(other.text, 0, len(other.text))
-        return f"{self.name}:{lines + letor.count_lines(block.text, 0, int(block.line_starts[row]))}"
+        return self.blocks[0].row_without_query != 0
 
     def grouped(self) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
         for block in self.blocks:
-            missing = block.query_starts < 0
-            if missing.any():
-                self.refuse(block, int(missing.argmax()))
-        runs = _joined_runs([block.runs for block in self.blocks], [block.n_rows for block in self.blocks])
-        ids: NDArray[Any] = runs.ids
-        if not runs.are_plain:
-            ids = np.array([b.query_text(row) for b in self.blocks for row in b.runs.starts.tolist()])
-        return group_runs(ids, runs.starts, self.n_rows)
+            if block.row_without_query is not None:
+                self.refuse(block, block.row_without_query)
+        shifts = np.cumsum([0, *(block.n_rows for block in self.blocks[:-1])])
+        runs = [block.runs for block in self.blocks]
+        # A run across the border of two blocks counts as two, which are joined when rows are grouped.
+        starts = np.concatenate([own.starts + shift for own, shift in zip(runs, shifts, strict=True)])
+        return group_runs(self._query_ids(runs), starts, self.n_rows)
+
+    def _query_ids(self, runs: list[_Runs]) -> NDArray[Any]:
+        """Integers where all ids are written as such, or else texts."""
+        if all(own.texts is None for own in runs):
+            return np.concatenate([own.ids for own in runs])
+        fields = [
+            field
+            for own in runs
+            for field in (own.texts if own.texts is not None else [b"%d" % i for i in own.ids.tolist()])
+        ]
+        field_of: dict[str, bytes] = {}
+        texts = []
+        for field in fields:
+            text = _id_text(field)
+            if field_of.setdefault(text, field) != field:
+                raise DataError(
+                    f"{self.text.name}: expected query ids that differ as texts, got {field!r} and {field_of[text]!r},"
+                    f" which both read {text!r}; save the file as UTF-8, or rename one of them"
+                )
+            texts.append(text)
+        return np.array(texts)
 
     def refuse(self, block: _Block, row: int) -> None:
         """Raise what is wrong with a row."""
-        self.read_slowly(block, row, has_query=True, first_index=0)
+        self.read_slowly(block, self.text.lines(block.start, block.end), row, has_query=True, first_index=0)
         raise AssertionError("a line that was refused reads well")
 
-    def read_slowly(self, block: _Block, row: int, has_query: bool, first_index: int) -> tuple[float, dict[int, float]]:
+    def read_slowly(
+        self, block: _Block, content: NDArray[np.uint8], row: int, has_query: bool, first_index: int
+    ) -> tuple[float, dict[int, float]]:
         """The rating of one row and its values by column; an error that says where and what is wrong."""
+        start = int(block.line_starts[row])
         try:
-            return _read_line(block.line(row), has_query, first_index)
+            return _read_line(_line(content, start), has_query, first_index)
         except DataError as error:
-            raise DataError(f"{self.where(block, row)}: {error}") from None
+            line = self.text.line_number(block.start + start)
+            raise DataError(f"{self.text.name}:{line}: {error}") from None
 
     def parsed(
         self, targets: NDArray[np.int64], first_index: int, room: Room, n_jobs: int | None
@@ -212,7 +286,8 @@ class _Source:
 
     def _guess_width(self, first_index: int) -> int:
         block = self.blocks[0]
-        lines = [block.line(row) for row in range(min(_GUESS, block.n_rows))]
+        content = self.text.lines(block.start, block.end)
+        lines = [_line(content, start) for start in block.line_starts[:_GUESS].tolist()]
         found = [int(index) for line in lines for index in re.findall(rb"[ \t](\d{1,7}):", line)]
         return max(found, default=0) + 1 - first_index
 
@@ -220,7 +295,7 @@ class _Source:
         try:
             return room(self.n_rows, width)
         except DataError as error:
-            raise DataError(f"{self.name}: {error}; is the feature index {width} a mistake?") from None
+            raise DataError(f"{self.text.name}: {error}; is the feature index {width} a mistake?") from None
 
     def _parse(
         self,
@@ -233,53 +308,55 @@ class _Source:
         """Fill in all rows; the width that was needed, and the documents."""
         has_query = self.has_query
 
-        def parse(block: _Block, rows_before: int, start: int, end: int) -> tuple[int, Texts | None]:
+        def parse(block: _Block, own_targets: NDArray[np.int64]) -> tuple[int, Texts | None]:
+            content = self.text.lines(block.start, block.end)
+            comments = np.empty(block.n_rows, np.int64)
             seen = np.zeros(features.shape[1] + 1, np.int64)
-            own_targets = targets[rows_before : rows_before + block.n_rows]
-            row, widest = start, 0
+            row, widest = 0, 0
             while True:
                 row, needed = letor.parse_rows(
-                    block.text, block.line_starts, has_query, first_index, own_targets, row, end,
-                    features, ratings, block.comments, seen, letor.POWERS,
+                    content, block.line_starts, has_query, first_index, own_targets, row, block.n_rows,
+                    features, ratings, comments, seen, letor.POWERS,
                 )  # fmt: skip
                 widest = max(widest, needed)
-                if row == end:
+                if row == block.n_rows:
                     break
-                rating, values = self.read_slowly(block, row, has_query, first_index)
+                rating, values = self.read_slowly(block, content, row, has_query, first_index)
                 ratings[own_targets[row]] = rating
-                block.comments[row] = _comment_start(block, row)
+                comments[row] = _comment_start(content, int(block.line_starts[row]))
                 for column, value in values.items():
                     widest = max(widest, column + 1)
                     if column < features.shape[1]:
                         features[own_targets[row], column] = value
                 row += 1
-            documents = _documents(block.text, block.comments[start:end])
-            filled = own_targets[start:end]
-            forget(features[filled.min() : filled.max() + 1])
-            forget(block.text[block.line_starts[start] : block.line_starts[end - 1]])
-            return widest, documents
+            forget(features[own_targets.min() : own_targets.max() + 1])
+            return widest, _documents(content, comments)
 
-        parts, before = [], 0
-        for block in self.blocks:
-            n_parts = max(1, len(block.text) // _PART, n_threads(n_jobs) if len(block.text) > 1 << 20 else 1)
-            cuts = np.linspace(0, block.n_rows, n_parts + 1).astype(int).tolist()
-            parts += [(block, before, a, b) for a, b in pairwise(cuts) if a < b]
-            before += block.n_rows
+        edges = np.cumsum([block.n_rows for block in self.blocks])[:-1]
+        parts = zip(self.blocks, np.split(targets, edges), strict=True)
         widths, documents = zip(*in_threads(parse, parts, n_jobs), strict=True)
         if all(texts is None for texts in documents):
             return max(widths), None
         return max(widths), Texts.concat(
-            [_unnamed(b - a) if texts is None else texts for texts, (_, _, a, b) in zip(documents, parts, strict=True)]
+            [
+                _unnamed(block.n_rows) if texts is None else texts
+                for texts, block in zip(documents, self.blocks, strict=True)
+            ]
         )
 
 
-def _documents(text: NDArray[np.uint8], comments: NDArray[np.int64]) -> Texts | None:
+def _id_text(field: bytes) -> str:
+    """A query id as a text; numpy's texts drop zeros at their end."""
+    return field.decode(errors="backslashreplace").replace("\0", "\\x00")
+
+
+def _documents(content: NDArray[np.uint8], comments: NDArray[np.int64]) -> Texts | None:
     """What the comments of some rows call the documents, or None where no row has a comment."""
     if (comments < 0).all():
         return None
     ends = np.empty(len(comments), np.int64)
-    blob = np.empty(letor.comment_spans(text, comments, ends), np.uint8)
-    letor.gather(text, comments, ends, blob)
+    blob = np.empty(letor.comment_spans(content, comments, ends), np.uint8)
+    letor.gather(content, comments, ends, blob)
     return Texts(blob, ends)
 
 
@@ -287,7 +364,10 @@ def _unnamed(n: int) -> Texts:
     return Texts(np.empty(0, np.uint8), np.zeros(n, np.int64))
 
 
-_NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|nan|null", re.IGNORECASE)
+# What is a number in any text that is read, in any case of letters; "nan" and "null" say that there is none. It is less
+# than ``float`` takes, which has 1_000 and the digits of all scripts too.
+NUMBER = r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf|infinity)"
+_NUMBER = re.compile(f"{NUMBER}|nan|null".encode(), re.IGNORECASE)
 
 
 def _read_line(line: bytes, has_query: bool, first_index: int) -> tuple[float, dict[int, float]]:
@@ -324,8 +404,20 @@ def _read_line(line: bytes, has_query: bool, first_index: int) -> tuple[float, d
 
 
 def _value(field: bytes, expected: str) -> float:
-    if not _NUMBER.fullmatch(field) and field.lower().strip(b"+-") not in (b"inf", b"infinity"):
+    value = number_of(field)
+    if value is None:
         raise DataError(f"{expected}, got {_shown(field)}")
+    return value
+
+
+def number_of(field: bytes) -> float | None:
+    """The number that a field of text is, NaN where it says that there is none; None where it is no number.
+
+    >>> number_of(b"+2.5e-1"), number_of(b"NULL"), number_of(b"-INF"), number_of(b"0x10"), number_of(b"+-1")
+    (0.25, nan, -inf, None, None)
+    """
+    if not _NUMBER.fullmatch(field):
+        return None
     return np.nan if field.lower() in (b"null", b"nan") else float(field)
 
 
@@ -334,58 +426,50 @@ def _shown(field: bytes) -> str:
     return f"'{text}{'...' if len(field) > 60 else ''}'" if field else "nothing"
 
 
-def _comment_start(block: _Block, row: int) -> int:
-    start = int(block.line_starts[row])
-    end = start + len(block.line(row))
-    return end + 1 if block.text[end] == letor.HASH else -1
-
-
-def _cuts(text: NDArray[np.uint8]) -> list[int]:
-    """Places that cut the text into parts that end with a line feed."""
-    cuts = [0]
-    while cuts[-1] < len(text):
-        place = min(cuts[-1] + _PART, len(text)) - 1
-        while text[place] != letor.LINE_FEED:
-            step = text[place : place + (1 << 16)]
-            place += int(np.argmax(step == letor.LINE_FEED)) if (step == letor.LINE_FEED).any() else len(step)
-        cuts.append(place + 1)
-    return cuts
+def _comment_start(content: NDArray[np.uint8], start: int) -> int:
+    end = start + len(_line(content, start))
+    return end + 1 if content[end] == letor.HASH else -1
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[list[NDArray[np.uint8]], str]]:
-    """The text of a file as blocks that end with a line feed; the file is mapped, not copied."""
-    with path.open("rb") as file:
-        if file.read(2) == b"\x1f\x8b":
-            with tempfile.TemporaryFile() as plain:
-                _unpack(path, plain)
-                yield _blocks(plain), str(path)
-        else:
-            yield _blocks(file), str(path)
-
-
-def _blocks(file: IO[bytes]) -> list[NDArray[np.uint8]]:
-    size = os.fstat(file.fileno()).st_size
-    if not size:
-        return []
-    text = np.frombuffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ), np.uint8)
-    if text[:3].tobytes() == b"\xef\xbb\xbf":  # a byte order mark that some editors leave
-        text = text[3:]
-    last = len(text)
-    while last and text[last - 1] != letor.LINE_FEED:
-        last -= 1
-    tail = np.append(text[last:], np.uint8(letor.LINE_FEED))  # a last line without line feed gets one in a copy
-    return [text[:last], tail] if last else [tail]
-
-
-def _unpack(path: Path, plain: IO[bytes]) -> None:
+def _opened(path: Path) -> Iterator[_Text]:
+    """The text of a file, unpacked where it is a gzip file; an error if it changes meanwhile."""
     try:
-        with gzip.open(path, "rb") as packed:
-            while chunk := packed.read(1 << 22):
+        file = path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from None
+    with file:
+        text = _Text(file, str(path))
+        try:
+            if text.read(0, min(2, text.size)) == b"\x1f\x8b":
+                with tempfile.TemporaryFile() as plain:
+                    _unpack(file, plain, path)
+                    yield _Text(plain, str(path))
+            else:
+                yield text
+        finally:
+            text.check()  # first of all: what else is wrong may come from that
+
+
+def _unpack(file: IO[bytes], plain: IO[bytes], path: Path) -> None:
+    try:
+        with gzip.GzipFile(fileobj=file) as packed:
+            while chunk := _unpacked(packed, path):
                 plain.write(chunk)
+        plain.flush()
+    except OSError as error:
+        raise DataError(
+            f"{path}: expected room for its text in {tempfile.gettempdir()}, got: {error.strerror or error}"
+        ) from None
+
+
+def _unpacked(packed: gzip.GzipFile, path: Path) -> bytes:
+    try:
+        return packed.read(1 << 22)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: expected a whole gzip file, got a damaged or truncated one ({error})") from None
-    plain.flush()
+    except OSError as error:
+        raise unreadable(path, error) from None
 
 
 def _group_sizes(path: Path, source: _Source) -> NDArray[np.int64]:
@@ -412,7 +496,12 @@ def _weights(path: Path, n: int) -> NDArray[np.float64] | None:
 
 def _numbers(path: Path) -> NDArray[np.float64]:
     """One number per line."""
-    fields = path.read_bytes().split()
+    if not path.is_file():  # to open a pipe would wait for somebody to write to it
+        raise DataError(f"{path}: expected a file with a number per line, got something else there")
+    try:
+        fields = path.read_bytes().split()
+    except OSError as error:
+        raise unreadable(path, error) from None
     return np.array([_value(field, f"{path}: expected a number") for field in fields])
 
 

@@ -15,7 +15,10 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.readers.letor import created, plain_number
+from tierank.inputs import as_numbers
+from tierank.readers.arrays import read_array
+from tierank.readers.letor import created, number_of, plain_number
+from tierank.readers.paths import kind_of, piped, unreadable
 
 # Lines of a file: their number, from 1, and their fields.
 Rows = Iterator[tuple[int, list[str]]]
@@ -35,13 +38,22 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
     ==========================================  ==========================================================
     """
     path = Path(path)
-    if path.is_dir():
+    kind = kind_of(path)
+    if kind == "folder":
         raise DataError(f"{path}: expected a file of scores, got a folder; predict writes the scores of a model")
-    if not path.is_file():
-        raise DataError(f"{path}: expected a file of scores, got nothing there")
+    if kind == "pipe":
+        with piped(path) as file:
+            return read_scores(file, data)
     if path.suffix == ".npy":
-        return _checked(_array(path), path, data)
-    with path.open(encoding="utf-8", errors="replace") as file:
+        return _checked(as_numbers(read_array(path), str(path)).astype(np.float64), path, data)
+    try:
+        return _checked(_from_text(path, data), path, data)
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _from_text(path: Path, data: RankingDataset) -> NDArray[np.float64]:
+    with path.open(encoding="utf-8-sig", errors="replace") as file:
         rows = ((number, fields) for number, line in enumerate(file, 1) if (fields := line.split()))
         first = next(rows, None)
         if first is None:
@@ -50,7 +62,7 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
         readers = {1: _plain, 3: _ranklib, 6: _trec}
         if width not in readers:
             raise DataError(f"{path}:{first[0]}: expected 1, 3 (RankLib) or 6 (TREC run) fields, got {width}")
-        return _checked(readers[width](_alike(chain([first], rows), width, path), path, data), path, data)
+        return readers[width](_alike(chain([first], rows), width, path), path, data)
 
 
 def write_scores(path: str | Path, scores: NDArray[np.float64]) -> None:
@@ -109,13 +121,6 @@ def write_qrels(data: RankingDataset, path: str | Path) -> None:
         file.writelines(f"{queries[q]} 0 {d} {plain_number(r)}\n".encode() for q, d, r in rows)
 
 
-def _array(path: Path) -> NDArray[np.float64]:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False), np.float64)
-    except (ValueError, OSError, EOFError, TypeError) as error:
-        raise DataError(f"{path}: expected an array of numbers, got a damaged file or another type ({error})") from None
-
-
 def _checked(scores: NDArray[np.float64], path: Path, data: RankingDataset) -> NDArray[np.float64]:
     if scores.shape != (data.n_documents,):
         raise DataError(f"{path}: expected {data.n_documents} scores, one per document, got {scores.size}")
@@ -127,12 +132,10 @@ def _checked(scores: NDArray[np.float64], path: Path, data: RankingDataset) -> N
 
 
 def _number(field: str, path: Path, line: int) -> float:
-    try:
-        if "_" not in field and field.isascii():  # Python takes 1_0 and digits of all scripts for numbers
-            return float(field)
-    except ValueError:
-        pass
-    raise DataError(f"{path}:{line}: expected a score, got {field[:60]!r}")
+    value = number_of(field.encode())
+    if value is None:
+        raise DataError(f"{path}:{line}: expected a score, got {field[:60]!r}")
+    return value
 
 
 def _alike(rows: Rows, width: int, path: Path) -> Rows:

@@ -7,8 +7,7 @@ import gzip
 import re
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
@@ -19,8 +18,9 @@ import numpy as np
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.inputs import Room, as_column, column_names, forget, table_matrix
+from tierank.inputs import Room, as_column, check_texts, column_names, forget, table_matrix, unusable_columns
 from tierank.readers.columns import (
+    MISSING,
     Columns,
     ParquetPart,
     TablePart,
@@ -31,7 +31,7 @@ from tierank.readers.columns import (
     read_parts,
     taken,
 )
-from tierank.readers.letor import created
+from tierank.readers.letor import NUMBER, created
 
 # Bytes of features that are made a table of at a time when a file is written.
 _WRITTEN = 1 << 26
@@ -41,11 +41,15 @@ _SEPARATORS = (",", ";", "\t", "|")
 
 def read_table(table: Any, **named: Any) -> RankingDataset:
     """A data set from a pandas, polars or Arrow table; ``named`` says which columns are what, as in ``read``."""
-    columns = Columns.of(column_names(table), "table", **named)
-    weights = {name: as_column(table, name) for name in columns.weights}
     try:
+        names = column_names(table)
+    except DataError as error:
+        raise DataError(f"table: {error}") from None
+    columns = Columns.of(names, "table", **named)
+    try:
+        weights = {name: as_column(table, name) for name in columns.weights}
         return RankingDataset(
-            table_matrix(table, columns.features),
+            table_matrix(table, columns.features, can_ignore=True),
             None if columns.rating is None else as_column(table, columns.rating),
             as_column(table, columns.query),
             feature_names=columns.features,
@@ -59,24 +63,131 @@ def read_table(table: Any, **named: Any) -> RankingDataset:
 
 def read_csv(path: Path, *, room: Room, **named: Any) -> RankingDataset:
     """A data set from a CSV file with a header line, or a TSV file."""
-    arrow = needs_arrow("CSV")
-    import pyarrow.csv
-
-    delimiter = _separator(path)
-    form = pyarrow.csv.ParseOptions(delimiter=delimiter)
-    try:
-        with pyarrow.csv.open_csv(path, parse_options=form) as file:
-            columns = Columns.of(file.schema.names, str(path), **named)
-        # Ids are texts: to guess their type would make one of "007" and "7".
-        ids = {name: arrow.string() for name in (columns.query, columns.document) if name is not None}
-        options = pyarrow.csv.ConvertOptions(column_types=ids)
-        table = pyarrow.csv.read_csv(path, parse_options=form, convert_options=options)
-    except (arrow.ArrowInvalid, OSError) as error:
-        raise DataError(f"{path}: expected a CSV table with a header line, got: {first_line(error)}") from None
+    needs_arrow("CSV")
+    file = _Csv(path)
+    columns = Columns.of(file.names(), str(path), **named)
+    table = file.table(columns)
     place = table.column_names.index(columns.query)
     table = table.set_column(place, columns.query, plain_ids(table.column(place)))
-    part = TablePart(str(path), table, partial(_line_of, path, delimiter))
-    return read_parts([part], str(path), room, **named)
+    used = {"query": columns.query, "rating": columns.rating, "document": columns.document}
+    part = TablePart(str(path), table, file.line_of)
+    return read_parts([part], str(path), room, **used, features=columns.features)
+
+
+class _Csv:
+    """A CSV file. Cells are numbers by the rule of LETOR text, not by that of Arrow, which takes 0x10 for 16."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._delimiter = _separator(path)
+
+    def names(self) -> list[str]:
+        """What the header line says."""
+        import pyarrow.csv
+
+        try:
+            with self._refusing(), pyarrow.csv.open_csv(self.path, parse_options=self._form()) as file:
+                return list(file.schema.names)
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.path}:1: expected a header line in UTF-8, got {error.object[:60]!r}; save the file as UTF-8"
+            ) from None
+
+    def table(self, columns: Columns) -> Any:
+        """The columns that are used: ids as texts, all others as numbers."""
+        arrow = needs_arrow("CSV")
+        from pyarrow import compute
+
+        ids = [name for name in (columns.query, columns.document) if name is not None]
+        others = [name for name in (columns.rating, *columns.weights, *columns.features) if name is not None]
+        try:
+            table = self._read(ids, others, arrow.float64())
+            if not any(compute.any(compute.is_nan(table.column(name))).as_py() for name in others):
+                return table
+        except arrow.ArrowInvalid:
+            pass
+        # What Arrow does not take, or takes for NaN, is looked at cell by cell: to the right number or message.
+        with self._refusing():
+            table = self._read(ids, others, arrow.binary())
+        self._check_numbers(table, [name for name in others if name not in columns.features], can_ignore=False)
+        self._check_numbers(table, columns.features, can_ignore=True)
+        for name in others:
+            table = table.set_column(table.column_names.index(name), name, _as_doubles(table.column(name)))
+        return table
+
+    def _read(self, ids: list[str], others: list[str], kind: Any) -> Any:
+        """The table, with ids as texts: to guess their type would make one of "007" and "7"."""
+        arrow = needs_arrow("CSV")
+        import pyarrow.csv
+
+        types = dict.fromkeys(others, kind) | dict.fromkeys(ids, arrow.string())
+        options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=MISSING)
+        return pyarrow.csv.read_csv(self.path, parse_options=self._form(), convert_options=options)
+
+    def _form(self) -> Any:
+        import pyarrow.csv
+
+        return pyarrow.csv.ParseOptions(delimiter=self._delimiter)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        arrow = needs_arrow("CSV")
+        try:
+            yield
+        except (arrow.ArrowException, OSError) as error:
+            raise DataError(f"{self.path}: expected a CSV table with a header line, got: {first_line(error)}") from None
+
+    def _check_numbers(self, table: Any, names: list[str], *, can_ignore: bool) -> None:
+        """An error that names all columns with cells that are no numbers."""
+        unusable = {}
+        for name in names:
+            row = _first_false(_are_numbers(table.column(name)))
+            if row is not None:
+                cell = table.column(name)[row].as_py()[:60].decode(errors="backslashreplace")
+                line = self.line_of(row)
+                unusable[name] = f"{cell!r}" + (f" in line {line}" if line else "")
+        if unusable:
+            raise DataError(f"{self.path}: {unusable_columns(unusable, can_ignore=can_ignore)}")
+
+    def line_of(self, row: int) -> int | None:
+        """The line of a row, by a walk through the file: a row may take several lines, and empty ones are no rows.
+
+        None where the walk loses its way.
+        """
+        with _lines(self.path) as lines, suppress(csv.Error):
+            rows = csv.reader(lines, delimiter=self._delimiter)
+            places = (rows.line_num for fields in rows if fields)
+            return next(islice(places, row + 1, None), None)
+        return None
+
+
+# Cells with a number, and cells that say that there is none, with blanks around them or not.
+_NUMBER_CELL = f"(?i)^[ \\t]*{NUMBER}[ \\t]*$"
+_MISSING_CELL = f"^[ \\t]*({'|'.join(MISSING)}|(?i:nan|null))[ \\t]*$"
+
+
+def _are_numbers(cells: Any) -> Any:
+    from pyarrow import compute
+
+    return compute.or_(
+        compute.match_substring_regex(cells, _NUMBER_CELL), compute.match_substring_regex(cells, _MISSING_CELL)
+    )
+
+
+def _as_doubles(cells: Any) -> Any:
+    """Numbers of cells that were found to hold some."""
+    arrow = needs_arrow("CSV")
+    from pyarrow import compute
+
+    is_missing = compute.match_substring_regex(cells, _MISSING_CELL)
+    plain = compute.replace_substring_regex(cells.cast(arrow.string()), r"^[ \t]*\+?|[ \t]+$", "")
+    return compute.if_else(is_missing, arrow.scalar(None, arrow.string()), plain).cast(arrow.float64())
+
+
+def _first_false(truths: Any) -> int | None:
+    """The place of the first False in a column."""
+    values = truths.to_numpy()
+    return None if values.all() else int(values.argmin())
 
 
 def _separator(path: Path) -> str:
@@ -85,14 +196,6 @@ def _separator(path: Path) -> str:
     with _lines(path) as lines:
         header = re.sub('"[^"]*"', "", next(lines, ""))
     return max((usual, *_SEPARATORS), key=header.count)
-
-
-def _line_of(path: Path, separator: str, row: int) -> int:
-    """The line of a row, by a walk through the file: a row may take several lines, and empty ones are no rows."""
-    with _lines(path) as lines:
-        rows = csv.reader(lines, delimiter=separator)
-        places = (rows.line_num for fields in rows if fields)
-        return next(islice(places, row + 1, None))
 
 
 @contextmanager
@@ -183,6 +286,7 @@ def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
 def _id_column(data: RankingDataset) -> Any:
     """The query ids as Arrow holds them; an error where a column cannot."""
     arrow = needs_arrow("Arrow")
+    check_texts((i for i in data.query_ids.tolist() if isinstance(i, str)), "query ids")
     try:
         ids = arrow.array(data.query_ids)
         is_flat = not arrow.types.is_nested(ids.type)

@@ -1,0 +1,100 @@
+"""What a path leads to: files and folders are read as they are, what comes through a pipe is kept in a file first."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import select
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tierank.errors import DataError
+
+# Seconds in which somebody has to begin to write to a pipe with a name. Whoever writes may take any time from then on.
+_PATIENCE = 10.0
+# Milliseconds between two looks for somebody who has opened a pipe and writes nothing yet.
+_GLANCE = 20
+_BLOCK = 1 << 20
+
+
+def kind_of(path: Path) -> str:
+    """What a path leads to: "file", "folder" or "pipe"; an error where it is nothing that can be read."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path}: expected a file, got nothing there{nearby(path)}") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise unreadable(path, error) from None
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe"}
+    kind = kinds.get(stat.S_IFMT(mode))
+    if kind is None:
+        raise DataError(f"{path}: expected a file, a folder or a pipe, got a device or a socket; copy it to a file")
+    return kind
+
+
+def unreadable(path: object, error: Exception) -> DataError:
+    """The error for what the system will not let us read."""
+    return DataError(f"{path}: expected a file that can be read, got: {getattr(error, 'strerror', None) or error}")
+
+
+def nearby(path: Path) -> str:
+    """A hint at files of a similar name."""
+    try:
+        names = [other.name for other in path.parent.iterdir()]
+    except (OSError, ValueError):
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.with_name(near[0])}?" if near else ""
+
+
+@contextmanager
+def piped(path: Path) -> Iterator[Path]:
+    """A file of the same name with what comes through a pipe; errors name the pipe."""
+    with tempfile.TemporaryDirectory(prefix="tierank-") as folder:
+        copy = Path(folder) / path.name
+        try:
+            with copy.open("wb") as file:
+                file.writelines(pipe_content(path))
+        except OSError as error:
+            raise DataError(
+                f"{path}: expected room in {tempfile.gettempdir()} for what comes through the pipe, got:"
+                f" {error.strerror or error}"
+            ) from None
+        try:
+            yield copy
+        except DataError as error:
+            raise type(error)(str(error).replace(str(copy), str(path))) from None
+
+
+def pipe_content(path: Path) -> Iterator[bytes]:
+    """What comes through a pipe; an error where nobody writes to it: to open it as a file would wait for ever."""
+    try:
+        stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
+    except OSError as error:
+        raise unreadable(path, error) from None
+    with stream:
+        events = select.poll()
+        events.register(stream, select.POLLIN)
+        end = time.monotonic() + _PATIENCE
+        has_writer = False
+        while True:
+            chunk: bytes | None = stream.read(_BLOCK)
+            if chunk:
+                has_writer = True
+                yield chunk
+            elif chunk is None:  # somebody holds the other end, and has written nothing new
+                has_writer = True
+                events.poll()
+            elif has_writer:
+                return
+            elif events.poll(_GLANCE):  # somebody wrote, or came and went
+                has_writer = True
+            elif time.monotonic() > end:
+                raise DataError(
+                    f"{path}: expected a pipe that somebody writes to, got nobody in {_PATIENCE:g} seconds; start the"
+                    " program that writes to it, or read a file"
+                )
