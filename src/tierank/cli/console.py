@@ -28,6 +28,10 @@ _WORDS = [
         (r"(?<=got a folder; )read_fold reads(?= a folder of folds)", "cv and tune take, as --data,"),
         (r", or a space of your own$", ""),
         (r"(?<=; train with )(?=\w+=)", "--set "),
+        (r"(?<=give the new one a name of its own)", ", such as new=urank,hidden=[200,100]"),
+        (r"the same call with the same folder \(out\) goes on", "the same command goes on"),
+        (r"fewer processes \(n_jobs\)", "fewer processes (--jobs)"),
+        (r"n_jobs=1 works in this process", "--jobs 1 works in one process"),
         (r"^n_queries: ", "--queries: "),
         (r"^(?=(fold|k|ranks|seeds|timeout|top|trials|valid): )", "--"),
     )

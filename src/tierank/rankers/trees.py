@@ -161,6 +161,10 @@ class _Trees(Ranker):
         if team.size > 1 and not _is_sampled(params):
             check_is_global(self.model_text_, sum(process["documents"] for process in self.team_))
 
+    def _check_before_work(self, settings: dict[str, Any]) -> None:
+        self._lightgbm_params(settings)
+        as_base(settings["base"])
+
     def _lightgbm_params(self, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings by LightGBM's names, checked against the names that it knows."""
         for name, least in (("n_trees", 1), ("n_leaves", 2), ("min_documents", 0), ("patience", 1), ("seed", 0)):
