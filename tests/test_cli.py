@@ -313,7 +313,20 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
         (["umart", "umart", "--data", "x"], "expected each name once, got 'umart' twice; name one: other=umart"),
         (["umart"], "expected --data: a folder of folds, or a file to be cut in five"),
         (["umart", "--data", "x", "--paper", "oshumed"], "unknown paper 'oshumed': did you mean 'ohsumed'?"),
-        (["umart,depth=3", "--data", "x"], "expected a file, got nothing there"),
+        (["umart,max_depth=3", "--data", "x"], "x: expected a file, got nothing there"),
+        # Settings are looked at before data.
+        (["umart,depth=3", "--data", "x"], "unknown setting of UMart or LightGBM 'depth'"),
+        (
+            ["umart", "urank", "wide=listnet,hidden=[9]", "lambdamart", "--data", "x", "--set", "max_epochs=3"],
+            "--set max_epochs: expected a setting of all the rankers, got one that urank, wide can have and umart,"
+            " lambdamart cannot; give it where it belongs: urank,max_epochs=3",
+        ),
+        (
+            ["umart", "urank", "--data", "x", "--set", "max_epoch=3"],
+            "unknown setting of umart, urank 'max_epoch': did you mean 'max_epochs'?",
+        ),
+        (["urank", "--data", "x", "--set", "network=attention", "--set", "n_blocks=1"], "x: expected a file, got"),
+        (["umart", "--data", "x", "--set", "n_trees=0"], "n_trees: expected a whole number from 1 on, got 0"),
         (["--scores", "x=s{y}.txt", "--data", "data.txt"], "expected {fold} in the file name of 'x', in place of 1 to"),
         (["--scores", "x=s{}.txt", "--data", "data.txt"], "expected {fold} in the file name of 'x', in place of 1 to"),
         (["--scores", "x=s{y}{fold}.txt", "--data", "data.txt"], "s{y}1.txt: expected a file"),
@@ -327,6 +340,21 @@ def test_cv_refuses_in_one_line(tmp_path, capsys, monkeypatch, arguments, messag
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train umart --train x --out m --set max_epochs=3", "unknown setting of UMart or LightGBM 'max_epochs'"),
+        ("train urank --train x --out m --set n_trees=3", "unknown setting of URank 'n_trees'"),
+        ("tune umart --data x --valid x --out t --set max_epochs=3", "unknown setting of UMart or LightGBM 'max_epo"),
+    ],
+)
+def test_settings_are_looked_at_before_data(tmp_path, capsys, monkeypatch, command, message):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, *command.split())
+    assert code == 2
+    assert message in err
 
 
 def test_files_are_utf8_whatever_the_system_writes_by_itself(tmp_path, capsys):

@@ -173,6 +173,20 @@ def test_the_system_speaks_of_the_callers_path():
         assert line == "models/best: expected a place that can be read or written, got: No space left on device"
 
 
+def test_messages_of_runs_speak_of_options():
+    for message, line in (
+        ("the same call with the same folder (out) goes on", "the same command goes on"),
+        ("fewer processes (n_jobs) need less", "fewer processes (--jobs) need less"),
+        ("a name of its own, or", "a name of its own, or"),
+        (
+            "give the new one a name of its own, or choose",
+            "give the new one a name of its own, such as new=urank,hidden=[200,100], or choose",
+        ),
+        ("n_jobs=1 works in this process, and sends", "--jobs 1 works in one process, and sends"),
+    ):
+        assert in_options(message) == line
+
+
 def test_convert_refuses_what_its_name_does_not_say_and_its_own_input(model, capsys):
     for out, message in (
         ("a.xlsx", "a.xlsx: expected a name that ends in .txt, "),

@@ -1,27 +1,44 @@
 """cross_validate, tune, runs and the paper's tables."""
 
 import json
-import multiprocessing
 import os
 import shutil
-import time
+import signal
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from kills import is_killed_at
+from sklearn.base import clone
 
 import tierank
-from tierank import DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank
+from tierank import (
+    LOSSES,
+    Blend,
+    DataError,
+    LambdaMART,
+    NetworkRanker,
+    ParameterError,
+    RankingDataset,
+    TreeRanker,
+    UMart,
+    URank,
+)
+from tierank.errors import ProcessError
 from tierank.experiments import PAPERS, SPACES, Run, cross_validate, tune
-from tierank.experiments.crossval import Worker, _pool
+from tierank.experiments.crossval import Piece, Worker
 from tierank.experiments.folds import folds_of
 from tierank.experiments.runs import PAPER_METRICS
 from tierank.experiments.tuning import Between, OneOf
-from tierank.rankers import RANKERS
+from tierank.rankers import RANKERS, Ranker
+from tierank.rankers.neural import NeuralRanker
 from tierank.report import draw_improvement, tabulate_run
 from tierank.report.figures import _improvement
+from tierank.report.page import write_report
 
 
 @pytest.fixture(scope="module")
@@ -113,21 +130,6 @@ def test_finished_pieces_are_not_run_again_and_half_written_ones_are(folder, tmp
     assert more.seeds_of("umart") == (0, 3)
 
 
-def test_an_interrupt_ends_the_processes_at_once(run, folder):
-    begin, ours = time.monotonic(), []
-    with pytest.raises(KeyboardInterrupt, match=r"^$"), _pool(2, run.folder, folds_of(folder)) as pool:  # noqa: PT012
-        started = pool.submit(os.getpid)
-        pool.submit(time.sleep, 600)
-        started.result()
-        ours = multiprocessing.active_children()
-        raise KeyboardInterrupt
-    assert len(ours) == 2
-    for process in ours:
-        process.join(60)
-    assert time.monotonic() - begin < 300
-    assert not any(process.is_alive() for process in ours)
-
-
 def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
     out = tmp_path / "run"
     plain, done = Worker.__call__, []
@@ -150,6 +152,37 @@ def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):
     for system in whole.systems:
         for fold in range(5):
             assert whole.scores(system, fold, 0).tobytes() == fresh.scores(system, fold, 0).tobytes()
+
+
+@pytest.mark.parametrize("trials", [None, 1])
+def test_a_kill_at_any_step_of_a_piece_is_mended_by_the_next_run(data, tmp_path, trials):
+    """To the same scores, and with nothing left of what was half done."""
+    folds, n_steps = [data.split(0.6, 0.2, 0.2)], 0
+    asked = {"rankers": {"umart": UMart(n_trees=1)}, "data": folds, "n_jobs": 1, "trials": trials}
+    out = tmp_path / "run"
+    first = cross_validate(**asked, out=out)
+    expected = first.scores("umart", 0, 0).tobytes()
+    piece = Piece("umart", 0, 0, UMart(n_trees=1), "standard", trials)
+    while True:
+        n_steps += 1
+        shutil.rmtree(out / "pieces")
+        if not is_killed_at(n_steps, lambda: Worker(out, folds_of(folds))(piece)):
+            break
+        again = cross_validate(**asked, out=out)
+        assert again.scores("umart", 0, 0).tobytes() == expected
+        assert [path.name for path in (out / "pieces" / "umart").iterdir()] == ["fold1-seed0"], n_steps
+    assert n_steps > 10
+
+
+def test_what_is_left_of_other_systems_goes_too(data, tmp_path):
+    asked = {"data": [data.split(0.6, 0.2, 0.2)], "n_jobs": 1, "out": tmp_path / "run"}
+    run = cross_validate({"a": UMart(n_trees=1)}, **asked)
+    checkpoint, study = run.scratch("a", 0, 0)
+    (checkpoint / "inner").mkdir(parents=True)
+    study.write_text("half")
+    (checkpoint.with_name("..fold1-seed0.checkpoint.abcdefgh.new") / "inner").mkdir(parents=True)
+    cross_validate({"b": UMart(n_trees=1)}, **asked)
+    assert [path.name for path in (run.folder / "pieces" / "a").iterdir()] == ["fold1-seed0"]
 
 
 def content(folder):
@@ -360,6 +393,190 @@ def test_trials_choose_settings_on_the_validation_data_of_each_fold(folder):
     assert len({json.dumps(run.piece("umart", fold, 0)["settings"]) for fold in range(5)}) > 1
 
 
+# What callers wrote
+
+
+def squares(scores, batch):
+    return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
+
+
+class Popular(Ranker):
+    """Scores documents by one feature; has neither seeds nor threads, nor a history."""
+
+    def __init__(self, *, feature=0):
+        self.feature = feature
+
+    def _fit(self, train, valid, job):
+        self.scale_ = float(train.features[:, self.feature].std())
+
+    def _predict(self, data):
+        return data.features[:, self.feature] / np.float64(self.scale_)
+
+    def _files(self):
+        return {}
+
+    def _fitted(self):
+        return {"scale": self.scale_}
+
+    def _restore(self, fitted, files):
+        self.scale_ = fitted["scale"]
+
+
+def one_fold(data):
+    return [data.split(0.6, 0.2, 0.2)]
+
+
+def test_losses_and_rankers_of_ones_own(data, tmp_path):
+    own = {
+        "network": NetworkRanker(squares, max_epochs=2),
+        "trees": TreeRanker(squares, n_trees=3),
+        "popular": Popular(feature=2),
+        "gains": URank(gain=lambda rating: rating**2, max_epochs=1),
+    }
+    run = cross_validate(own, one_fold(data), n_jobs=1, out=tmp_path / "run")
+    train, valid, test = one_fold(data)[0]
+    for name, ranker in own.items():
+        by_hand = clone(ranker).fit(train, valid=valid)
+        np.testing.assert_array_equal(run.scores(name, 0, 0), by_hand.predict(test))
+    systems = Run.open(run.folder).about["systems"]
+    assert systems["network"]["settings"]["loss"]["object"] == "test_experiments.squares"
+    assert systems["network"]["sources"]["test_experiments.squares"].startswith("def squares")
+    assert set(systems["popular"]["code"]) == {"test_experiments.Popular"}
+    assert "lambda rating: rating**2" in "".join(systems["gains"]["sources"].values())
+    # Models are kept where they can be written, and loaded where tierank knows their class.
+    assert [run.model(name, 0, 0) is not None for name in own] == [True, True, True, False]
+    assert [type(run.ranker(name, 0, 0)) for name in own] == [NetworkRanker, TreeRanker, type(None), type(None)]
+    write_report(run, tmp_path / "report.html")
+    assert "popular" in (tmp_path / "report.html").read_text()
+
+
+def steep(power, offset=0.0):
+    """A loss, made anew each time."""
+
+    def loss(scores, batch):
+        values = (scores - batch.gains).abs() ** power + offset
+        return torch.zeros(batch.n_queries).index_add(0, batch.query, values)
+
+    return loss
+
+
+def test_a_run_goes_on_with_the_same_functions_and_refuses_changed_ones(data, tmp_path, monkeypatch):
+    def asked(loss, seeds=1, **more):
+        rankers = {"own": NetworkRanker(loss, max_epochs=1, n_jobs=1)}
+        return cross_validate(rankers, one_fold(data), seeds=seeds, n_jobs=1, out=tmp_path / "run", **more)
+
+    asked(steep(2))
+    before = content(tmp_path / "run")
+    assert asked(steep(2), seeds=2).seeds_of("own") == (0, 1)  # the same code, another object
+    before = content(tmp_path / "run")
+    message = r"'own' is there with other settings; give the new one a name of its own, or choose another folder\."
+    for changed in (steep(4), steep(2, 0.5), lambda scores, batch: steep(2)(scores, batch)):
+        with pytest.raises(DataError, match=rf"{message} Not the same: loss"):
+            asked(changed)
+    with pytest.raises(DataError, match=rf"{message} Not the same: loss \(its code has changed\)$"):
+        asked(steep(4))
+    with pytest.raises(DataError, match=rf"{message} Not the same: max_epochs$"):
+        cross_validate({"own": NetworkRanker(steep(2), n_jobs=1)}, one_fold(data), n_jobs=1, out=tmp_path / "run")
+    assert content(tmp_path / "run") == before
+    asked_class = {"data": one_fold(data), "n_jobs": 1, "out": tmp_path / "classes"}
+    cross_validate({"own": Popular()}, **asked_class)
+    cross_validate({"own": Popular()}, **asked_class)
+    monkeypatch.setattr(Popular, "_predict", lambda self, data: np.zeros(data.n_documents))
+    with pytest.raises(DataError, match=r"Not the same: test_experiments\.Popular \(its code has changed\)"):
+        cross_validate({"own": Popular()}, **asked_class)
+
+
+def test_names_that_callers_put_into_tables_count_by_their_code(data, tmp_path, monkeypatch):
+    asked = {"rankers": {"own": NetworkRanker("mine", max_epochs=1)}, "data": one_fold(data), "n_jobs": 1}
+    monkeypatch.setitem(LOSSES, "mine", steep(2))
+    cross_validate(**asked, out=tmp_path / "run")
+    cross_validate(**asked, out=tmp_path / "run")
+    monkeypatch.setitem(LOSSES, "mine", steep(4))
+    with pytest.raises(DataError, match=r"Not the same: test_experiments\.steep.*loss \(its code has changed\)"):
+        cross_validate(**asked, out=tmp_path / "run")
+
+
+def test_a_function_that_is_mended_before_the_first_piece_starts_anew(data, tmp_path):
+    """Neither the run nor the checkpoint of the first attempt is in the way."""
+
+    def fails(scores, batch):
+        raise RuntimeError("not yet")
+
+    asked = {"data": one_fold(data), "n_jobs": 1, "out": tmp_path / "run"}
+    with pytest.raises(RuntimeError, match="not yet"):
+        cross_validate({"own": NetworkRanker(fails, max_epochs=1)}, **asked)
+    checkpoint, _ = Run.open(tmp_path / "run").scratch("own", 0, 0)
+    train, valid, _ = asked["data"][0]
+    NetworkRanker(steep(3), max_epochs=1, n_jobs=1).fit(train, valid=valid, checkpoint=checkpoint)
+    run = cross_validate({"own": NetworkRanker(squares, max_epochs=1)}, **asked)
+    assert run.systems == ("own",)
+    assert not checkpoint.exists()
+
+
+def test_checkpoints_and_studies_of_another_function_are_refused(data, tmp_path):
+    train, valid, _ = data.split(0.6, 0.2, 0.2)
+
+    class Own(NeuralRanker):
+        LOSS = staticmethod(steep(2))
+
+    def fitted(ranker, place):
+        return ranker.fit(train, checkpoint=tmp_path / place)
+
+    settings = {"max_epochs": 1, "n_jobs": 1}
+    for place, ranker, other in (
+        ("network", NetworkRanker(steep(2), **settings), NetworkRanker(steep(4), **settings)),
+        ("trees", TreeRanker(steep(2), n_trees=2), TreeRanker(steep(4), n_trees=2)),
+        ("object", NetworkRanker(partial(steep(2)), **settings), NetworkRanker(partial(steep(4)), **settings)),
+    ):
+        fitted(ranker, place)
+        fitted(clone(ranker), place)
+        with pytest.raises(DataError, match="expected a checkpoint of this data and these settings, got one of anoth"):
+            fitted(other, place)
+    fitted(Own(**settings), "class")
+    Own.LOSS = staticmethod(steep(4))
+    with pytest.raises(DataError, match="expected a checkpoint of this data and these settings, got one of another"):
+        fitted(Own(**settings), "class")
+    asked = {"train": train, "valid": valid, "trials": 1, "space": {"n_leaves": Between(2, 4)}, "study": tmp_path / "s"}
+    tune(TreeRanker(steep(2), n_trees=2), **asked)
+    tune(TreeRanker(steep(2), n_trees=2), **asked)
+    with pytest.raises(DataError, match="got those of another search, with other loss;"):
+        tune(TreeRanker(steep(4), n_trees=2), **asked)
+
+
+def test_a_lost_process_is_told_in_the_words_of_python(data, tmp_path):
+    def deadly(scores, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    rankers = {"a": NetworkRanker(deadly, max_epochs=1), "b": NetworkRanker(deadly, max_epochs=1)}
+    lost = r"^the process that worked on [ab], fold 1, seed 0 was ended by SIGKILL, probably out of memory; "
+    advice = r"the same call with the same folder \(out\) goes on where it stopped, fewer processes \(n_jobs\) need"
+    with pytest.raises(ProcessError, match=lost + advice):
+        cross_validate(rankers, one_fold(data), n_jobs=2)
+
+
+def test_settings_are_checked_before_data_are_read():
+    for ranker, message in (
+        (UMart(max_epochs=3), "own: unknown setting of UMart or LightGBM 'max_epochs'"),
+        (UMart(n_leaves=1), "own: n_leaves: expected a whole number from 2 on, got 1"),
+        (UMart(base=URank(hiden=3)), "own: unknown setting of URank 'hiden'"),
+        (UMart(select_by="ndgc@10"), "own: unknown metric 'ndgc'"),
+        (URank(n_trees=3), "own: unknown setting of URank 'n_trees'"),
+        (NetworkRanker(), "own: loss: expected a function"),
+        (Blend(n_configs=1, n_trees=0), "own: n_trees: expected a whole number from 1 on, got 0"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            cross_validate({"own": ranker}, "nowhere", n_jobs=1)
+    with pytest.raises(ParameterError, match="n_jobs: expected a number of threads"):
+        cross_validate("umart", "nowhere", n_jobs=0)
+
+
+def test_every_ranker_takes_its_own_settings_at_once():
+    for ranker in RANKERS.values():
+        ranker().check_settings()
+        for preset in ranker.PRESETS:
+            ranker(preset=preset).check_settings()
+
+
 # The paper
 
 
@@ -480,6 +697,28 @@ def test_the_study_of_another_search_is_refused(data, tmp_path, name, change, me
     with pytest.raises(DataError, match=message):
         tune(**asked | {name: change(asked[name])}, trials=2, study=file)
     assert tune(**asked, trials=2, study=file).trials == first.trials
+
+
+def test_a_study_whose_last_line_is_torn_goes_on(data, tmp_path):
+    train, valid = data.split(0.6, 0.4)
+    asked = {"ranker": UMart(n_trees=1, n_jobs=1), "train": train, "valid": valid, "space": {"n_leaves": Between(2, 4)}}
+    file = tmp_path / "study"
+    first = tune(**asked, trials=2, study=file)
+    whole = file.read_bytes()
+    assert [path.name for path in tmp_path.iterdir()] == ["study"]  # no locks that a kill would leave
+    last = whole.rstrip().rfind(b"\n") + 1
+    for cut in (len(whole) - 1, last + 1, last, 5):
+        file.write_bytes(whole[:cut])
+        assert tune(**asked, trials=2, study=file).trials == first.trials
+
+
+@pytest.mark.parametrize("text", ["years of work", "years\nof work", "{}", '{"op_code":0}\n', "[1]\n"])
+def test_a_file_that_is_no_study_is_refused_and_stays(data, tmp_path, text):
+    train, valid = data.split(0.6, 0.4)
+    (tmp_path / "precious").write_text(text)
+    with pytest.raises(DataError, match="precious: expected a file of trials, got a damaged one"):
+        tune(UMart(n_trees=1), train, valid, trials=1, study=tmp_path / "precious")
+    assert (tmp_path / "precious").read_text() == text
 
 
 def test_every_ranker_has_a_space_of_settings_that_it_takes():

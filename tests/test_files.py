@@ -9,10 +9,12 @@ import sys
 import threading
 
 import pytest
+from kills import is_killed_at
 
 import tierank
 from tierank import Blend, DataError, UMart, URank, files
 from tierank.cli import main
+from tierank.errors import WriteError
 from tierank.files import Mark, building, remove_folder, replacing
 from tierank.rankers.checkpoint import remove_checkpoint
 
@@ -167,6 +169,61 @@ def test_what_a_killed_process_left_is_removed_and_in_nobodys_way(model, tmp_pat
     assert names(tmp_path) == ["m"]
 
 
+def filled(folder, text):
+    with building(folder, MARK) as fresh:
+        (fresh / "mark.json").write_text(json.dumps({"format": text}))
+        (fresh / "inner").mkdir()
+        (fresh / "inner" / "content").write_text(text)
+
+
+FOLDER = {"mark.json", "inner", "inner/content"}
+WORK = {
+    "a folder is replaced": (lambda place: filled(place, "new"), FOLDER, FOLDER),
+    "a folder is removed": (remove_folder, FOLDER, None),
+    "a file is replaced": (lambda place: write_text(place, "new"), "old", "new"),
+}
+
+
+def seen(place):
+    """What is at a place: the files of a folder, the text of a file, None where there is nothing."""
+    if not place.exists():
+        return None
+    return set(listing(place)) if place.is_dir() else place.read_text()
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+@pytest.mark.parametrize("name", WORK)
+def test_a_kill_at_any_step_leaves_the_old_or_the_new(tmp_path, name, exchange, monkeypatch):
+    if not exchange:
+        monkeypatch.setattr("tierank.files._exchange", lambda *_: False)
+    work, old, new = WORK[name]
+    place, n_steps = tmp_path / "place", 0
+    while True:
+        (filled if old is FOLDER else write_text)(place, "old")
+        n_steps += 1
+        if not is_killed_at(n_steps, lambda: work(place)):
+            break
+        # Where the system cannot exchange two folders there is a moment between them.
+        assert seen(place) in (old, new) or (seen(place) is None and not exchange)
+        work(place)
+        assert seen(place) == new
+        assert names(tmp_path) == ([] if new is None else ["place"])
+    assert n_steps > 3
+
+
+def test_sweeping_leaves_what_is_at_work_and_what_is_not_ours(tmp_path):
+    (tmp_path / ".gone.abcdefgh.new" / "inner").mkdir(parents=True)
+    for other in (".notes.new", "x.abcdefgh.new", ".gone.abcdefgh.old"):
+        (tmp_path / other).mkdir()
+    with building(tmp_path / "folder", MARK) as fresh:
+        (fresh / "mark.json").write_text("{}")
+        files.sweep(tmp_path)
+        assert fresh.exists()
+        assert ".gone.abcdefgh.new" not in names(tmp_path)
+    assert names(tmp_path) == [".gone.abcdefgh.old", ".notes.new", "folder", "x.abcdefgh.new"]
+    files.sweep(tmp_path / "nowhere")
+
+
 def test_the_number_of_a_process_may_come_again(model, tmp_path):
     """In a container every process is number 1."""
     for ending in ("new", "old"):
@@ -262,3 +319,45 @@ def test_a_folder_in_the_place_of_a_file_is_said(project):
     with pytest.raises(DataError, match="project: expected the name of a file, got a folder there; choose another"):
         write_text(project, "x")
     assert listing(project) == before
+
+
+# Where nothing can be written
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
+    (tmp_path / "x.txt").write_text("old")
+    for error, said in (
+        (OSError(28, "No space left on device"), "No space left on device; make room, or choose another place"),
+        (
+            OSError("640 requested and 0 written"),
+            r"640 requested and 0 written \(no room left on the disk\?\); make room",
+        ),
+        (PermissionError(13, "Permission denied", "x"), "Permission denied$"),
+        (OSError(5, "Input/output error"), "Input/output error$"),
+    ):
+        message = rf"x.txt: expected a place that can be written, got: {said}"
+        with pytest.raises(WriteError, match=message) as found, replacing(tmp_path / "x.txt"):
+            raise error
+        assert isinstance(found.value, PermissionError) == isinstance(error, PermissionError)
+        assert found.value.errno == error.errno
+    assert listing(tmp_path) == {"x.txt": b"old"}
+
+
+def test_what_says_nothing_of_the_place_stays_what_it_is(tmp_path):
+    for error in (BrokenPipeError(32, "Broken pipe"), FileNotFoundError(2, "No such file", "other")):
+        with pytest.raises(type(error), match=r"Broken pipe|No such file"), replacing(tmp_path / "x.txt"):
+            raise error
+
+
+def test_a_folder_that_is_not_there_is_said(model, tmp_path):
+    with pytest.raises(DataError, match=r"nowhere/x.txt: expected a folder .*nowhere to write into, got none; make it"):
+        write_text(tmp_path / "nowhere" / "x.txt", "x")
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(WriteError, match="file: expected a place that can be written, got: "):
+        model.save(tmp_path / "file" / "m")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")  # noqa: PTH110
+def test_a_device_that_is_full_is_said():
+    with pytest.raises(WriteError, match="/dev/full: expected a place that can be written, got: No space left on dev"):
+        tierank.write_scores("/dev/full", [0.5] * 10_000)

@@ -224,16 +224,74 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path):
     assert faults.full_disk(tmp_path, 5000) == "refused"
 
 
+def test_everything_that_is_written_says_that_the_disk_is_full(tmp_path):
+    program = ROOT / "tests" / "full_disk_program.py"
+    done = subprocess.run([sys.executable, program, tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    full = [one for one in found if one["how"] != "written"]
+    for one in full:
+        place = str(tmp_path / f"of {one['name']}" / one["name"])
+        assert one["how"].startswith(f"WriteError: {place}"), one
+        assert re.search(r": expected a place that can be written, got: .+; make room, or choose another", one["how"])
+        assert "\n" not in one["how"]
+        assert one["kept"], one
+        assert not any(name.endswith(".new") for name in one["files"]), one
+    assert {one["name"] for one in full} == {one["name"] for one in found}  # everything needs some room
+    assert len({one["name"] for one in full}) > 25
+
+
 def test_two_writers_leave_one_whole_model(tmp_path):
     found = faults.two_writers(tmp_path, 10)
     assert (found["crashes"], found["left behind"], found["last one is whole"]) == (0, 0, 1)
     assert found["loads"] > 0
+    assert found["loads that met the moment between"] == 0
+
+
+@pytest.mark.parametrize("moment", ["read_text", "read_bytes", "is_file"])
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(data, tmp_path, monkeypatch, moment):
+    """At each moment of reading, in turn: one model or the other, whole."""
+    models = [UMart(n_trees=n, n_jobs=1).fit(data) for n in (2, 3)]
+    expected = [ranker.predict(data).tobytes() for ranker in models]
+    plain = getattr(Path, moment)
+    for step in range(1, 20):
+        models[0].save(tmp_path / "m")
+        calls = []
+
+        def replaced(path, *arguments, step=step, calls=calls, **settings):
+            calls.append(path)
+            if len(calls) == step:
+                with monkeypatch.context() as undone:
+                    undone.setattr(Path, moment, plain)
+                    models[1].save(tmp_path / "m")
+            return plain(path, *arguments, **settings)
+
+        monkeypatch.setattr(Path, moment, replaced)
+        found = tierank.load(tmp_path / "m")
+        monkeypatch.undo()
+        assert found.predict(data).tobytes() == expected[len(calls) >= step]
+        if len(calls) < step:
+            break
+    assert 2 <= step < 19
+
+
+def test_a_model_that_never_stays_is_given_up(data, tmp_path, monkeypatch):
+    ranker, plain = UMart(n_trees=2, n_jobs=1).fit(data), Path.read_text
+    ranker.save(tmp_path / "m")
+
+    def replaced(path, *arguments, **settings):
+        ranker.save(tmp_path / "m")
+        return plain(path, *arguments, **settings)
+
+    monkeypatch.setattr(Path, "read_text", replaced)
+    with pytest.raises(DataError, match="m: expected a model that stays for a moment, got 20 others while it was read"):
+        tierank.load(tmp_path / "m")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
 def test_a_folder_that_cannot_be_written_to(data, tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
-    with pytest.raises(PermissionError, match="Permission denied"):
+    with pytest.raises(PermissionError, match="m: expected a place that can be written, got: Permission denied"):
         UMart(n_trees=2, n_jobs=1).fit(data).save(tmp_path / "locked" / "m")
 
 

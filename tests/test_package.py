@@ -18,6 +18,7 @@ LAYERS = [
     "settings",
     "files",
     "progress",
+    "processes",
     "kernels",
     "inputs",
     "dataset",

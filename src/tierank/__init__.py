@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from tierank.errors import DataError as DataError
     from tierank.errors import NotFittedError as NotFittedError
     from tierank.errors import ParameterError as ParameterError
+    from tierank.errors import ProcessError as ProcessError
     from tierank.errors import TeamError as TeamError
     from tierank.errors import TierankError as TierankError
+    from tierank.errors import WriteError as WriteError
     from tierank.evaluation import Comparison as Comparison
     from tierank.evaluation import Evaluation as Evaluation
     from tierank.evaluation import compare as compare
@@ -106,6 +108,7 @@ _HOMES = {
     "UrBoost": "rankers",
     "MDPRank": "rankers",
     "ParameterError": "errors",
+    "ProcessError": "errors",
     "Proof": "export",
     "QueryKFold": "validation",
     "RankingDataset": "dataset",
@@ -113,6 +116,7 @@ _HOMES = {
     "Team": "team",
     "TeamError": "errors",
     "TierankError": "errors",
+    "WriteError": "errors",
     "TreeRanker": "rankers",
     "UMart": "rankers",
     "check_gradient": "objectives",

@@ -2,9 +2,12 @@
 
     TierankError
     ├── DataError        the data cannot be used as they are     (also a ValueError)
-    │   └── DataTypeError    nor could anything make numbers of it   (also a TypeError)
+    │   ├── DataTypeError    nor could anything make numbers of it   (also a TypeError)
+    │   └── WriteError       a place that cannot be written          (also an OSError)
+    │       └── WriteDenied      because it is not permitted             (also a PermissionError)
     ├── NotFittedError   a ranker was asked before it was fitted
     ├── ParameterError   a name or a setting cannot be used      (also a ValueError)
+    ├── ProcessError     a process that worked for this one has ended
     └── TeamError        a process of several that train together was lost, or has other data or settings
 
 Every message says where, what was expected, what came, and what to do. The command line prints the
@@ -12,12 +15,16 @@ message alone and exits with 2.
 """
 
 import difflib
-from collections.abc import Iterable
+import errno
+import os
+from collections.abc import Iterable, Sequence
 
 # How many names a message lists.
 _LISTED = 20
 # Characters of a name that are compared to known ones.
 _COMPARED = 200
+# What the system says where there is no room.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 # What a process returns to the system if the others of its team have left it alone.
@@ -46,12 +53,40 @@ class DataTypeError(DataError, TypeError):
     """Data of a type that is no number and no text."""
 
 
+class WriteError(DataError, OSError):
+    """A file or folder that cannot be written: no room, no permission, a disk that fails."""
+
+    @classmethod
+    def of(cls, place: str | os.PathLike[str], error: OSError) -> "WriteError":
+        """The error of a place, for what the system or a library said of it.
+
+        >>> print(WriteError.of("model", OSError(28, "No space left on device")))
+        model: expected a place that can be written, got: No space left on device; make room, or choose another place
+        """
+        kind = WriteDenied if isinstance(error, PermissionError) else cls
+        said = error.strerror or f"{error} (no room left on the disk?)"  # libraries that write by themselves say little
+        advice = "; make room, or choose another place" if error.errno in (None, *_NO_ROOM) else ""
+        found = kind(f"{os.fsdecode(place)}: expected a place that can be written, got: {said}{advice}")
+        found.errno = error.errno
+        return found
+
+
+class WriteDenied(WriteError, PermissionError):
+    """A file or folder that this user may not write."""
+
+
 class NotFittedError(TierankError):
     """A ranker that was asked for scores before it learned anything."""
 
 
 class ParameterError(TierankError, ValueError):
-    """A name or a setting that cannot be used."""
+    """A name or a setting that cannot be used.
+
+    Where a name is in no table, ``name`` is that name, and ``known`` are those that are.
+    """
+
+    name: object = None
+    known: Sequence[str] = ()
 
     @classmethod
     def unknown(cls, kind: str, name: object, known: Iterable[str]) -> "ParameterError":
@@ -64,7 +99,13 @@ class ParameterError(TierankError, ValueError):
         near = near_name(name, known)
         hint = f"did you mean {near!r}? " if near is not None else ""
         some = f"{', '.join(known[:_LISTED])}{', ...' if len(known) > _LISTED else ''}"
-        return cls(f"unknown {kind} {name!r}: {hint}Known: {some}")
+        error = cls(f"unknown {kind} {name!r}: {hint}Known: {some}")
+        error.name, error.known = name, known
+        return error
+
+
+class ProcessError(TierankError):
+    """A process that worked for this one, and ended before it had an answer."""
 
 
 class TeamError(TierankError):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from tierank.errors import DataError
+from tierank.errors import DataError, WriteError
 
 # Of Linux: names are relative to the folder of the process, and change places.
 _HERE, _SWAP = -100, 2
@@ -96,20 +96,22 @@ def contents(folder: Path) -> list[Path]:
 def replacing(path: str | os.PathLike[str], mark: Mark | None = None) -> Iterator[Path]:
     """A new file to write, which takes the place of ``path`` when the block ends well.
 
-    An error inside the block leaves ``path`` as it was. Readers see the old content or the new, never a part. Links and
-    permissions stay; what is neither file nor folder (a pipe, a device) is written to as it is. With a ``mark`` it may
-    be a folder as well, which takes the place of a folder with that mark, or of an empty one.
+    An error inside the block leaves ``path`` as it was; one of the system, or of a library that writes, becomes a
+    ``WriteError`` that names it. Readers see the old content or the new, never a part. Links and permissions stay; what
+    is neither file nor folder (a pipe, a device) is written to as it is. With a ``mark`` it may be a folder as well,
+    which takes the place of a folder with that mark, or of an empty one.
     """
     place = Path(path)
     if place.exists() and not place.is_file() and not place.is_dir():
-        yield place
+        with writing(place):
+            yield place
         return
     if mark is None:
         _check_file(place)
     elif place.is_dir():
         mark.check(place)
     target = Path(os.path.realpath(place))
-    with _workshop(target) as workshop:
+    with writing(place), _workshop(target) as workshop:
         fresh = workshop / target.name
         yield fresh
         if target.exists():
@@ -120,6 +122,31 @@ def replacing(path: str | os.PathLike[str], mark: Mark | None = None) -> Iterato
         else:
             _check_file(place)
             fresh.replace(target)
+
+
+@contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turns what the system, or a library, says of a place that cannot be written into an error that names it.
+
+    A reader at the other end of a pipe that has left, and a file that is not there, say nothing of the place.
+    """
+    target = Path(path)
+    if not target.parent.is_dir():
+        raise DataError(f"{path}: expected a folder {target.parent} to write into, got none; make it first")
+    try:
+        yield
+    except (WriteError, FileNotFoundError, BrokenPipeError):
+        raise
+    except OSError as error:
+        raise WriteError.of(path, error) from None
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make a folder, and those above it, where they are not there."""
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise WriteError.of(path, error) from None
 
 
 @contextmanager
@@ -154,10 +181,20 @@ def remove_folder(path: str | os.PathLike[str], mark: Mark | None = None) -> Non
         mark.check(Path(path))
     target = Path(os.path.realpath(path))
     if target.exists():
-        with _workshop(target) as workshop:
+        # Where another process was faster there is nothing left to do.
+        with writing(path), _workshop(target) as workshop, suppress(FileNotFoundError):
             target.rename(workshop / target.name)
     elif target.parent.exists():
         _sweep(target)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the workshops of all that is in a folder: of those that nobody works in any more.
+
+    Who makes or removes a thing sweeps its workshops first; this is for what nobody will make or remove again.
+    """
+    if folder.is_dir():
+        _sweep_all(folder, f".*{_WORKSHOP}")
 
 
 def _check_file(place: Path) -> None:
@@ -211,8 +248,12 @@ def _open_workshop(target: Path) -> tuple[Path, int | None]:
 
 
 def _sweep(target: Path) -> None:
-    """Remove workshops that nobody works in any more."""
-    for left in target.parent.glob(f".{glob.escape(target.name)}{_WORKSHOP}"):
+    """Remove the workshops of a thing that nobody works in any more."""
+    _sweep_all(target.parent, f".{glob.escape(target.name)}{_WORKSHOP}")
+
+
+def _sweep_all(folder: Path, pattern: str) -> None:
+    for left in folder.glob(pattern):
         with suppress(OSError):
             held = _hold(left)
             if held is not None:

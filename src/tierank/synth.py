@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.inputs import Room, forget, in_memory
-from tierank.readers.cache import SUFFIX, build_folder, writing
+from tierank.readers.cache import SUFFIX, build_folder
 from tierank.settings import as_number, as_whole
 
 Floats = NDArray[np.float32]
@@ -104,8 +104,7 @@ def make_ranking(
     folder = Path(out)
     if folder.suffix != SUFFIX:
         raise ParameterError(f"out: expected the name of a folder that ends in {SUFFIX}, got {str(out)!r}")
-    with writing(folder):
-        return build_folder(folder, build)
+    return build_folder(folder, build)
 
 
 def _build(

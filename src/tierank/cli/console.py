@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from tierank.errors import ParameterError
 
@@ -41,6 +42,10 @@ _WORDS = [
         (r"(?<=; train with )(?=\w+=)", "--set "),
         (r"give one query id per row as qid(?=,)", "name the column of query ids with --query-column"),
         (r"give the documents of one list the same query id$", "name the column of query ids with --query-column"),
+        (r"(?<=give the new one a name of its own)", ", such as new=urank,hidden=[200,100]"),
+        (r"the same call with the same folder \(out\) goes on", "the same command goes on"),
+        (r"fewer processes \(n_jobs\)", "fewer processes (--jobs)"),
+        (r"n_jobs=1 works in this process", "--jobs 1 works in one process"),
         (r"^n_queries: ", "--queries: "),
         (r"^(?=(fold|k|ranks|seeds|timeout|top|trials|valid): )", "--"),
     )

@@ -241,7 +241,45 @@ def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
 
     if name not in RANKERS:
         raise ParameterError.unknown("ranker", name, RANKERS)
-    return RANKERS[name](**settings_of(RANKERS[name], settings))
+    ranker = RANKERS[name](**settings_of(RANKERS[name], settings))
+    ranker.check_settings()  # before any data are read
+    return ranker
+
+
+def _rankers(asked: dict[str, tuple[str, dict[str, Any]]], common: dict[str, Any]) -> dict[str, Ranker]:
+    """The rankers by name, each made of its kind and settings; ``common`` are those that all of them were given."""
+    found: dict[str, Ranker] = {}
+    refused: dict[str, ParameterError] = {}
+    for name, (kind, settings) in asked.items():
+        try:
+            found[name] = _ranker(kind, settings)
+        except ParameterError as error:
+            refused[name] = error
+    if refused:
+        raise _of_common(asked, found, refused, common)
+    return found
+
+
+def _of_common(
+    asked: dict[str, tuple[str, dict[str, Any]]],
+    found: dict[str, Ranker],
+    refused: dict[str, ParameterError],
+    common: dict[str, Any],
+) -> ParameterError:
+    """The first refusal; where it is of a setting that other rankers have, the error that says which."""
+    first = next(iter(refused.values()))
+    setting = first.name
+    if setting not in common:
+        return first
+    lacking = {name: error for name, error in refused.items() if error.name == setting}
+    if not found:  # a name that the first one does not know may be near to one of another
+        known = (name for error in lacking.values() for name in error.known)
+        return ParameterError.unknown(f"setting of {', '.join(lacking)}", setting, known)
+    having, value = list(found), common[str(setting)]
+    return ParameterError(
+        f"--set {setting}: expected a setting of all the rankers, got one that {', '.join(having)} can have and"
+        f" {', '.join(lacking)} cannot; give it where it belongs: {asked[having[0]][0]},{setting}={value}"
+    )
 
 
 def _settings(pairs: list[str]) -> dict[str, Any]:
@@ -296,13 +334,14 @@ def _cross_validated(options: argparse.Namespace) -> Run:
     if options.data is None:
         raise ParameterError("expected --data: a folder of folds, or a file to be cut in five")
     common = _settings(options.set) | ({"select_by": options.select.split(",")} if options.select else {})
-    rankers = {}
+    asked: dict[str, tuple[str, dict[str, Any]]] = {}
     for text in options.rankers:
-        name, ranker, own = _named_ranker(text)
-        if name in rankers:
+        name, kind, own = _named_ranker(text)
+        if name in asked:
             raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={text}")
-        of_paper = PAPERS[paper].settings(ranker) if paper is not None else {}
-        rankers[name] = _ranker(ranker, of_paper | common | own)
+        of_paper = PAPERS[paper].settings(kind) if paper is not None else {}
+        asked[name] = kind, of_paper | common | own
+    rankers = _rankers(asked, common)
     if options.protocol == "lightgbm":
         say(f"WARNING: {LEAKS}")
     return cross_validate(

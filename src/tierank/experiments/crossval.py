@@ -5,30 +5,28 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.context import SpawnContext, SpawnProcess
 from numbers import Integral
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
+from sklearn.base import clone
+
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError, ParameterError, ProcessError
 from tierank.evaluation import Comparison
-from tierank.experiments.folds import Fold, Folds, TestOnly, folds_of
+from tierank.experiments.folds import Folds, TestOnly, folds_of
 from tierank.experiments.runs import PAPER_METRICS, Plan, Run
-from tierank.experiments.tuning import as_ranker, tune
-from tierank.files import remove_folder
+from tierank.experiments.tuning import as_ranker
+from tierank.experiments.worker import Piece, Worker, describe_ranker, starter
 from tierank.kernels import n_threads
 from tierank.metrics import Rule, as_rule, as_scores, default_metrics, parse_metric
+from tierank.processes import Processes
 from tierank.progress import Progress
-from tierank.rankers import RANKERS, Ranker, known_rankers
-from tierank.rankers.model_folder import constructed
+from tierank.rankers import RANKERS, Ranker
 from tierank.readers import read, read_scores
 from tierank.settings import as_choice, as_whole
 
@@ -70,8 +68,9 @@ def cross_validate(
     ``out`` is a folder that keeps everything: scores, models, and how far the run came. The same call finishes a run
     that was interrupted, and a call with other rankers or seeds adds to it; what is there is not run again. ``scores``
     adds systems of other tools, by name: a list of score arrays or files, one a fold, or one name with ``{fold}`` in
-    it. Pieces run side by side in ``n_jobs`` processes (None: one for each core), each with one thread unless its
-    ranker says otherwise: the numbers do not depend on how many there are. ``name`` is what tables call the data.
+    it. Pieces run side by side in ``n_jobs`` processes (None: one for each core; 1: in this one), each with one thread
+    unless its ranker says otherwise: the numbers do not depend on how many there are. Losses, networks and rankers of
+    your own may stand in a script or a notebook; it is not run again. ``name`` is what tables call the data.
 
     >>> import tierank
     >>> data = tierank.make_ranking(40, n_features=5, mean_length=10, max_length=20)
@@ -81,6 +80,7 @@ def cross_validate(
     """
     as_choice("protocol", protocol, PROTOCOLS)
     _check_reading(reading)
+    jobs = n_threads(n_jobs)
     rule = ("lightgbm" if protocol == "lightgbm" else "tierank") if rule is None else rule
     chosen, outside = _by_name(rankers), dict(scores or {})
     if not chosen and not outside:
@@ -93,12 +93,12 @@ def cross_validate(
     plan = Plan(
         kind, systems | given, _as_seeds(seeds), _as_metrics(metrics, rule), rule, baseline, protocol, paper, name
     )
-    asked = _Asked(plan, systems, outside, trials)
+    asked = _Asked(plan, chosen, outside, trials)
     if out is not None:
-        return asked.run(Path(out), data, reading, n_jobs, progress)
+        return asked.run(Path(out), data, reading, jobs, progress)
     folder = Path(mkdtemp(prefix="tierank-"))
     try:
-        run = asked.run(folder, data, reading, n_jobs, progress)
+        run = asked.run(folder, data, reading, jobs, progress)
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -111,92 +111,54 @@ class _Asked:
     """What ``cross_validate`` was asked for, checked."""
 
     plan: Plan
-    systems: dict[str, dict[str, Any]]
+    rankers: dict[str, Ranker]
     outside: dict[str, Any]
     trials: int | None
 
-    def run(self, folder: Path, data: Any, reading: dict[str, Any], n_jobs: int | None, progress: bool) -> Run:
+    def run(self, folder: Path, data: Any, reading: dict[str, Any], n_jobs: int, progress: bool) -> Run:
         """Do what is not done yet."""
         folds = folds_of(data, **reading)
         run = Run.prepare(folder, folds, self.plan)
         given = {name: _read_given(run, name, scores) for name, scores in self.outside.items()}
         run.write()
+        run.clear_up()
         folds = folds.keep(folder / "parts")
         _add_scores(run, given)
         pieces = [
-            Piece(name, fold, seed, described, self.plan.protocol, self.trials)
+            Piece(name, fold, seed, ranker, self.plan.protocol, self.trials)
             for fold in range(run.n_folds)
-            for name, described in self.systems.items()
+            for name, ranker in self.rankers.items()
             for seed in self.plan.seeds
         ]
-        _run_pieces(run, folds, pieces, n_threads(n_jobs), progress)
+        _run_pieces(run, folds, pieces, n_jobs, progress)
         return Run.open(folder)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """One ranker, one fold, one seed."""
-
-    system: str
-    fold: int
-    seed: int
-    described: dict[str, Any]
-    protocol: str
-    trials: int | None
 
 
 def _run_pieces(run: Run, folds: Folds, pieces: list[Piece], n_jobs: int, progress: bool) -> None:
     waiting = [piece for piece in pieces if not run.is_done(piece.system, piece.fold, piece.seed)]
     done = len(pieces) - len(waiting)
     with Progress("cross-validation", len(pieces), show=progress, done=done) as shown:
-        if n_jobs == 1 or len(waiting) < 2:
-            worker = Worker(run.folder, folds)
-            for piece in waiting:
-                shown.step(worker(piece))
-            return
-        with _pool(min(n_jobs, len(waiting)), run.folder, folds) as pool:
-            for future in as_completed([pool.submit(_work, piece) for piece in waiting]):
-                shown.step(_result(future))
+        for note in _worked_on(run, folds, waiting, min(n_jobs, len(waiting))):
+            shown.step(note)
 
 
-class Worker:
-    """Runs pieces; keeps the data of the last fold."""
+def _worked_on(run: Run, folds: Folds, pieces: list[Piece], n_jobs: int) -> Iterator[str]:
+    """Run the pieces; yields what to say of each one that is done.
 
-    def __init__(self, folder: Path, folds: Folds) -> None:
-        self.run, self.folds = Run.open(folder), folds
-        self._fold: tuple[int, Fold] | None = None
-
-    def __call__(self, piece: Piece) -> str:
-        """Train, score, write; returns what to say about it."""
-        train, valid, test = self._read(piece.fold)
-        if piece.protocol == "lightgbm":
-            valid = test
-        place = self.run.place(piece.system, piece.fold, piece.seed)
-        ranker = _ranker_of(piece)
-        start = time.process_time()
-        checkpoint, study = (place.with_name(f".{place.name}.{what}") for what in ("checkpoint", "study"))
-        if piece.trials is None:
-            ranker.fit(train, valid=valid, checkpoint=checkpoint)
-        else:
-            ranker = tune(ranker, train, valid, trials=piece.trials, seed=piece.seed, study=study).ranker
-        seconds = time.process_time() - start
-        scores = ranker.predict(test)
-        about = {
-            "settings": ranker._saved_settings(),
-            "history": ranker.history_,
-            "best": ranker.best_,
-            "cpu_seconds": seconds,
-        }
-        self.run.write_piece(piece.system, piece.fold, piece.seed, test.arrange(scores), about, ranker)
-        remove_folder(checkpoint)
-        study.unlink(missing_ok=True)
-        best = " ".join(f"{name} {value:.4f}" for name, value in ranker.best_.items())
-        return f"{piece.system}, fold {piece.fold + 1}, seed {piece.seed}: {best} on validation data"
-
-    def _read(self, fold: int) -> Fold:
-        if self._fold is None or self._fold[0] != fold:
-            self._fold = (fold, self.folds.read(fold))
-        return self._fold[1]
+    One at a time they run here: nothing has to be sent or imported again, and debuggers see them. The numbers are the
+    same, because a piece has its own seed, and one thread, wherever it runs.
+    """
+    if n_jobs <= 1:
+        yield from map(Worker(run.folder, folds), pieces)
+        return
+    with Processes(n_jobs, starter(run.folder, folds)) as processes:
+        try:
+            yield from processes.answers(pieces)
+        except ProcessError as error:
+            raise ProcessError(
+                f"{error}; the same call with the same folder (out) goes on where it stopped, fewer processes (n_jobs)"
+                " need less memory"
+            ) from None
 
 
 def check_is_new(folder: Path) -> None:
@@ -218,60 +180,6 @@ def keep_comparison(
     return run
 
 
-# Processes
-
-_worker: Worker | None = None
-
-
-def _start(folder: Path, folds: Folds) -> None:
-    global _worker  # the one of this process
-    _worker = Worker(folder, folds)
-
-
-def _work(piece: Piece) -> str:
-    if _worker is None:
-        raise RuntimeError("a process took a piece before it was started")
-    return _worker(piece)
-
-
-class _Fresh(SpawnContext):
-    """Starts fresh processes, for threads of torch, numba and LightGBM do not survive a fork; knows which."""
-
-    def __init__(self) -> None:
-        self.started: list[SpawnProcess] = []
-
-    def Process(self, *args: Any, **settings: Any) -> SpawnProcess:  # type: ignore[override]
-        self.started.append(SpawnProcess(*args, **settings))
-        return self.started[-1]
-
-
-@contextmanager
-def _pool(n_jobs: int, folder: Path, folds: Folds) -> Iterator[ProcessPoolExecutor]:
-    """Processes that take pieces. An interrupt ends them at once."""
-    context = _Fresh()
-    pool = ProcessPoolExecutor(n_jobs, mp_context=context, initializer=_start, initargs=(folder, folds))
-    try:
-        yield pool
-    except BaseException:
-        for process in context.started:
-            process.terminate()
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
-
-
-def _result(future: Future[str]) -> str:
-    from concurrent.futures.process import BrokenProcessPool
-
-    try:
-        return future.result()
-    except BrokenProcessPool:
-        raise DataError(
-            "a process of the run was killed, most often for want of memory; the same command goes on where it stopped,"
-            " with fewer processes by --jobs"
-        ) from None
-
-
 # What was asked for
 
 
@@ -284,6 +192,17 @@ def _check_reading(reading: dict[str, Any]) -> None:
 
 
 def _by_name(rankers: Any) -> dict[str, Ranker]:
+    """The rankers by the names that the table is to show: copies that learned nothing, with settings that fit them."""
+    found = {name: clone(ranker) for name, ranker in _named(rankers).items()}
+    for name, ranker in found.items():
+        try:
+            ranker.check_settings()
+        except ParameterError as error:
+            raise ParameterError(f"{name}: {error}") from None
+    return found
+
+
+def _named(rankers: Any) -> dict[str, Ranker]:
     if isinstance(rankers, Mapping):
         return {name: as_ranker(ranker) for name, ranker in rankers.items()}
     if isinstance(rankers, (str, Ranker)) or not isinstance(rankers, Iterable):
@@ -301,15 +220,8 @@ def _by_name(rankers: Any) -> dict[str, Ranker]:
 
 
 def _described(ranker: Ranker, trials: int | None) -> dict[str, Any]:
-    described = {"ranker": type(ranker).__name__, "settings": ranker._saved_settings()}
+    described = describe_ranker(ranker)
     return described if trials is None else described | {"trials": as_whole("trials", trials)}
-
-
-def _ranker_of(piece: Piece) -> Ranker:
-    kind = known_rankers()[piece.described["ranker"]]
-    ranker = constructed(kind, piece.described["settings"], Path("run.json"))
-    n_jobs = ranker.get_params(deep=False)["n_jobs"]
-    return ranker.set_params(seed=piece.seed, n_jobs=1 if n_jobs is None else n_jobs)
 
 
 def _as_seeds(seeds: int | Sequence[int]) -> list[int]:

@@ -11,6 +11,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.experiments.crossval import cross_validate
 from tierank.experiments.runs import Run
+from tierank.files import make_folder
 from tierank.readers import read, write
 from tierank.synth import make_ranking
 
@@ -25,7 +26,7 @@ def run_demo(
     parts = dict(zip(("train", "valid", "test"), make_ranking(n_queries, seed=seed).split(0.5, 0.2, 0.3), strict=True))
     for name, data in parts.items():
         _check_file(folder / f"{name}.txt", data)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for name, data in parts.items():
         write(data, folder / f"{name}.txt")
         say(f"wrote {folder / f'{name}.txt'}: {data}")

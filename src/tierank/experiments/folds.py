@@ -11,6 +11,7 @@ from typing import Any
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.files import make_folder
 from tierank.inputs import is_table
 from tierank.readers import is_folder_of_folds, read, read_fold, write
 
@@ -179,6 +180,6 @@ def _loaded(part: Part) -> RankingDataset:
 
 def _written(parts: Sequence[Part], files: Sequence[Path]) -> tuple[str, ...]:
     for part, file in zip(parts, files, strict=True):
-        file.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(file.parent)
         write(_loaded(part), file)
     return tuple(map(str, files))

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -32,9 +32,9 @@ from tierank.description import describe
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Folds, found_folds
-from tierank.files import Mark, building, replacing
+from tierank.files import Mark, building, make_folder, remove_folder, replacing, sweep
 from tierank.metrics import Judge, Rule, as_rule
-from tierank.rankers.base import Ranker
+from tierank.rankers import Ranker, load
 from tierank.rankers.model_folder import decoded, encoded
 from tierank.readers import read, write
 
@@ -43,6 +43,9 @@ RUN_FORMAT = 1
 PAPER_METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
 _TO_MEND = "delete the folder it is in, and the same cv makes it again"
 _SHOWN_VERSIONS = ("lightgbm", "numba", "numpy", "scikit-learn", "scipy", "torch")
+
+# What run.json says of a system to be read by people, beside what it is.
+_TOLD = ("sources",)
 
 # What run.json must hold to be worked with; None where any form will do.
 _PARTS: dict[str, type | None] = {
@@ -105,8 +108,9 @@ class Run:
     ``seeds`` and ``n_folds`` say what it holds, ``about`` all of ``run.json``. Folds count from 0.
     """
 
-    def __init__(self, folder: Path, about: dict[str, Any]) -> None:
-        self.folder, self.about = folder, about
+    def __init__(self, folder: Path, about: dict[str, Any], renewed: Sequence[str] = ()) -> None:
+        """``renewed`` are systems that were asked for before, with other settings, and have no piece yet."""
+        self.folder, self.about, self._renewed = folder, about, renewed
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -145,7 +149,10 @@ class Run:
             if is_new:  # what a run left that ended before it had a run.json may be of other data
                 _write_test(_test_file(folder, fold), data[2])
         about = _planned(plan, folds, digests)
-        return cls(folder, about if is_new else _merged(cls.open(folder), about))
+        if is_new:
+            return cls(folder, about)
+        old = cls.open(folder)
+        return cls(folder, _merged(old, about), [name for name in plan.systems if _differences(old, about, name)])
 
     def judged_by(
         self, metrics: Sequence[str] | None = None, rule: str | Rule | None = None, baseline: str | None = None
@@ -264,17 +271,39 @@ class Run:
         folder = self.place(system, fold, seed) / "model"
         return folder if folder.is_dir() else None
 
+    def ranker(self, system: str, fold: int, seed: int) -> Ranker | None:
+        """The fitted ranker of a piece; None where there is none, or where it takes code that only its caller has."""
+        folder = self.model(system, fold, seed)
+        return None if folder is None or "code" in self.about["systems"][system] else load(folder)
+
+    def scratch(self, system: str, fold: int, seed: int) -> tuple[Path, Path]:
+        """Where a piece that is not done keeps its checkpoint (a folder), and its trials (a file)."""
+        place = self.place(system, fold, seed)
+        return place.with_name(f".{place.name}.checkpoint"), place.with_name(f".{place.name}.study")
+
+    def clear_up(self) -> None:
+        """Remove what runs that were killed left of pieces that nobody will work on again."""
+        for system in self.about["systems"]:
+            sweep(self._places(system))
+            for fold in range(self.n_folds):
+                for seed in self.seeds:
+                    if self.is_done(system, fold, seed) or system in self._renewed:
+                        checkpoint, study = self.scratch(system, fold, seed)
+                        remove_folder(checkpoint)
+                        study.unlink(missing_ok=True)
+
     def write_piece(
         self, system: str, fold: int, seed: int, scores: Floats, about: dict[str, Any], ranker: Ranker | None = None
     ) -> None:
         """Add a piece, whole or not at all."""
         place = self.place(system, fold, seed)
-        place.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(place.parent)
         with building(place, _PIECE) as fresh:
             np.save(fresh / "scores.npy", scores, allow_pickle=False)
             if ranker is not None:
                 ranker.save(fresh / "model")
-            (fresh / "piece.json").write_text(json.dumps(about), encoding="utf-8")
+            # Rankers of callers may keep numbers of NumPy.
+            (fresh / "piece.json").write_text(json.dumps(about, default=float), encoding="utf-8")
 
     # What it shows
 
@@ -408,7 +437,7 @@ def _write_test(file: Path, test: RankingDataset) -> None:
         test.query_ids,
         document_texts=test.document_texts,
     )
-    file.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(file.parent)
     write(kept, file)
 
 
@@ -428,12 +457,12 @@ def _merged(old: Run, new: dict[str, Any]) -> dict[str, Any]:
             raise DataError(
                 f"{old.folder}: expected a run of the same {what}, got one of another; choose another folder"
             )
-    for system, settings in new["systems"].items():
-        before = old.about["systems"].get(system, settings)
-        if before != settings and old.has_pieces(system):
+    for system in new["systems"]:
+        others = _differences(old, new, system)
+        if others and old.has_pieces(system):
             raise DataError(
-                f"{old.folder}: {system!r} is there with other settings; give the new one a name of its own,"
-                " such as new=urank,hidden=[200,100]"
+                f"{old.folder}: {system!r} is there with other settings; give the new one a name of its own, or choose"
+                f" another folder. Not the same: {', '.join(others)}"
             )
     seeds = sorted({*old.about["seeds"], *new["seeds"]})
     return new | {
@@ -443,6 +472,26 @@ def _merged(old: Run, new: dict[str, Any]) -> dict[str, Any]:
         "baseline": new["baseline"] or old.about["baseline"],
         "paper": new["paper"] or old.about["paper"],
     }
+
+
+def _differences(old: Run, new: dict[str, Any], system: str) -> list[str]:
+    """In what a system differs from the one of the same name in an older run."""
+    now = new["systems"].get(system, {})
+    before = old.about["systems"].get(system, now)
+    found = [name for name in {**before, **now} if name not in _TOLD and before.get(name) != now.get(name)]
+    for name in ("settings", "code"):
+        if name in found:
+            place = found.index(name)
+            found[place : place + 1] = _inner_differences(before.get(name, {}), now.get(name, {}), name)
+    return found
+
+
+def _inner_differences(before: dict[str, Any], now: dict[str, Any], kind: str) -> Iterator[str]:
+    for name in {**before, **now}:
+        one, other = before.get(name), now.get(name)
+        if one != other:
+            is_code = isinstance(one, dict) and isinstance(other, dict) and one.get("object") == other.get("object")
+            yield f"{name} (its code has changed)" if kind == "code" or is_code else name
 
 
 def _finite(value: float) -> float | None:

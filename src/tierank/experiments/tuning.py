@@ -13,7 +13,8 @@ import numpy as np
 from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError, ParameterError, WriteError
+from tierank.files import make_folder
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
 from tierank.rankers.base import make_judge
@@ -135,6 +136,7 @@ def tune(
     (3, ['feature_fraction', 'lambda_l2'])
     """
     start = as_ranker(ranker)
+    start.check_settings()
     as_whole("trials", trials)
     search = _Search(start, train, valid, space_of(start) if space is None else space)
     found = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
@@ -245,17 +247,19 @@ def _open_study(file: str | Path | None, name: str, seed: int) -> optuna.Study:
     try:
         import optuna
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
+
+        from tierank.experiments.journal import Journal
     except ImportError:
         raise ParameterError("tuning needs Optuna: pip install 'tierank[tune]'") from None
     logging.getLogger("optuna").setLevel(logging.WARNING)
-    storage = None
     if file is not None:
-        Path(file).parent.mkdir(parents=True, exist_ok=True)
-        storage = JournalStorage(JournalFileBackend(str(file)))
+        make_folder(Path(file).parent)
     try:
+        storage = None if file is None else JournalStorage(Journal(Path(file)))
         study = optuna.create_study(direction="maximize", storage=storage, study_name=name, load_if_exists=True)
-    except (ValueError, KeyError, json.JSONDecodeError) as error:
+    except WriteError:
+        raise
+    except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(
             f"{file}: expected a file of trials, got a damaged one: {error}; delete it to start anew"
         ) from None

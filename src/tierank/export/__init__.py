@@ -29,7 +29,7 @@ from tierank.export.proof import Exportable, Proof, verify_export
 from tierank.export.solr import SOLR
 from tierank.export.target import Target
 from tierank.export.vespa import VESPA
-from tierank.files import Mark, replacing
+from tierank.files import Mark, make_folder, replacing
 
 __all__ = [
     "NAN",
@@ -68,7 +68,7 @@ def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
     """Write a model in the form of a target, whole or not at all."""
     target, place = as_target(to), Path(path)
     target.check(model)
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(place.parent)
     with replacing(place, _EXPORT) as fresh:
         target.write(model, fresh)
         if fresh.is_dir():

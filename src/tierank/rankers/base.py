@@ -23,7 +23,7 @@ from tierank.export import Model, Scorer, as_target, write_model
 from tierank.inputs import chunks
 from tierank.metrics import Judge, Rule, as_rule, parse_metric
 from tierank.rankers.agreement import agreement, check_contents, facts_of_call
-from tierank.rankers.model_folder import OF_WORK, encoded, write_model_folder
+from tierank.rankers.model_folder import OF_WORK, Otherwise, encoded, unwritable, write_model_folder
 from tierank.settings import as_limit
 from tierank.team import Team
 
@@ -245,6 +245,15 @@ class Ranker(Estimator):
             features[:, column] = data.features[:, column]
         return losses
 
+    def check_settings(self) -> None:
+        """An error where ``fit`` would refuse the settings, whatever the data: before any are read."""
+        settings = self._resolved()
+        _check_choices(settings)
+        self._check_before_work(settings)
+        for inner in settings.values():
+            if isinstance(inner, Ranker):
+                inner.check_settings()
+
     def needs_list(self) -> bool:
         """Whether the score of a document depends on the other documents of its query: predict needs the whole list."""
         self._check_fitted()
@@ -310,6 +319,9 @@ class Ranker(Estimator):
     @abstractmethod
     def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
         """Set the fitted attributes from what was saved."""
+
+    def _check_before_work(self, settings: dict[str, Any]) -> None:
+        """An error where training cannot begin with these settings."""
 
     def _contributions(
         self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
@@ -380,9 +392,10 @@ class Ranker(Estimator):
         names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
         return Model(self._portable(), self.n_features_in_, names, self.has_missing_)
 
-    def _saved_settings(self) -> dict[str, Any]:
+    def _saved_settings(self, otherwise: Otherwise = unwritable) -> dict[str, Any]:
+        """The settings for JSON; ``otherwise`` says what becomes of one that it has no form for."""
         settings = self.settings_ if hasattr(self, "settings_") else self._resolved()
-        return {name: encoded(value, name) for name, value in settings.items()}
+        return {name: encoded(value, name, otherwise) for name, value in settings.items()}
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()

@@ -136,7 +136,8 @@ class Blend(Ranker):
             raise ParameterError(
                 "team: expected a ranker of trees or networks, got Blend, which trains its members in one process"
             )
-        settings = self._checked()
+        settings = self._settled()
+        self._check_settings(settings)
         turns = list(take_turns(train, valid, settings["rotate"], settings["seed"], settings["n_jobs"]))
         kept = None if job.checkpoint is None else _Members(job.checkpoint, settings, train, valid)
         plans = list(product(range(len(turns)), self._plans(settings)))
@@ -160,8 +161,13 @@ class Blend(Ranker):
         bought = {} if budget is None else BUDGETS[as_choice("budget", budget, BUDGETS)]
         return settings | {name: value for name, value in bought.items() if name not in self._given}
 
-    def _checked(self) -> dict[str, Any]:
-        settings = self._settled()
+    def _check_before_work(self, settings: dict[str, Any]) -> None:
+        """Its own settings, and those of each member."""
+        self._check_settings(settings)
+        for _, ranker in self._plans(settings):
+            ranker.check_settings()
+
+    def _check_settings(self, settings: dict[str, Any]) -> None:
         as_choice("trees", settings["trees"], ("lambdamart", "umart"))
         for name in ("n_configs", "n_seeds", "seed"):
             as_whole(name, settings[name], 0)
@@ -171,7 +177,6 @@ class Blend(Ranker):
             raise ParameterError(f"n_configs: expected at most {len(CONFIGS)}, got {settings['n_configs']}")
         if not settings["n_configs"] and not settings["n_seeds"]:
             raise ParameterError("n_configs, n_seeds: expected trees or networks, got 0 of both")
-        return settings
 
     def _plans(self, settings: dict[str, Any]) -> Iterator[tuple[str, Ranker]]:
         """The members of one turn, not fitted."""
@@ -287,7 +292,9 @@ class Blend(Ranker):
 
     def _outline(self, train: RankingDataset) -> Scorer:
         """The members of one turn; those of the others are alike."""
-        plans = self._plans(self._checked())
+        settings = self._settled()
+        self._check_settings(settings)
+        plans = self._plans(settings)
         members = [(family, outline_inner(self, ranker, train)) for family, ranker in plans]
         return self._mean_of_means(members) if self.has_queries_ else Sum(tuple((1.0, one) for _, one in members))
 

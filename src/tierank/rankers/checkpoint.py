@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 
 from tierank.errors import DataError
 from tierank.estimators import Estimator
-from tierank.files import Mark, building, contents, remove_folder, replacing
+from tierank.files import Mark, building, contents, make_folder, remove_folder, replacing
+from tierank.rankers.identity import identity_of, is_of_caller, name_of
 from tierank.rankers.model_folder import without_work
 from tierank.team import Team
 
@@ -63,14 +64,14 @@ class Checkpoint:
     @contextmanager
     def renewing(self) -> Iterator[Path]:
         """A new folder to fill, which takes the place of the checkpoint whole or not at all."""
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder.parent)
         with building(self.folder, _MARK) as fresh:
             (fresh / _MARK.file).write_text(json.dumps({"identity": self.identity}), encoding="utf-8")
             yield fresh
 
     def begin(self) -> None:
         """Make the folder, where the parts of it are written one by one."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         with replacing(self.folder / _MARK.file) as fresh:
             fresh.write_text(json.dumps({"identity": self.identity}), encoding="utf-8")
 
@@ -101,7 +102,7 @@ def remove_checkpoint(folder: str | os.PathLike[str]) -> None:
 
 
 def described(value: Any) -> Any:
-    """A setting that JSON has no form for: rankers by their settings, functions by their names.
+    """A setting that JSON has no form for: rankers by their settings, what callers wrote by what it does.
 
     >>> described(described)
     'tierank.rankers.checkpoint.described'
@@ -109,5 +110,8 @@ def described(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     if isinstance(value, Estimator):
-        return {type(value).__name__: without_work(value.get_params(deep=False))}
-    return f"{value.__module__}.{value.__qualname__}" if hasattr(value, "__qualname__") else repr(value)
+        settings = {type(value).__name__: without_work(value.get_params(deep=False))}
+        return settings | ({"class": identity_of(type(value))} if is_of_caller(type(value)) else {})
+    if not callable(value):
+        return repr(value)
+    return identity_of(value) if is_of_caller(value) else name_of(value)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from tierank import __version__
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator
-from tierank.files import Mark, building
+from tierank.files import Mark, building, make_folder
 from tierank.inputs import as_names
 from tierank.metrics import Rule
 from tierank.settings import as_whole
@@ -22,12 +22,18 @@ from tierank.settings import as_whole
 if TYPE_CHECKING:
     from tierank.rankers.base import Ranker
 
+T = TypeVar("T")
+# What becomes of a setting that JSON has no form for: the value and its name, and what to write.
+Otherwise = Callable[[Any, str], Any]
+
 MODEL_FORMAT = 2
 MODEL = Mark("the folder of a model", "model.json", ("format", "ranker", "files"))
 # Settings that say how work is done, not what the model is: they may change after fit, and are not saved.
 OF_WORK = ("n_jobs", "device")
 # A description of a model is some kilobytes; a larger one is no description.
 _LARGEST_DESCRIPTION = 64 << 20
+# How often a folder is read again that its owner replaced in the middle of reading.
+_READINGS = 20
 # What reading something that is not what it says it is can end in.
 _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
@@ -36,7 +42,7 @@ def write_model_folder(ranker: Ranker, path: str | os.PathLike[str]) -> None:
     """Write a fitted ranker; the folder of an earlier model is replaced in one step."""
     target = Path(path)
     MODEL.check(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     with building(target, MODEL) as fresh:
         for name, content in model_files(ranker).items():
             (fresh / name).write_bytes(content)
@@ -61,9 +67,47 @@ def model_files(ranker: Ranker) -> dict[str, bytes]:
     return files | {MODEL.file: json.dumps(_of_model(description), indent=1, allow_nan=False).encode()}
 
 
+class State(NamedTuple):
+    """What is known of a model folder without reading it."""
+
+    number: int
+    changed: int
+    size: int
+
+
+def state_of(folder: Path) -> State | None:
+    """What tells the model of a folder from the one that takes its place; None where there is none."""
+    try:
+        found = (folder / MODEL.file).stat()
+    except OSError:
+        return None
+    return State(found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def read_settled(folder: Path, read_once: Callable[[Path], T]) -> tuple[T, State | None]:
+    """What ``read_once`` makes of a model folder, and the state of it.
+
+    It is read again if its owner replaced it meanwhile, so that files of two models were met.
+    """
+    for _ in range(_READINGS):
+        state = state_of(folder)
+        try:
+            found = read_once(folder)
+        except (TierankError, OSError):
+            if state_of(folder) == state:
+                raise
+        else:
+            if state_of(folder) == state:
+                return found, state
+    raise DataError(f"{folder}: expected a model that stays for a moment, got {_READINGS} others while it was read")
+
+
 def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:
     """The ranker of a model folder; every file is checked before anything looks into it."""
-    folder = Path(path)
+    return read_settled(Path(path), lambda folder: _read_once(folder, rankers))[0]
+
+
+def _read_once(folder: Path, rankers: Mapping[str, type[Ranker]]) -> Ranker:
     file = folder / "model.json"
     if not file.is_file():
         raise DataError(f"{folder}: expected the folder of a saved model, with model.json in it, got none")
@@ -129,26 +173,35 @@ def without_work(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in OF_WORK}
 
 
-def encoded(value: Any, name: str) -> Any:
+def unwritable(value: Any, name: str) -> None:
+    """What a model file says of a setting that JSON has no form for: nothing, if the model can predict without it."""
+    if name == "loss":  # a function of the user's: not needed to predict
+        return
+    raise DataError(
+        f"{name}: expected a setting that can be written to a file, got {value!r}; give functions as a table of values"
+    )
+
+
+def encoded(value: Any, name: str, otherwise: Otherwise = unwritable) -> Any:
     """A setting for JSON: rules, rankers and tables of values as objects that say what they are."""
     if isinstance(value, Rule):
-        fields = {field: encoded(getattr(value, field), f"{name}.{field}") for field in value.__dataclass_fields__}
-        return {"rule": fields}
+        return {
+            "rule": {
+                field: encoded(getattr(value, field), f"{name}.{field}", otherwise)
+                for field in value.__dataclass_fields__
+            }
+        }
     if isinstance(value, Estimator):
-        return {"ranker": type(value).__name__, "settings": value._saved_settings()}
+        return {"ranker": type(value).__name__, "settings": value._saved_settings(otherwise)}
     if isinstance(value, Mapping):
-        return {"table": [[encoded(key, name), encoded(item, name)] for key, item in value.items()]}
+        return {"table": [[encoded(key, name), encoded(item, name, otherwise)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
-        return [encoded(item, name) for item in value]
+        return [encoded(item, name, otherwise) for item in value]
     if isinstance(value, np.generic):
         value = value.item()
     if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and np.isfinite(value)):
         return value
-    if name == "loss":  # a function of the user's: not needed to predict
-        return None
-    raise DataError(
-        f"{name}: expected a setting that can be written to a file, got {value!r}; give functions as a table of values"
-    )
+    return otherwise(value, name)
 
 
 def decoded(value: Any) -> Any:

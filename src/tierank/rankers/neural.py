@@ -134,6 +134,10 @@ class NeuralRanker(Ranker):
         if judge is not None and valid is not None:
             self.best_ = means_of(judge(self._predict(valid)))
 
+    def _check_before_work(self, settings: dict[str, Any]) -> None:
+        self._check_settings(settings)
+        self._loss(settings)
+
     def _check_settings(self, settings: dict[str, Any]) -> None:
         _check(settings)
 

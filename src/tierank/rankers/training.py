@@ -25,7 +25,8 @@ from tierank.metrics import Judge
 from tierank.objectives.loss import check_values
 from tierank.progress import Progress
 from tierank.rankers.base import Job, Selection, means_of
-from tierank.rankers.checkpoint import Checkpoint
+from tierank.rankers.checkpoint import Checkpoint, described
+from tierank.rankers.identity import is_of_caller
 from tierank.rankers.order import canonical_rows
 from tierank.team import Team
 
@@ -128,7 +129,7 @@ class Task:
     def open_checkpoint(self) -> NetworkCheckpoint | None:
         """The checkpoint of this task, if one is asked for."""
         folder = self.job.checkpoint
-        return None if folder is None else NetworkCheckpoint(folder, self.settings, self.lists, self.valid)
+        return None if folder is None else NetworkCheckpoint(folder, self)
 
 
 class Training:
@@ -270,8 +271,11 @@ class Training:
 class NetworkCheckpoint(Checkpoint):
     """Where a training of networks stands: those that are done, and all of the one that is not."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], lists: Lists, valid: Lists | None) -> None:
-        super().__init__(folder, settings, [lists.content, None if valid is None else valid.content], lists.team)
+    def __init__(self, folder: Path, task: Task) -> None:
+        made_of = [task.lists.content, None if task.valid is None else task.valid.content]
+        if is_of_caller(task.loss):  # also of a class, or of a table, where the settings do not say it
+            made_of.append(described(task.loss))
+        super().__init__(folder, task.settings, made_of, task.lists.team)
         self.done: dict[str, State] = {}
 
     def write(self, training: Training) -> None:
@@ -287,7 +291,9 @@ class NetworkCheckpoint(Checkpoint):
         with self.renewing() as fresh:
             where = {"states": states, "running": training.name}
             (fresh / "state.json").write_text(json.dumps(where), encoding="utf-8")
-            safetensors.torch.save_file({n: t.contiguous() for n, t in tensors.items()}, fresh / "state.safetensors")
+            # Its own writing of files has errors of its own for a disk that is full.
+            content = safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
+            (fresh / "state.safetensors").write_bytes(content)
 
     def read(self, training: Training) -> None:
         """Set a training to where it stood; nothing where the folder has nothing of it."""
@@ -295,14 +301,14 @@ class NetworkCheckpoint(Checkpoint):
             text, weights = (self.content(f"state.{ending}") for ending in ("json", "safetensors"))
             if text is None:
                 return
-            described, tensors = json.loads(text), safetensors.torch.load(weights or b"")
-            for m, values in described["states"].items():
+            where, tensors = json.loads(text), safetensors.torch.load(weights or b"")
+            for m, values in where["states"].items():
                 best = values.pop("best")
                 kept = inside(tensors, f"kept{m}.")
                 self.done[m] = State(**values, best=None if best is None else tuple(best), kept=kept)
             if training.name in self.done:
                 training.state = self.done[training.name]
-            if described["running"] == training.name:
+            if where["running"] == training.name:
                 training.network.load_state_dict(inside(tensors, "now."))
                 state = training.optimizer.state_dict()
                 numbers = range(len(state["param_groups"][0]["params"]))

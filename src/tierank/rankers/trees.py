@@ -167,6 +167,10 @@ class _Trees(Ranker):
         if team.size > 1 and not _is_sampled(params):
             check_is_global(self.model_text_, sum(process["documents"] for process in self.team_))
 
+    def _check_before_work(self, settings: dict[str, Any]) -> None:
+        self._lightgbm_params(settings)
+        as_base(settings["base"])
+
     def _lightgbm_params(self, settings: dict[str, Any]) -> dict[str, Any]:
         """The settings by LightGBM's names, each of which changes something."""
         self._check_own(settings)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import Room, check_width, in_memory, is_table
-from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder, writing
+from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder
 from tierank.readers.columns import PARQUET_ENDINGS, files_of, left_over
 from tierank.readers.letor import read_letor, write_letor
 from tierank.readers.paths import kind_of, nearby, piped, unreadable
@@ -194,8 +194,7 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
     """
     target = Path(path)
     name = _format_of(target, format)
-    with writing(target):
-        FORMATS[name].write(data, target)
+    FORMATS[name].write(data, target)
 
 
 def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **options: Any) -> RankingDataset:

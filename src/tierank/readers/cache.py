@@ -16,8 +16,7 @@ import os
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -95,17 +94,6 @@ def build_folder(
     with building(path, _DATA if source is None else _CACHE) as fresh:
         _finish(build(partial(in_file, fresh / "features.npy")), fresh, source)
     return read_folder(path)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns what the system says about a place that cannot be written into an error for the caller."""
-    if not path.parent.is_dir():
-        raise DataError(f"{path}: expected a folder {path.parent} to write into, got none; make it first")
-    try:
-        yield
-    except OSError as error:
-        raise DataError(f"{path}: expected a place that can be written, got: {error.strerror or error}") from None
 
 
 def _write_features(features: NDArray[np.float32], file: Path) -> None:
@@ -200,8 +188,7 @@ def held_in(
     found = _cached(folder, path, settings)
     if found is not None:
         return found
-    with writing(folder):
-        return build_folder(folder, build, _source(path, settings))
+    return build_folder(folder, build, _source(path, settings))
 
 
 def held_beside(path: Path, settings: dict[str, Any], build: Callable[[Room], RankingDataset]) -> RankingDataset | None:

@@ -13,7 +13,6 @@ from tierank.dataset import RankingDataset
 from tierank.experiments.runs import Run
 from tierank.explain import Explanation, explain_pair
 from tierank.metrics import Judge
-from tierank.rankers import load
 from tierank.rankers.base import Ranker
 from tierank.report import charts
 from tierank.report.markup import Html
@@ -29,12 +28,11 @@ _SWAPS, _DEEP, _NAMED = 6, 30, 8
 def draw_importances(run: Run, metric: str) -> Iterator[Html]:
     """A chart for each system that has a model: what the metric loses on the first fold when a feature is shuffled."""
     data = run.read_test(0)
-    models = {system: run.model(system, 0, run.seeds_of(system)[0]) for system in run.systems}
-    at_hand = {system: model for system, model in models.items() if model is not None}
+    rankers = {system: run.ranker(system, 0, run.seeds_of(system)[0]) for system in run.systems}
+    at_hand = {system: ranker for system, ranker in rankers.items() if ranker is not None}
     if data is None:
         return
-    for system, model in at_hand.items():
-        ranker = load(model)
+    for system, ranker in at_hand.items():
         part = _affordable(ranker, data, _SECONDS / len(at_hand))
         if part is not None:
             yield _draw_importance(system, ranker, part, data, metric, run)
@@ -111,10 +109,9 @@ class Swap:
 def find_swaps(lists: Lists, metric: str, system: str, rival: str) -> list[Swap]:
     """Swaps in the queries of the first fold where a system loses and gains most, and why its model made them."""
     run = lists.run
-    model, data = run.model(system, 0, run.seeds_of(system)[0]), run.read_test(0)
-    if model is None or data is None:
+    ranker, data = run.ranker(system, 0, run.seeds_of(system)[0]), run.read_test(0)
+    if ranker is None or data is None:
         return []
-    ranker = load(model)
     gains = lists.values(system)[metric] - lists.values(rival)[metric]
     inside = np.flatnonzero((lists.fold == 0) & np.isfinite(gains))
     order = inside[np.argsort(gains[inside], kind="stable")].tolist()

@@ -9,27 +9,25 @@ import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierank import __version__
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError, TierankError
+from tierank.errors import DataError, ParameterError
 from tierank.explain import Explanation, explain_query
 from tierank.kernels import one_thread
 from tierank.rankers import Ranker, load
 from tierank.rankers.base import Ranked
-from tierank.rankers.model_folder import model_files
+from tierank.rankers.model_folder import State, model_files, read_settled, state_of
 from tierank.serve.requests import Documents, Features, Matrix
 
 # Models have names that fit into a metric and a line of a log.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # Documents of the list that a new model has to score.
 _PROOF = 8
-# How often a folder is read again that its owner replaced in the middle of reading.
-_READINGS = 3
 
 
 @dataclass(frozen=True)
@@ -89,18 +87,10 @@ class Version:
                 raise DataError(f"expected a finite score for each of {n} documents, got {scores}; train it again")
 
 
-class _State(NamedTuple):
-    """What is known of a folder without reading it."""
-
-    number: int
-    changed: int
-    size: int
-
-
 class Model:
     """A name, and the version that answers for it."""
 
-    def __init__(self, name: str, version: Version, folder: Path | None = None, seen: _State | None = None) -> None:
+    def __init__(self, name: str, version: Version, folder: Path | None = None, seen: State | None = None) -> None:
         self.name, self.version, self.folder, self._seen = name, version, folder, seen
 
     @classmethod
@@ -114,20 +104,20 @@ class Model:
     def read(cls, name: str, folder: str | os.PathLike[str]) -> Model:
         """The model of a folder."""
         path = Path(folder)
-        version, seen = _read(path)
+        version, seen = read_settled(path, _read_once)
         return cls(_checked_name(name), version, path, seen)
 
     @property
     def has_changed(self) -> bool:
         """Whether another model stands in the folder than the one that was looked at last."""
-        return self.folder is not None and _state(self.folder) not in (None, self._seen)
+        return self.folder is not None and state_of(self.folder) not in (None, self._seen)
 
     def replace(self) -> None:
         """Let the model that now stands in the folder answer; an error leaves the old one in its place."""
         if self.folder is None:
             return
-        self._seen = _state(self.folder)  # a broken one is not tried again and again
-        version, self._seen = _read(self.folder)
+        self._seen = state_of(self.folder)  # a broken one is not tried again and again
+        version, self._seen = read_settled(self.folder, _read_once)
         old, new = self.version.features, version.features
         if (old.n, old.names) != (new.n, new.names):
             raise DataError(
@@ -135,21 +125,6 @@ class Model:
                 " serve it under a name of its own, or start again"
             )
         self.version = version
-
-
-def _read(folder: Path) -> tuple[Version, _State | None]:
-    """The model of a folder; read again if its owner replaced it meanwhile, so that parts of two were met."""
-    for _ in range(_READINGS):
-        state = _state(folder)
-        try:
-            version = _read_once(folder)
-        except (TierankError, OSError):
-            if _state(folder) == state:
-                raise
-        else:
-            if _state(folder) == state:
-                return version, state
-    raise DataError(f"{folder}: expected a model that stays for a moment, got {_READINGS} others while it was read")
 
 
 def _read_once(folder: Path) -> Version:
@@ -169,14 +144,6 @@ def _checksum_of(ranker: Ranker) -> str | None:
         return hashlib.sha256(model_files(ranker)["model.json"]).hexdigest()
     except DataError:
         return None
-
-
-def _state(folder: Path) -> _State | None:
-    try:
-        found = (folder / "model.json").stat()
-    except OSError:
-        return None
-    return _State(found.st_ino, found.st_mtime_ns, found.st_size)
 
 
 def _change(old: Features, new: Features) -> str:

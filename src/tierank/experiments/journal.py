@@ -1,0 +1,55 @@
+"""The file that keeps the trials of a study: a line of JSON for each thing that Optuna has to say.
+
+Optuna's own journal leaves half a line where the disk is full or the process is killed, after which it can be read no
+more, and a lock that the next run waits for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from optuna.storages.journal import BaseJournalBackend
+
+from tierank.files import writing
+
+# How the first line of every journal begins.
+_BEGINS = b'{"op_code":'
+
+
+class Journal(BaseJournalBackend):
+    """A journal that holds whole lines; one process writes to it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        with writing(file), file.open("ab") as opened:
+            content = file.read_bytes()
+            if content[: len(_BEGINS)] == _BEGINS[: len(content)]:  # a process may have been killed in a line
+                opened.truncate(content.rfind(b"\n") + 1)
+
+    def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
+        """What was said, from a number on."""
+        with self.file.open("rb") as opened:
+            for number, line in enumerate(opened):
+                if number >= log_number_from:
+                    yield json.loads(line)
+
+    def append_logs(self, logs: list[dict[str, Any]]) -> None:
+        """Add lines, whole or not at all."""
+        text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
+        with writing(self.file), self.file.open("ab", buffering=0) as opened:
+            size = opened.tell()
+            try:
+                _write_all(opened.fileno(), text.encode())
+            except OSError:
+                opened.truncate(size)
+                raise
+
+
+def _write_all(file: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(file, content) :]
+    os.fsync(file)

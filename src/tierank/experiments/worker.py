@@ -1,0 +1,149 @@
+"""The pieces of a run: one ranker, one fold, one seed; and who trains, scores and keeps them, in whatever process."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from sklearn.base import clone
+
+from tierank.errors import DataError
+from tierank.experiments.folds import Fold, Folds
+from tierank.experiments.runs import Run
+from tierank.experiments.tuning import tune
+from tierank.files import remove_folder
+from tierank.rankers.base import Ranker
+from tierank.rankers.identity import identity_of, is_of_caller, name_of, source_of
+
+# Where callers may add what they wrote: it has to be there in other processes too.
+_TABLES = (
+    ("tierank.metrics", "METRICS"),
+    ("tierank.metrics", "RULES"),
+    ("tierank.transforms", "TRANSFORMS"),
+    ("tierank.losses", "LOSSES"),
+    ("tierank.networks", "NETWORKS"),
+    ("tierank.objectives", "OBJECTIVES"),
+    ("tierank.rankers", "RANKERS"),
+)
+
+Tables = dict[tuple[str, str], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One ranker, one fold, one seed."""
+
+    system: str
+    fold: int
+    seed: int
+    ranker: Ranker
+    protocol: str
+    trials: int | None
+
+    def __str__(self) -> str:
+        return f"{self.system}, fold {self.fold + 1}, seed {self.seed}"
+
+    def make_ranker(self) -> Ranker:
+        """The ranker of this piece, not fitted: with its seed, and one thread unless it says otherwise."""
+        ranker: Ranker = clone(self.ranker)
+        known = ranker.get_params(deep=False)  # a ranker of the caller's may have no random numbers, or no threads
+        wanted = {"seed": self.seed} | ({"n_jobs": 1} if known.get("n_jobs") is None else {})
+        return ranker.set_params(**{name: value for name, value in wanted.items() if name in known})
+
+
+class Worker:
+    """Runs pieces; keeps the data of the last fold."""
+
+    def __init__(self, folder: Path, folds: Folds) -> None:
+        self.run, self.folds = Run.open(folder), folds
+        self._fold: tuple[int, Fold] | None = None
+
+    def __call__(self, piece: Piece) -> str:
+        """Train, score, write; returns what to say about it."""
+        train, valid, test = self._read(piece.fold)
+        if piece.protocol == "lightgbm":
+            valid = test
+        ranker = piece.make_ranker()
+        start = time.process_time()
+        checkpoint, study = self.run.scratch(piece.system, piece.fold, piece.seed)
+        if piece.trials is None:
+            ranker.fit(train, valid=valid, checkpoint=checkpoint)
+        else:
+            ranker = tune(ranker, train, valid, trials=piece.trials, seed=piece.seed, study=study).ranker
+        seconds = time.process_time() - start
+        scores = ranker.predict(test)
+        best = getattr(ranker, "best_", {})
+        about = {
+            "settings": ranker._saved_settings(_identity),
+            "history": getattr(ranker, "history_", []),
+            "best": best,
+            "cpu_seconds": seconds,
+        }
+        model = ranker if _can_be_saved(ranker) else None
+        self.run.write_piece(piece.system, piece.fold, piece.seed, test.arrange(scores), about, model)
+        remove_folder(checkpoint)
+        study.unlink(missing_ok=True)
+        values = " ".join(f"{name} {value:.4f}" for name, value in best.items())
+        return f"{piece}: {values} on validation data" if values else str(piece)
+
+    def _read(self, fold: int) -> Fold:
+        if self._fold is None or self._fold[0] != fold:
+            self._fold = (fold, self.folds.read(fold))
+        return self._fold[1]
+
+
+def starter(folder: Path, folds: Folds) -> Callable[[], Worker]:
+    """What starts a worker in another process, where the tables hold what they hold here."""
+    # Of modules that nobody has imported here nobody has changed the tables.
+    tables = {(home, name): dict(getattr(sys.modules[home], name)) for home, name in _TABLES if home in sys.modules}
+    return partial(_start, tables, folder, folds)
+
+
+def _start(tables: Tables, folder: Path, folds: Folds) -> Worker:
+    for (home, name), table in tables.items():
+        getattr(import_module(home), name).update(table)
+    return Worker(folder, folds)
+
+
+def describe_ranker(ranker: Ranker) -> dict[str, Any]:
+    """What a run says of a ranker: its class and settings, and what its caller wrote, by its code and as text."""
+    settings = ranker._resolved()
+    described = {"ranker": type(ranker).__name__, "settings": ranker._saved_settings(_identity)}
+    written = {name_of(value): value for value in _written_by_caller(ranker, settings)}
+    # Functions among the settings are told apart where they stand.
+    others = {name: value for name, value in written.items() if not any(value is given for given in settings.values())}
+    if others:
+        described["code"] = {name: identity_of(value)["code"] for name, value in others.items()}
+    sources = {name: text for name, value in written.items() if (text := source_of(value)) is not None}
+    return described | ({"sources": sources} if sources else {})
+
+
+def _written_by_caller(ranker: Ranker, settings: Mapping[str, Any]) -> Iterator[Any]:
+    """The functions and classes that a ranker is made of and that are not tierank's."""
+    deep = [*settings.values(), *ranker.get_params().values()]
+    kinds = [type(value) for value in (ranker, *deep) if isinstance(value, Ranker)]
+    functions = [value for value in settings.values() if callable(value) and not isinstance(value, Ranker)]
+    named = [value for value in deep if isinstance(value, str)]
+    for home, name in _TABLES:
+        table = getattr(sys.modules.get(home), name, {})
+        functions += [table[value] for value in named if callable(table.get(value))]
+    yield from (value for value in (*kinds, *functions) if is_of_caller(value))
+
+
+def _identity(value: Any, name: str) -> Any:
+    """A setting that JSON has no form for, as a run knows it."""
+    return identity_of(value)
+
+
+def _can_be_saved(ranker: Ranker) -> bool:
+    try:
+        ranker._saved_settings()
+    except DataError:
+        return False
+    return True

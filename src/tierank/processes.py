@@ -1,0 +1,243 @@
+"""Work in fresh processes, from wherever it is asked for: a script, a notebook, a prompt.
+
+Processes are fresh because threads of torch, numba and LightGBM do not survive a fork. They are started by a command of
+our own, not by ``multiprocessing``, which runs the caller's script again in each of them. What callers wrote in that
+script travels by value (cloudpickle); the rest is imported from the same places. A process hears by a pipe what to do,
+and ends at once when that closes: nothing is left behind, however the caller ends.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import IO, Any, Generic, NamedTuple, TypeVar
+
+import cloudpickle
+
+from tierank.errors import ParameterError, ProcessError, TierankError
+
+Task = TypeVar("Task")
+Answer = TypeVar("Answer")
+
+# Ctrl-C reaches all processes of a terminal: the first one hears it, and ends the others.
+_START = """
+import os, pickle, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+def start(stream):
+    sys.path[:] = pickle.load(stream)
+    from tierank.processes import work
+    work(stream)
+start(open(os.dup(0), "rb"))
+"""
+# Seconds that a process has to end by itself.
+_GRACE = 10.0
+
+
+class Processes(Generic[Task, Answer]):
+    """Processes that each call ``start`` once, and then what it returns on one task after the other.
+
+    To be used in a ``with`` block, the end of which ends them: an error or an interrupt at once.
+    """
+
+    def __init__(self, n_processes: int, start: Callable[[], Callable[[Task], Answer]]) -> None:
+        self._start = _packed(start)
+        self._threads = ThreadPoolExecutor(n_processes)  # one waits for each process
+        self._started: list[_Process] = []
+        self._idle: SimpleQueue[_Process] = SimpleQueue()
+        self._lock, self._is_over = threading.Lock(), False
+
+    def __enter__(self) -> Processes[Task, Answer]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._is_over = True
+        for process in self._started:
+            process.end(at_once=error is not None)
+        self._threads.shutdown(cancel_futures=True)
+        for process in self._started:
+            process.wait()
+
+    def answers(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        """What comes of each task, in the order in which they are done."""
+        packed = [(str(task), _packed(task)) for task in tasks]
+        for future in as_completed([self._threads.submit(self._ask, *one) for one in packed]):
+            yield future.result()
+
+    def _ask(self, name: str, task: bytes) -> Any:
+        process = self._take()
+        answer = process.ask(name, task)
+        self._idle.put(process)
+        return answer
+
+    def _take(self) -> _Process:
+        with suppress(Empty):
+            return self._idle.get_nowait()
+        with self._lock:
+            if self._is_over:
+                raise ProcessError("the processes have been told to end")
+            self._started.append(_Process())
+            process = self._started[-1]
+        process.send(sys.path)
+        process.send(self._start)
+        return process
+
+
+class _Reply(NamedTuple):
+    """What a process sends back: the answer, or the error with the words of its traceback."""
+
+    is_answer: bool
+    content: bytes | None
+    words: str
+
+
+class _Process:
+    """One process, as the caller has it."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-P", "-c", _START]
+        self.running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603  (ours)
+
+    def send(self, content: object) -> None:
+        """Hand over an object; one that has ended is noticed when its answer does not come."""
+        with suppress(OSError, ValueError):
+            _send(self._stdin, content)
+
+    def ask(self, name: str, task: bytes) -> Any:
+        """The answer to a task; the error that it ended in, or a ProcessError where the process itself has ended."""
+        self.send(task)
+        try:
+            reply = _Reply(*pickle.load(self._stdout))  # noqa: S301  (of our own process)
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+            raise ProcessError(f"the process that worked on {name} {_ended(self.wait())}") from None
+        if reply.is_answer:
+            return pickle.loads(reply.content or b"")  # noqa: S301
+        raise _error_of(reply)
+
+    def end(self, at_once: bool) -> None:
+        """Let it go, or make it go."""
+        if at_once:
+            self.running.kill()
+        else:
+            self.send(None)
+
+    def wait(self) -> int:
+        """Wait until it has ended, if need be by force; returns its exit code."""
+        with suppress(OSError):
+            self._stdin.close()
+        try:
+            code = self.running.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self.running.kill()
+            code = self.running.wait()
+        self._stdout.close()
+        return code
+
+    @property
+    def _stdin(self) -> IO[bytes]:
+        assert self.running.stdin is not None  # noqa: S101
+        return self.running.stdin
+
+    @property
+    def _stdout(self) -> IO[bytes]:
+        assert self.running.stdout is not None  # noqa: S101
+        return self.running.stdout
+
+
+def work(stream: IO[bytes]) -> None:
+    """The life of a process: tasks in, answers out, until it is told to go or its caller is gone."""
+    answers = os.fdopen(os.dup(1), "wb")
+    with suppress(OSError):
+        os.dup2(2, 1)  # what libraries and callers print is no answer; standard output is the caller's
+    tasks: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_listen, args=(stream, tasks), daemon=True).start()
+    start, job = tasks.get(), None
+    while (task := tasks.get()) is not None:
+        try:
+            if job is None:
+                job = pickle.loads(start)()  # noqa: S301  (of our own caller)
+            reply = _Reply(True, _packed(job(pickle.loads(task))), "")  # noqa: S301
+        except SystemExit as ending:  # of something that the caller wrote
+            _leave(ending.code if isinstance(ending.code, int) else 1)
+        except Exception as error:  # whatever it is, the caller gets it
+            reply = _failed(error)
+        _send(answers, tuple(reply))
+
+
+def _listen(stream: IO[bytes], tasks: SimpleQueue[Any]) -> None:
+    """Hand on what comes; without a caller there is nobody to work for, whatever is being done."""
+    message: Any = ...
+    while message is not None:
+        try:
+            message = pickle.load(stream)  # noqa: S301
+        except (EOFError, OSError, pickle.UnpicklingError):
+            _leave(1)
+        tasks.put(message)
+
+
+def _leave(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    os._exit(code)
+
+
+def _failed(error: Exception) -> _Reply:
+    words = "".join(traceback.format_exception(error))
+    try:
+        return _Reply(False, cloudpickle.dumps(error), words)
+    except Exception:  # an error that holds something that stays here; its words do not
+        return _Reply(False, None, words)
+
+
+def _error_of(reply: _Reply) -> Exception:
+    """The error that a process ended a task with, to be raised here."""
+    sent: Any = None
+    with suppress(Exception):  # one that cannot be made again from what it says of itself
+        sent = pickle.loads(reply.content or b"")  # noqa: S301
+    error = sent if isinstance(sent, Exception) else RuntimeError(reply.words.strip().splitlines()[-1])
+    if not isinstance(error, TierankError):
+        error.add_note(f"In another process:\n{reply.words}")
+    return error
+
+
+def _send(stream: IO[bytes], content: object) -> None:
+    pickle.dump(content, stream)
+    stream.flush()
+
+
+def _packed(content: object) -> bytes:
+    try:
+        return bytes(cloudpickle.dumps(content))
+    except Exception as error:  # whatever the caller's objects do when they are packed
+        raise ParameterError(
+            f"expected what can be sent to another process, got something that cannot: {error}; n_jobs=1 works in this"
+            " process, and sends nothing"
+        ) from None
+
+
+def _ended(code: int) -> str:
+    """How a process ended, in words.
+
+    >>> _ended(3), _ended(-11)
+    ('ended with exit code 3', 'was ended by SIGSEGV')
+    """
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}{', probably out of memory' if name == 'SIGKILL' else ''}"
