@@ -33,8 +33,8 @@ from tierank.rankers import Ranker
 from tierank.serve import Limits, app
 from tierank.serve.application import Service
 from tierank.serve.counters import Counters
+from tierank.serve.documents import Documents
 from tierank.serve.models import Model, Version
-from tierank.serve.requests import Documents
 from tierank.serve.server import Settings
 
 NAMES = ("bm25", "clicks", "price", "length", "age", "stock")
