@@ -115,8 +115,8 @@ class Documents:
 # Typed values
 
 
-def typed_documents(given: Any, features: Features, limits: Limits, where: str = "") -> Documents | None:
-    """The documents of a typed request or query."""
+def typed_documents(given: Any, features: Features, limits: Limits) -> Documents | None:
+    """The documents of a typed request or query; None where the slow reader has to look."""
     if (given.documents is UNSET) == (given.features is UNSET):
         return None
     if given.features is UNSET:
@@ -126,11 +126,16 @@ def typed_documents(given: Any, features: Features, limits: Limits, where: str =
     width = features.n if names is None else len(names)
     if not width or (type(given.features) is list and len(given.features) > limits.max_documents):
         return None
-    is_text = type(given.features) is str
-    matrix = _decoded(given.features, width, f"{where}features") if is_text else _typed_matrix(given.features, width)
-    if matrix is None or len(matrix) > limits.max_documents or (ids is not None and len(ids) != len(matrix)):
+    try:
+        if type(given.features) is str:
+            matrix: Matrix | None = _decoded(given.features, width, "features")
+        else:
+            matrix = _typed_matrix(given.features, width)
+        if matrix is None or len(matrix) > limits.max_documents or (ids is not None and len(ids) != len(matrix)):
+            return None
+        return Documents(ids, matrix if names is None else features.widened(matrix, names, "names"))
+    except Refusal:  # the slow reader may find another fault first, and there is one order of them
         return None
-    return Documents(ids, matrix if names is None else features.widened(matrix, names, f"{where}names"))
 
 
 def _typed_objects(documents: list[Any], features: Features, first: int) -> Documents | None:

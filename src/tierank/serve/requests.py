@@ -103,12 +103,10 @@ def _typed_score(body: bytearray, choose: Choose[Version], limits: Limits) -> Sc
     return Score(*chosen, [id for id, _ in found], [documents for _, documents in found])
 
 
-def _typed_queries(
-    queries: list[Any], features: Features, limits: Limits, first: int = 0
-) -> list[tuple[Any, Documents]] | None:
+def _typed_queries(queries: list[Any], features: Features, limits: Limits) -> list[tuple[Any, Documents]] | None:
     found = []
-    for number, query in enumerate(queries, first):
-        documents = typed_documents(query, features, limits, f"queries[{number}].")
+    for query in queries:
+        documents = typed_documents(query, features, limits)
         if documents is None:
             return None
         found.append((None if query.id is UNSET else query.id, documents))
@@ -184,7 +182,7 @@ def _read_queries(queries: Any, features: Features, limits: Limits) -> Iterable[
             yield _read_query(piece.span.members(where), features, limits, where)
             continue
         typed = features.wire.queries(piece.text)
-        found = None if typed is None else _typed_queries(typed, features, limits, piece.first)
+        found = None if typed is None else _typed_queries(typed, features, limits)
         if found is None and piece.span is not None:
             raise _no_query(where, piece.span)
         if found is None:

@@ -111,6 +111,7 @@ def _serve_among_others(folders: Mapping[str, Path], settings: Settings, opened:
 
     def started() -> None:
         place.tell(ready=True)
+        LOG.info("worker %d is ready", place.number)
         if place.is_first:
             _say_serving(service, opened)
 
