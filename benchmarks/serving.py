@@ -6,6 +6,9 @@ Lists of 100 documents with 136 features, each scored by one thread; clients kee
 its turn in every round; the round with the lowest median counts, because other work on the machine only ever adds time.
 CPU is that of the server alone, over all rounds: the fairest number where others work beside it. The bare endpoint is
 what one writes by hand: Starlette, the same JSON, LightGBM's ``Booster.predict``, and no check of anything.
+
+Last, how long ``/health`` and a small list take while one client sends bodies of 15 MB, or asks for explanations,
+without a pause.
 """
 
 from __future__ import annotations
@@ -53,7 +56,7 @@ class Server:
     """A server in a process of its own, and a connection for each client."""
 
     def __init__(self, process: subprocess.Popen[str], port: int, n_clients: int) -> None:
-        self.process = process
+        self.process, self.port = process, port
         self.connections = [http.client.HTTPConnection("127.0.0.1", port) for _ in range(n_clients)]
 
     def system(self, name: str, path: str, bodies: list[bytes]) -> System:
@@ -217,11 +220,62 @@ def tabulate(found: dict[str, Measured], n_clients: int) -> Table:
     return Table(title, ["what", "p50 ms", "p99 ms", "lists a second", "CPU ms a list"], rows, [])
 
 
+def make_burdens(lists: list[np.ndarray]) -> dict[str, bytes | None]:
+    """What one client asks for again and again while others want something small."""
+    rows = [[float(f"{value:.6g}") for value in row] for row in np.concatenate(lists * 6)[:10_000].tolist()]
+    why = {"model": "urank", "k": 100, "explain": True, "features": rows[:LENGTH]}
+    return {
+        "nothing": None,
+        "5 million empty lists": b'{"documents":[' + b"[]," * 5_000_000 + b"[]]}",
+        "7 million numbers": b'{"features":[[' + b"0," * 7_000_000 + b"0]]}",
+        f"{len(rows):,} documents": json.dumps({"model": "umart", "features": rows}).encode(),
+        "100 explanations of a network": json.dumps(why).encode(),
+    }
+
+
+def measure_beside(port: int, burden: bytes | None, body: bytes, n: int) -> list[float]:
+    """Median and longest milliseconds of ``/health`` and of a list, while another client has its burden worked on."""
+    is_over, headers = threading.Event(), {"Content-Type": "application/json"}
+
+    def press() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port)
+        while not is_over.is_set():
+            connection.request("POST", "/rank", burden, headers)
+            connection.getresponse().read()
+
+    presser = threading.Thread(target=press)
+    if burden is not None:
+        presser.start()
+    connection, seconds = http.client.HTTPConnection("127.0.0.1", port), np.zeros((n, 2))
+    for k in range(n):
+        for column, request in enumerate((("GET", "/health"), ("POST", "/rank", body, headers))):
+            start = time.perf_counter()
+            connection.request(*request)
+            connection.getresponse().read()
+            seconds[k, column] = time.perf_counter() - start
+        time.sleep(0.01)
+    is_over.set()
+    if burden is not None:
+        presser.join()
+    return (1e3 * np.array([np.median(seconds, axis=0), seconds.max(axis=0)])).T.ravel().tolist()
+
+
+def tabulate_beside(port: int, lists: list[np.ndarray], n: int) -> Table:
+    body = json.dumps({"features": lists[0].tolist()}).encode()
+    rows = [
+        [name, *(f"{value:.1f}" for value in measure_beside(port, burden, body, n))]
+        for name, burden in make_burdens(lists).items()
+    ]
+    title = "milliseconds while another client asks for"
+    return Table(title, ["what", "/health p50", "/health max", "list p50", "list max"], rows, [])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--requests", type=int, default=160, help="of a round (default: 160)")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--beside", type=int, default=60, help="requests beside each burden (default: 60)")
     parser.add_argument("--bare", metavar="MODEL", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.bare:
@@ -241,6 +295,7 @@ def main() -> None:
             for n_clients in options.clients:
                 found = measure(systems, n_clients, options.requests, options.rounds)
                 print(tabulate(found, n_clients).to_markdown())
+            print(tabulate_beside(ours.port, lists, options.beside).to_markdown())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ SOURCE = Path(tierank.__file__).parent
 # From the bottom of the house to the roof: a module may import those that stand before it.
 LAYERS = [
     "errors",
+    "deadline",
     "settings",
     "files",
     "progress",
@@ -50,6 +51,7 @@ HOMES = {
     "lightgbm": {"rankers"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
+    "msgspec": {"serve"},
 }
 
 
@@ -150,7 +152,7 @@ def test_unknown_name_is_an_attribute_error():
 
 
 def test_import_is_light():
-    heavy = ("numpy", "scipy", "numba", "torch", "lightgbm", "sklearn", "rich", "starlette", "uvicorn")
+    heavy = ("numpy", "scipy", "numba", "torch", "lightgbm", "sklearn", "rich", "starlette", "uvicorn", "msgspec")
     code = f"import sys, tierank, tierank.cli; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -1,23 +1,12 @@
 """Serving: answers have the bits of predict and rank, wrong requests are told what to do, models change places."""
 
-import asyncio
-import base64
-import http.client
 import json
 import logging
 import os
 import re
 import shutil
-import signal
-import socket
-import subprocess
-import sys
-import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,35 +15,19 @@ from hypothesis import strategies as st
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
+pytest.importorskip("msgspec")
+
+from serve_tools import NAMES, ROW, TREES, Held, as_base64, ask, make_data, quick
 
 import tierank
-from tierank import RANKERS, DataError, ParameterError, RankingDataset, cli
+from tierank import RANKERS, DataError, ParameterError, RankingDataset
 from tierank.rankers import Ranker
-from tierank.serve import Limits, app
+from tierank.serve import Limits, app, outline, requests
 from tierank.serve.application import Service
 from tierank.serve.counters import Counters
+from tierank.serve.documents import Documents, Features
 from tierank.serve.models import Model, Version
-from tierank.serve.requests import Documents
-from tierank.serve.server import Settings
-
-NAMES = ("bm25", "clicks", "price", "length", "age", "stock")
-TREES = {"n_trees": 6, "n_leaves": 5, "n_jobs": 1}
-NETWORK = {"max_epochs": 1, "hidden": (8,), "n_jobs": 1}
-BLEND = {"n_configs": 1, "n_seeds": 1, "rotate": False, "n_trees": 4, "max_epochs": 1, "n_jobs": 1}
-
-
-def make_data(named: bool = False, has_missing: bool = False, seed: int = 3) -> RankingDataset:
-    data = tierank.make_ranking(25, n_features=len(NAMES), mean_length=12, max_length=25, seed=seed)
-    features = np.array(data.features)
-    if has_missing:
-        features[::7, 2] = np.nan
-    return data.with_features(features, NAMES if named else None)
-
-
-def quick(name: str, **settings) -> Ranker:
-    if name == "blend":
-        return tierank.Blend(**BLEND | settings)
-    return RANKERS[name](**(TREES if hasattr(RANKERS[name], "importance") else NETWORK) | settings)
+from tierank.serve.refusals import Refusal
 
 
 @pytest.fixture(scope="module")
@@ -75,41 +48,6 @@ def network() -> Ranker:
 @pytest.fixture(scope="module")
 def service(trees, network):
     return app({"trees": trees, "network": network}, threads=2)
-
-
-def ask(application, path, body=None, *, method=None, headers=None, parts=None):
-    """Code, headers and content of an answer, from the application itself."""
-    content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    sent, to_receive = [], [content] if parts is None else list(parts)
-    given = {"content-type": "application/json"} | (headers or {})
-    scope = {
-        "type": "http",
-        "asgi": {"version": "3.0"},
-        "http_version": "1.1",
-        "method": method or ("GET" if body is None and parts is None else "POST"),
-        "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
-        "root_path": "",
-        "headers": [(name.encode(), value.encode()) for name, value in given.items()],
-    }
-
-    async def receive():
-        part = to_receive.pop(0) if to_receive else b""
-        return {"type": "http.request", "body": part, "more_body": bool(to_receive)}
-
-    async def send(message):
-        sent.append(message)
-
-    asyncio.run(application(scope, receive, send))
-    found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-    text = b"".join(message.get("body", b"") for message in sent[1:])
-    return sent[0]["status"], found, json.loads(text) if found["content-type"] == "application/json" else text.decode()
-
-
-def as_base64(matrix) -> str:
-    return base64.b64encode(np.asarray(matrix).astype("<f4").tobytes()).decode()
 
 
 # Answers
@@ -389,9 +327,6 @@ def test_it_can_be_mounted_without_a_lifespan(trees):
 # Requests that are refused
 
 
-ROW = [0.0] * 6
-
-
 @pytest.mark.parametrize(
     ("body", "code", "where", "words"),
     [
@@ -477,27 +412,6 @@ def test_a_model_without_names_asks_for_lists(data):
         assert "no feature names" in found["error"]["fix"]
 
 
-def test_limits(trees):
-    application = app({"m": trees}, limits=Limits(max_bytes=1000, max_documents=3), threads=1)
-    assert ask(application, "/rank", {"features": [ROW] * 3})[0] == 200
-    for path, body in (
-        ("/rank", {"features": [ROW] * 4}),
-        ("/rank", {"features": as_base64([ROW] * 4)}),
-        ("/rank", {"documents": [{"features": ROW}] * 4}),
-        ("/score", {"queries": [{"features": [ROW] * 2}] * 2}),
-        ("/score", {"queries": [{"features": []}] * 4}),
-    ):
-        code, _, found = ask(application, path, body)
-        assert code == 413
-        assert "--max-documents" in found["error"]["fix"]
-    code, _, found = ask(application, "/rank", b" " * 2000)
-    assert (code, found["error"]["expected"]) == (413, "at most 1000 bytes")
-    code, _, found = ask(application, "/rank", b"", headers={"content-length": "9" * 30})
-    assert code == 413
-    assert ask(application, "/rank", parts=[b" " * 600] * 2)[0] == 413
-    assert ask(application, "/rank", parts=[b'{"documents"', b": []}"])[0] == 200
-
-
 def test_other_types_paths_and_methods(service):
     for headers in ({"content-type": "text/plain"}, {"content-encoding": "gzip"}):
         assert ask(service, "/rank", {"documents": []}, headers=headers)[0] == 415
@@ -511,43 +425,11 @@ def test_other_types_paths_and_methods(service):
     assert ask(service, "/models", method="DELETE")[0] == 405
 
 
-class Held(tierank.UMart):
-    """A ranker that waits, or fails, when it is told to."""
-
-    may_go = threading.Event()
-    fails = False
-    gives = None
-
-    def rank(self, X, qid=None, k=None):
-        if self.fails:
-            raise RuntimeError("secret words")
-        self.may_go.wait(30)
-        found = super().rank(X, qid, k)
-        return found if self.gives is None else found._replace(score=np.full_like(found.score, self.gives))
-
-
 @pytest.fixture
 def held(data):
     ranker = Held(**TREES).fit(data)
     ranker.may_go.set()
     return ranker
-
-
-def test_more_requests_than_may_wait_are_told_to_come_again(held):
-    application = app({"m": held}, limits=Limits(max_waiting=1), threads=1)
-    held.may_go.clear()
-
-    def post():
-        code, headers, _ = ask(application, "/rank", {"features": [ROW]})
-        if code == 503:
-            assert headers["retry-after"] == "1"
-            held.may_go.set()
-        return code
-
-    with ThreadPoolExecutor(4) as pool:
-        codes = sorted(pool.map(lambda _: post(), range(4)))
-    assert codes.count(200) >= 2
-    assert set(codes) == {200, 503}
 
 
 def test_a_bug_of_ours_is_a_number_to_the_client_and_a_traceback_in_the_log(held, caplog):
@@ -618,6 +500,139 @@ def test_no_body_is_a_bug_of_ours(service, path, body):
         assert set(found["error"]) == {"where", "expected", "got", "fix"}
 
 
+# The typed reader, the reader of large bodies and the slow one are the same
+
+
+class Known:
+    """What answers a request, as far as its reader needs it."""
+
+    def __init__(self, *features):
+        self.features = Features(*features)
+
+
+KNOWN = {"named": Known(6, NAMES, True), "whole": Known(6, NAMES, False), "plain": Known(6, None, False)}
+FEW = Limits(max_documents=4)
+NUMBERS = st.floats(allow_nan=False) | st.integers() | st.none() | st.sampled_from([0.1, -0.0, 1e-45, 3.4e38, 2**70])
+SIX = st.lists(NUMBERS, min_size=6, max_size=6)
+IDS = st.text() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+LISTS = st.fixed_dictionaries(
+    {
+        "documents": st.lists(
+            st.fixed_dictionaries(
+                {"features": SIX | st.fixed_dictionaries({}, optional=dict.fromkeys(NAMES, NUMBERS))},
+                optional={"id": IDS},
+            ),
+            max_size=6,
+        )
+    }
+) | st.fixed_dictionaries(
+    {
+        "features": st.lists(SIX, max_size=6)
+        | st.lists(st.lists(st.floats(width=32, allow_infinity=False), min_size=6, max_size=6), max_size=6).map(
+            as_base64
+        )
+    },
+    optional={"ids": st.lists(IDS, max_size=4) | st.none(), "names": st.permutations(NAMES).map(list) | st.none()},
+)
+ASKED = st.fixed_dictionaries(
+    {},
+    optional={
+        "model": st.sampled_from([*KNOWN, "other"]),
+        "k": st.integers(-1, 5) | st.none(),
+        "explain": st.booleans(),
+    },
+)
+RANKS = st.builds(lambda asked, one: asked | one, ASKED, LISTS) | NEARLY | st.dictionaries(KEYS, JSON)
+SCORES = st.lists(LISTS | NEARLY, max_size=5).map(lambda lists: {"queries": lists})
+
+
+def chosen(name):
+    if type(name) is not str and name is not requests.UNSET:
+        raise Refusal(404, "model", "a name", "another", "")
+    if name is not requests.UNSET and name not in KNOWN:
+        raise Refusal(404, "model", "a name", "another", "")
+    name = next(iter(KNOWN)) if name is requests.UNSET else name
+    return name, KNOWN[name]
+
+
+def outcome(read, body):
+    """What a reader makes of a body, so that it can be compared to the bit; None where it is not sure."""
+    try:
+        found = read(bytearray(body), chosen, FEW)
+    except Refusal as refusal:
+        return refusal.code, refusal.where, refusal.expected, refusal.got
+    if found is None:
+        return None
+    lists = [found.documents] if hasattr(found, "documents") else found.lists
+    asked = (found.k, found.explain) if hasattr(found, "documents") else (json.dumps(found.ids),)
+    rows = [(json.dumps([one.id_of(i) for i in range(len(one.features))]), one.features.tobytes()) for one in lists]
+    return found.model, *asked, rows
+
+
+def spaced(body, blanks):
+    """The same JSON with blanks in it, which change nothing."""
+    return blanks.join([b"", json.dumps(body, separators=(" , ", ": ") if blanks else (",", ":")).encode(), b""])
+
+
+@settings(max_examples=200, deadline=None)
+@given(body=RANKS, blanks=st.sampled_from([b"", b" \n"]))
+def test_what_the_typed_reader_takes_is_what_the_slow_one_takes(body, blanks):
+    text = spaced(body, blanks)
+    typed, slow = outcome(requests._typed_rank, text), outcome(requests._read_rank, text)
+    assert typed in (None, slow)
+    if isinstance(slow[0], str) and all(c < "\ud800" or c > "\udfff" for c in json.loads(json.dumps(str(body)))):
+        assert typed is not None  # what is right goes the fast way
+
+
+@settings(max_examples=100, deadline=None)
+@given(body=SCORES, blanks=st.sampled_from([b"", b" \n"]))
+def test_typed_queries_are_those_of_the_slow_reader(body, blanks):
+    text = spaced(body, blanks)
+    assert outcome(requests._typed_score, text) in (None, outcome(requests._read_score, text))
+
+
+@settings(max_examples=200, deadline=None)
+@given(body=RANKS | SCORES, blanks=st.sampled_from([b"", b" \n"]), piece=st.sampled_from([1, 20, 200]))
+def test_a_body_read_in_pieces_is_the_one_read_whole(body, blanks, piece):
+    text = spaced(body, blanks)
+    for read in (requests._read_rank, requests._read_score):
+        whole = outcome(read, text)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(requests, "LARGE", 0)
+            patch.setattr(outline, "PIECE", piece)
+            in_pieces = outcome(read, text)
+        if in_pieces != whole:  # refused either way, if not always in the same words
+            assert isinstance(whole[0], int), (whole, in_pieces)
+            assert in_pieces[0] in (413, 422), (whole, in_pieces)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    text=st.binary(max_size=40) | st.text(alphabet='[]{}",:\\ 1ab', max_size=40).map(str.encode),
+    piece=st.sampled_from([1, 5]),
+)
+def test_no_damaged_text_gets_through_in_pieces(text, piece):
+    body = b'{"documents": [' + text + b"]}"
+    whole = outcome(requests._read_rank, body)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(requests, "LARGE", 0)
+        patch.setattr(outline, "PIECE", piece)
+        in_pieces = outcome(requests._read_rank, body)
+    assert isinstance(whole[0], int) == isinstance(in_pieces[0], int)
+
+
+@given(value=st.lists(JSON, max_size=8) | st.dictionaries(st.text(), JSON, max_size=8))
+def test_elements_are_found_where_they_are(value):
+    text = json.dumps(value, allow_nan=True)
+    span = outline.Span(bytearray(b"xx" + text.encode() + b"yy"), 2, 2 + len(text))
+    places = span.elements(8).tolist()
+    parts = [bytes(span.body[start:end]).decode() for start, end, _ in places]
+    found = json.loads(f"[{','.join(parts)}]") if type(value) is list else json.loads(f"{{{','.join(parts)}}}")
+    assert json.dumps(found) == text
+    assert [n for *_, n in places] == [re.sub(r'"(?:[^"\\]|\\.)*"', "", part).count(",") for part in parts]
+    assert span.elements(len(places) - 1) is None if len(places) > 1 else True
+
+
 # Models that are replaced
 
 
@@ -676,7 +691,7 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monke
     assert version.ranker.n_rounds_ == 4
     assert version.checksum == Model.of("m", rankers[1]).version.checksum
     pending += rankers * 2
-    with pytest.raises(DataError, match="expected a model that stays for a moment"):
+    with pytest.raises(DataError, match="the model changed 20 times while it was being loaded"):
         Model.read("m", tmp_path / "m")
 
 
@@ -690,181 +705,3 @@ def test_trees_with_categories_are_served(data):
     rows = features[:12]
     _, _, found = ask(application, "/score", {"queries": [{"features": rows.tolist()}]})
     assert found["queries"][0]["scores"] == ranker.predict(rows).tolist()
-
-
-# The command
-
-
-@contextmanager
-def serving(*arguments):
-    """A server of its own, its port, and the lines of its log."""
-    command = [sys.executable, "-m", "tierank.cli", "serve", *map(str, arguments), "--port", "0", "--json"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    lines, is_up = [], threading.Event()
-
-    def read():
-        for line in process.stderr:
-            lines.append(json.loads(line))
-            if lines[-1]["message"].startswith("serving"):
-                is_up.set()
-        is_up.set()
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    try:
-        assert is_up.wait(300)
-        port = int(re.search(r"http://127.0.0.1:(\d+)", lines[-1]["message"])[1])
-        yield process, port, lines
-    finally:
-        process.kill()
-        process.wait()
-        reader.join()
-        process.stderr.close()
-
-
-def call(port, path, body=None, connection=None):
-    one = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    headers = {"Content-Type": "application/json"}
-    one.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), headers)
-    answer = one.getresponse()
-    text = answer.read()
-    if connection is None:
-        one.close()
-    return answer.status, json.loads(text) if answer.headers["content-type"] == "application/json" else text.decode()
-
-
-def wait_for(condition, seconds=120):
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.05)
-
-
-def test_a_model_is_replaced_under_load_and_no_request_is_lost(tmp_path):
-    data = make_data()
-    rankers = [quick("umart", n_trees=n).fit(data) for n in (5, 8)]
-    rankers[0].save(tmp_path / "m")
-    rows = data.features[:20]
-    expected = [ranker.rank(rows).score.tolist() for ranker in rankers]
-    seen, stop = [], threading.Event()
-    with serving(tmp_path / "m", f"net={tmp_path / 'm'}", "--threads", "2", "--watch", "0.2") as (process, port, lines):
-        assert call(port, "/ready") == (200, {"status": "ready"})
-        assert [model["name"] for model in call(port, "/models")[1]["models"]] == ["m", "net"]
-
-        def load():
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-            while not stop.is_set():
-                code, found = call(port, "/rank", {"features": rows.tolist()}, connection)
-                assert code == 200
-                seen.append(expected.index([one["score"] for one in found["ranking"]]))
-            connection.close()
-
-        def says(text):
-            return any(text in line["message"] for line in list(lines))
-
-        with ThreadPoolExecutor(2) as pool:
-            clients = [pool.submit(load) for _ in range(2)]
-            wait_for(lambda: len(seen) > 5)
-            rankers[1].save(tmp_path / "m")  # --watch finds it
-            wait_for(lambda: 1 in seen)
-            (tmp_path / "m" / "trees.txt").write_text("tree")
-            process.send_signal(signal.SIGHUP)
-            wait_for(lambda: says("model net: kept the old one"))
-            stop.set()
-            for client in clients:
-                client.result()
-        assert set(seen) == {0, 1}
-        assert seen[-1] == 1
-        metrics = call(port, "/metrics")[1]
-        assert 'tierank_model_reloads_total{model="m",outcome="refused"} 1' in metrics
-        assert 'tierank_model_reloads_total{model="m",outcome="replaced"} 1' in metrics
-        asked = [line for line in lines if line.get("path") == "/rank"]
-        assert {line["code"] for line in asked} == {200}
-        assert asked[0]["documents"] == 20
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-
-
-def test_workers_share_a_port_and_are_started_again(tmp_path):
-    quick("umart").fit(make_data()).save(tmp_path / "m")
-    with serving(tmp_path / "m", "--workers", "2", "--threads", "1") as (process, port, lines):
-        listed = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-        wait_for(lambda: len(listed.read_text().split()) == 2)
-        for _ in range(6):
-            assert call(port, "/rank", {"features": [ROW]})[0] == 200
-        assert 'tierank_documents_scored_total{model="m"} 6' in call(port, "/metrics")[1]
-        first = listed.read_text().split()
-        os.kill(int(first[1]), signal.SIGKILL)
-        wait_for(lambda: len(set(listed.read_text().split()) - set(first)) == 1)
-        assert any("was ended by SIGKILL; starting another" in line["message"] for line in lines)
-        assert call(port, "/rank", {"features": [ROW]})[0] == 200
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
-
-
-def test_what_all_workers_would_meet_is_said_once(tmp_path):
-    command = [sys.executable, "-m", "tierank.cli", "serve", str(tmp_path), "--workers", "3", "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "expected the folder of a saved model" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-@pytest.fixture
-def log_as_it_was():
-    kept = [
-        (logging.getLogger(n), logging.getLogger(n).handlers, logging.getLogger(n).level)
-        for n in ("tierank", "uvicorn")
-    ]
-    yield
-    for logger, handlers, level in kept:
-        logger.handlers, logger.propagate = handlers, True
-        logger.setLevel(level)
-
-
-@pytest.mark.usefixtures("log_as_it_was")
-def test_what_the_command_refuses(tmp_path, capsys, trees):
-    trees.save(tmp_path / "m")
-    (tmp_path / "empty").mkdir()
-    trees.save(tmp_path / "twice")
-    described = json.loads((tmp_path / "twice" / "model.json").read_text())
-    described["feature_names"][1] = "bm25"
-    (tmp_path / "twice" / "model.json").write_text(json.dumps(described))
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        for arguments, words in (
-            ([tmp_path / "m", "--port", port], "another process has; choose another"),
-            ([tmp_path / "empty", "--port", "0"], "expected the folder of a saved model"),
-            ([tmp_path / "twice", "--port", "0"], "expected each name once, got 'bm25' twice"),
-            ([tmp_path / "m", f"m={tmp_path / 'm'}"], "got 'm' twice; name one"),
-            ([f"a b={tmp_path / 'm'}", "--port", "0"], "letters, digits"),
-            ([tmp_path / "m", "--port", "70000"], "port: expected a number from 0 to 65535"),
-            ([tmp_path / "m", "--host", "no such host", "--port", "0"], "host: expected an address"),
-            ([tmp_path / "m", "--workers", "0"], "workers: expected a whole number from 1 on"),
-            ([tmp_path / "m", "--watch", "0"], "watch: expected a finite number above 0"),
-            ([tmp_path / "m", "--max-documents", "0"], "max_documents: expected a whole number"),
-            ([tmp_path / "m", "--json", "--quiet"], "not allowed with"),
-        ):
-            assert cli.main(["serve", *map(str, arguments)]) == 2
-            said = capsys.readouterr().err
-            assert words in said
-            assert len(said.splitlines()) == 1
-
-
-def test_without_the_extra_it_names_what_to_install(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("tierank.serve.extra.find_spec", lambda name: None)
-    assert cli.main(["serve", str(tmp_path)]) == 2
-    assert "pip install 'tierank[serve]'" in capsys.readouterr().err
-    with pytest.raises(ParameterError, match=r"pip install 'tierank\[serve\]'"):
-        app({})
-
-
-def test_settings_have_the_defaults_of_the_command():
-    options = cli.make_parser().parse_args(["serve", "m"])
-    known = Settings()
-    for name in ("host", "port", "workers", "threads", "watch"):
-        assert getattr(options, name) == getattr(known, name)
-    for name in ("max_bytes", "max_documents", "max_waiting"):
-        assert getattr(options, name) == getattr(known.limits, name)

@@ -85,7 +85,7 @@ def explain_pair(
     rows = [_find_document(chosen, name) for name in (above, below)]
     if rows[0] == rows[1]:
         raise ParameterError(f"expected two documents of query {query!s}, got {above!r} twice")
-    return _explain(ranker, chosen, own, np.array(rows[:1]), np.array(rows[1:]))[0]
+    return _explain(ranker, chosen, own, ranker._predict(own), np.array(rows[:1]), np.array(rows[1:]))[0]
 
 
 def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | None = 10) -> list[Explanation]:
@@ -94,17 +94,31 @@ def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | 
     The differences telescope: those of the whole list sum to the score of the first document less that of the last.
     """
     chosen, own = _list_of(ranker, data, query)
-    order = np.argsort(-ranker._predict(own), kind="stable")
+    scores = ranker._predict(own)
+    order = np.argsort(-scores, kind="stable")
     k = as_limit("k", k)
-    pairs = order[:-1][:k], order[1:][:k]
-    return _explain(ranker, chosen, own, *pairs) if len(pairs[0]) else []
+    return _explain(ranker, chosen, own, scores, order[:-1][:k], order[1:][:k])
+
+
+def explain_rows(
+    ranker: Ranker, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
+) -> list[Explanation]:
+    """What puts some rows above others: pairs of rows, from 0 on, of data that are one query."""
+    chosen, own = _list_of(ranker, data, data.query_ids[0])
+    return _explain(ranker, chosen, own, ranker._predict(own), above, below)
 
 
 def _explain(
-    ranker: Ranker, chosen: RankingDataset, own: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
+    ranker: Ranker,
+    chosen: RankingDataset,
+    own: RankingDataset,
+    scores: Floats,
+    above: NDArray[np.int64],
+    below: NDArray[np.int64],
 ) -> list[Explanation]:
     """Explanations of pairs of rows; ``own`` has the features that the ranker learned from."""
-    scores = ranker._predict(own)
+    if not len(above):
+        return []
     differences = scores[above] - scores[below]
     contributions = ranker._contributions(own, above, below)
     names = own.feature_names or tuple(f"feature {j}" for j in range(1, own.n_features + 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from tierank.cli.printing import print_json, print_table
 from tierank.cli.reading import read_for
 from tierank.errors import DataError, ParameterError
 from tierank.files import replacing
+from tierank.serve.limits import Connections, Limits
 
 if TYPE_CHECKING:
     pass
@@ -83,11 +85,14 @@ def add_serve(commands: Any) -> None:
     serve.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
     serve.add_argument("--threads", type=int, metavar="N", help="that score in each process (default: one per core)")
     serve.add_argument("--watch", type=float, metavar="SECONDS", help="look so often for a new model; SIGHUP: at once")
-    serve.add_argument("--max-bytes", type=int, default=16 << 20, metavar="N", help="of a request (default: 16777216)")
-    serve.add_argument("--max-documents", type=int, default=10_000, metavar="N", help="of a request (default: 10000)")
     serve.add_argument(
-        "--max-waiting", type=int, default=256, metavar="N", help="requests that wait for a thread (default: 256)"
+        "--api-key-file", type=Path, metavar="FILE", help="answer only to who has one of its keys, one on each line"
     )
+    limits = serve.add_argument_group("limits, of each process")
+    for one in (*fields(Limits), *fields(Connections)):
+        kind, default = (int, f"{one.default}") if type(one.default) is int else (float, f"{one.default:g}")
+        help = f"{one.metadata['what']} (default: {default})"
+        limits.add_argument(f"--{one.name.replace('_', '-')}", type=kind, default=one.default, metavar="N", help=help)
     log = serve.add_mutually_exclusive_group()
     log.add_argument("--json", action="store_true", help="the log as lines of JSON")
     log.add_argument("--quiet", action="store_true", help="log nothing but what goes wrong")
@@ -151,7 +156,6 @@ def _explain(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    from tierank.serve import Limits
     from tierank.serve.server import Settings, serve
 
     folders: dict[str, Path] = {}
@@ -169,7 +173,9 @@ def _serve(options: argparse.Namespace) -> None:
         workers=options.workers,
         threads=options.threads,
         watch=options.watch,
+        api_key_file=options.api_key_file,
         log="json" if options.json else "quiet" if options.quiet else "text",
-        limits=Limits(options.max_bytes, options.max_documents, options.max_waiting),
+        limits=Limits(**{one.name: getattr(options, one.name) for one in fields(Limits)}),
+        connections=Connections(**{one.name: getattr(options, one.name) for one in fields(Connections)}),
     )
     serve(folders, settings)

@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tierank.deadline import check_deadline
 from tierank.losses import Batch
 
 Floats = NDArray[np.float64]
@@ -85,6 +86,7 @@ class _Path:
         return max(1, _CHUNK // len(self.features))
 
     def _look_at(self, places: Tensor) -> tuple[Floats, Floats]:
+        check_deadline()
         n, steps = len(places), places.to(self.half)[:, None] * self.half
         lists = self.features.repeat(n, 1, 1)  # places, documents, features
         lists[:, self.a], lists[:, self.b] = self.middle + steps, self.middle - steps

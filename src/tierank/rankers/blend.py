@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
+from tierank.deadline import check_deadline
 from tierank.errors import DataError, ParameterError
 from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
 from tierank.metrics import Judge, Rule
@@ -244,7 +245,7 @@ class Blend(Ranker):
         means = []
         for family, own in self._families(members):
             seen = self._seen(data) if family == TREES else data
-            scores = [member.ranker._predict(seen) for member in own]
+            scores = [self._member_scores(member, seen) for member in own]
             if self.has_queries_:
                 means.append(mean_of_standardised(scores, data))
             else:
@@ -254,6 +255,10 @@ class Blend(Ranker):
             return means[0] if len(means) == 1 else mean_of_standardised(means, data)
         # In the smallest unit of the members, so that their rounding stays as small as it is.
         return np.asarray(np.mean(means, axis=0) * min(member.scale for member in members), np.float64)
+
+    def _member_scores(self, member: Member, seen: RankingDataset) -> Floats:
+        check_deadline()  # there can be dozens of members
+        return member.ranker._predict(seen)
 
     def _families(self, members: Sequence[Member]) -> Iterator[tuple[str, list[Member]]]:
         for family in (TREES, NETWORKS):
@@ -266,7 +271,7 @@ class Blend(Ranker):
         totals = []
         for family, own in self._families(self.members_):
             seen = self._seen(data) if family == TREES else data
-            scores = [member.ranker._predict(seen) for member in own]
+            scores = [self._member_scores(member, seen) for member in own]
             spreads = [
                 _spread(one) if self.has_queries_ else member.scale for member, one in zip(own, scores, strict=True)
             ]

@@ -99,7 +99,9 @@ def read_settled(folder: Path, read_once: Callable[[Path], T]) -> tuple[T, State
         else:
             if state_of(folder) == state:
                 return found, state
-    raise DataError(f"{folder}: expected a model that stays for a moment, got {_READINGS} others while it was read")
+    raise DataError(
+        f"{folder}: the model changed {_READINGS} times while it was being loaded; load it when nobody writes there"
+    )
 
 
 def read_model(path: str | os.PathLike[str], rankers: Mapping[str, type[Ranker]]) -> Ranker:

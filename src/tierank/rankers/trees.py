@@ -250,12 +250,14 @@ class _Trees(Ranker):
         return self.settings_["query_features"] or (self.base_ is not None and self.base_._looks_around())
 
     def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
-        """Differences of TreeSHAP values."""
-        features, threads = self._seen(data).features, n_threads(self.n_jobs)
+        """Differences of TreeSHAP values, which are worked out for the documents of the pairs alone."""
+        rows, places = np.unique([above, below], return_inverse=True)
+        features, threads = self._seen(data).features[rows], n_threads(self.n_jobs)
         found = self._booster().predict(features, pred_contrib=True, num_threads=threads)
         # The last column is one constant for all documents.
         values = self._of_own(np.asarray(found, np.float64)[:, :-1])
-        own = np.asarray(values[above] - values[below], np.float64)
+        first, second = places.reshape(2, -1)
+        own = np.asarray(values[first] - values[second], np.float64)
         return own if self.base_ is None else own + self.base_._contributions(data, above, below)
 
     def _portable(self) -> Scorer:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tierank.serve.limits import Limits
@@ -15,11 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "app"]
 
 
-def app(models: Mapping[str, Ranker], *, limits: Limits | None = None, threads: int | None = None) -> Starlette:
+def app(
+    models: Mapping[str, Ranker],
+    *,
+    limits: Limits | None = None,
+    threads: int | None = None,
+    keys: Iterable[str] | None = None,
+) -> Starlette:
     """An application that answers for these rankers, to be mounted or to be run by any ASGI server.
 
     The first ranker answers where a request names no model. ``threads`` score at a time (None: one for each core), each
-    with one thread. Every ranker has scored a list, with all that it compiles, when this returns.
+    with one thread. With ``keys`` a request needs ``Authorization: Bearer`` and one of them, but for ``/health`` and
+    ``/ready``. Every ranker has scored a list, with all that it compiles, when this returns.
 
     >>> import tierank
     >>> from starlette.applications import Starlette
@@ -32,6 +39,9 @@ def app(models: Mapping[str, Ranker], *, limits: Limits | None = None, threads: 
 
     need_extra()
     from tierank.serve.application import Service
+    from tierank.serve.keys import Keys
     from tierank.serve.models import Model
 
-    return Service([Model.of(name, ranker) for name, ranker in models.items()], limits, threads).application()
+    admitted = None if keys is None else Keys(keys)
+    served = [Model.of(name, ranker) for name, ranker in models.items()]
+    return Service(served, limits, threads, keys=admitted).application()

@@ -8,10 +8,12 @@ import logging
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,23 +22,22 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from tierank import __version__
+from tierank.deadline import Deadline, seconds_left
 from tierank.errors import ParameterError, TierankError, near_name
 from tierank.explain import Explanation
 from tierank.kernels import n_threads
+from tierank.rankers.base import Ranked
 from tierank.serve.counters import Counters, gauge
-from tierank.serve.limits import Limits
+from tierank.serve.documents import Documents
+from tierank.serve.keys import Keys
+from tierank.serve.lanes import Lane, Room
+from tierank.serve.limits import LARGE, Limits
+from tierank.serve.log import log_replacement
 from tierank.serve.models import Model, Version
 from tierank.serve.openapi import describe_api
-from tierank.serve.requests import (
-    Documents,
-    Refusal,
-    check_keys,
-    read_documents,
-    read_json,
-    read_k,
-    read_queries,
-    shown,
-)
+from tierank.serve.outline import warm_up
+from tierank.serve.refusals import Refusal, shown
+from tierank.serve.requests import Rank, read_rank, read_score
 from tierank.settings import as_whole
 
 LOG = logging.getLogger("tierank.serve")
@@ -45,6 +46,10 @@ LOG = logging.getLogger("tierank.serve")
 _NAMED = 5
 # Characters of an unknown path that the log keeps.
 _PATH = 200
+# Threads that explain: explanations are for people to read, and scores come first.
+_EXPLAINING = 1
+# What may be asked without an API key, so that an orchestrator can: it tells nothing of models or traffic.
+_OPEN = ("health", "ready")
 
 
 @dataclass
@@ -60,8 +65,16 @@ class Answer:
     n_documents: int = 0
 
 
+# What is worked out in a thread: an answer, or work that another kind of thread has to go on with.
+Work = Callable[[], "Answer | Work"]
+
+
 class Service:
-    """Answers requests for some models. Bodies are read on the event loop; all else is done in threads."""
+    """Answers requests for some models. Bodies are received on the event loop; all else is done in threads.
+
+    Three kinds of work have threads and queues of their own: bodies of usual size, large ones, and explanations. So
+    small requests are answered however many of the others there are.
+    """
 
     def __init__(
         self,
@@ -69,6 +82,7 @@ class Service:
         limits: Limits | None = None,
         threads: int | None = None,
         counters: Counters | None = None,
+        keys: Keys | None = None,
     ) -> None:
         if not models:
             raise ParameterError("models: expected one at least, got none")
@@ -76,9 +90,13 @@ class Service:
         self.limits = limits or Limits()
         self.threads = n_threads(None) if threads is None else as_whole("threads", threads)
         self.counters = counters or Counters(list(self.models))
+        self.keys = keys
         self.is_stopping = False
-        self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="tierank-serve")
-        self._in_work = 0
+        self._scoring_lane = Lane("requests", self.threads, self.limits.max_waiting)
+        self._large_lane = Lane("large requests", self.threads, self.limits.max_waiting)
+        self._explaining_lane = Lane("explanations", _EXPLAINING, self.limits.max_explaining)
+        self._room = Room(self.limits.max_large_bytes)
+        warm_up()
 
     def application(self) -> Starlette:
         """The ASGI application. It needs no lifespan, so that it can be mounted as it is."""
@@ -100,16 +118,19 @@ class Service:
     def replace(self, model: Model) -> None:
         """Take in what stands in the folder of a model now; what is broken leaves the old one serving."""
         try:
-            model.replace()
+            is_new = model.replace()
         except (TierankError, OSError) as error:
-            self.counters.count_reload(model.name, "refused")
-            LOG.error("model %s: kept the old one: %s", model.name, " ".join(str(error).split()))
+            log_replacement(self.counters, model.name, str(error))
         except Exception:
-            self.counters.count_reload(model.name, "refused")
-            LOG.exception("model %s: kept the old one", model.name)
+            LOG.exception("model %s", model.name)
+            log_replacement(self.counters, model.name, "a bug")
         else:
-            self.counters.count_reload(model.name, "replaced")
-            LOG.warning("model %s: replaced, checksum %s", model.name, model.version.checksum)
+            log_replacement(self.counters, model.name, None, model.version.checksum if is_new else None)
+
+    def close(self) -> None:
+        """Stop all work, once nobody waits for it any more."""
+        for lane in (self._scoring_lane, self._large_lane, self._explaining_lane):
+            lane.close()
 
     # Around every request
 
@@ -119,6 +140,8 @@ class Service:
         async def endpoint(request: Request) -> Response:
             start = time.perf_counter()
             try:
+                if route not in _OPEN:
+                    self._check_key(request)
                 found = await answer(request)
             except Refusal as refusal:
                 found = _refused(refusal)
@@ -135,11 +158,15 @@ class Service:
     async def _no_route(self, request: Request, error: HTTPException) -> Response:
         """The answer where no route fits the path, or none fits the method."""
         start, path = time.perf_counter(), request.url.path.removeprefix(request.scope.get("root_path", ""))
+        try:
+            self._check_key(request)
+        except Refusal as refusal:
+            return self._finished(request, "other", _refused(refusal), start)
         known = ("/rank", "/score", "/health", "/ready", "/models", "/metrics", "/openapi.json")
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
-            refusal = Refusal(405, "method", allowed or "another", request.method, f"use {allowed} for {path[:_PATH]}")
-            found = _refused(refusal, {"Allow": allowed})
+            fix = f"use {allowed} for {path[:_PATH]}"
+            found = _refused(Refusal(405, "method", allowed or "another", request.method, fix, {"Allow": allowed}))
         else:
             near = near_name(path, known)
             fix = f"did you mean {near}?" if near else "GET /openapi.json describes them"
@@ -153,31 +180,45 @@ class Service:
             self.counters.count_scored(found.model, found.n_queries, found.n_documents)
         if LOG.isEnabledFor(logging.INFO):
             LOG.info("request", extra={"request": _logged(request, found, seconds)})
-        return Response(found.content, found.code, found.headers, found.kind)
+        headers = dict(found.headers or {})
+        if self.is_stopping:  # so that a client opens its next connection elsewhere
+            headers["Connection"] = "close"
+        return Response(found.content, found.code, headers, found.kind)
 
-    def _scoring(self, work: Callable[[bytes], Answer]) -> Callable[[Request], Awaitable[Answer]]:
-        """An answer that is worked out in a thread, from the body of the request to that of the answer."""
+    def _check_key(self, request: Request) -> None:
+        header = request.headers.get("authorization")
+        if self.keys is None or self.keys.admit(header):
+            return
+        got, error = ("none", "") if header is None else ("another one", ', error="invalid_token"')
+        raise Refusal(
+            401,
+            "header Authorization",
+            "Bearer and an API key of this server",
+            got,
+            "send Authorization: Bearer KEY",
+            {"WWW-Authenticate": f'Bearer realm="tierank"{error}'},
+        )
+
+    def _scoring(self, work: Callable[[bytearray], Answer | Work]) -> Callable[[Request], Awaitable[Answer]]:
+        """An answer that is worked out in threads, from the body of the request to that of the answer."""
 
         async def answer(request: Request) -> Answer:
-            body = await self._body(request)
-            if self._in_work >= self.threads + self.limits.max_waiting:
-                refusal = Refusal(
-                    503,
-                    "server",
-                    f"at most {self.limits.max_waiting} requests waiting",
-                    "more",
-                    "try again in a second, or start more servers",
-                )
-                return _refused(refusal, {"Retry-After": "1"})
-            self._in_work += 1
+            self._check_head(request)
+            body = bytearray()
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._pool, work, body)
+                await self._receive(request, body)
+                deadline = Deadline(self.limits.timeout)
+                lane = self._large_lane if len(body) > LARGE else self._scoring_lane
+                found = await lane.run(partial(work, body), deadline)
+                while not isinstance(found, Answer):
+                    found = await self._explaining_lane.run(found, deadline)
+                return found
             finally:
-                self._in_work -= 1
+                self._room.give_back(max(0, len(body) - LARGE))
 
         return answer
 
-    async def _body(self, request: Request) -> bytes:
+    def _check_head(self, request: Request) -> None:
         kind = request.headers.get("content-type", "none")
         if kind.partition(";")[0].strip().lower() != "application/json":
             fix = "send the header Content-Type: application/json"
@@ -188,13 +229,21 @@ class Service:
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > self.limits.max_bytes:
             raise self._too_large(f"{length[:20]} bytes")
-        parts, size = [], 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self.limits.max_bytes:
-                raise self._too_large("more")
-            parts.append(part)
-        return b"".join(parts)
+
+    async def _receive(self, request: Request, body: bytearray) -> None:
+        """Add to the body what comes, within all limits. What is in it beyond 256 KB has its place in the room."""
+        try:
+            async with asyncio.timeout(self.limits.body_timeout):
+                async for part in request.stream():
+                    if len(body) + len(part) > self.limits.max_bytes:
+                        raise self._too_large("more")
+                    self._room.take(min(len(part), max(0, len(body) + len(part) - LARGE)))
+                    body += part
+        except TimeoutError:
+            seconds = f"{self.limits.body_timeout:g} seconds"
+            fix = "send it faster, or start the server with a higher --body-timeout"
+            headers = {"Connection": "close"}
+            raise Refusal(408, "body", f"all of it within {seconds}", "a part", fix, headers) from None
 
     def _too_large(self, got: str) -> Refusal:
         fix = "send fewer documents at once, or start the server with a higher --max-bytes"
@@ -202,34 +251,33 @@ class Service:
 
     # What the routes answer
 
-    def _rank(self, body: bytes) -> Answer:
-        given = read_json(body)
-        model, version = self._chosen(given)
-        check_keys(given, ("model", "k", "explain", "documents", "ids", "names", "features"), "body")
-        k, explain = read_k(given)
-        documents = read_documents(given, version.features, self.limits)
-        content = {"model": model, "checksum": version.checksum, "ranking": _ranking(version, documents, k, explain)}
-        return Answer(200, _json(content), model=model, n_queries=1, n_documents=len(documents.features))
+    def _rank(self, body: bytearray) -> Answer | Work:
+        asked = read_rank(body, self._chosen, self.limits)
+        if not len(asked.documents.features):
+            return _ranking(asked, [])
+        if not asked.explain:
+            return _ranking(asked, _rows(asked.documents, asked.version.ranked(asked.documents, asked.k)))
+        # One more than is shown: the last one stands above it.
+        ranked = asked.version.ranked(asked.documents, (asked.k or 0) + 1)
+        return partial(_explained, asked, ranked)
 
-    def _score(self, body: bytes) -> Answer:
-        given = read_json(body)
-        model, version = self._chosen(given)
-        check_keys(given, ("model", "queries"), "body")
-        ids, lists = read_queries(given, version.features, self.limits)
-        lengths = [len(documents.features) for documents in lists]
-        filled = [documents for documents in lists if len(documents.features)]
-        scores = _finite(version.scores(filled) if filled else np.zeros(0)).tolist()
+    def _score(self, body: bytearray) -> Answer:
+        asked = read_score(body, self._chosen, self.limits)
+        lengths = [len(documents.features) for documents in asked.lists]
+        filled = [documents for documents in asked.lists if len(documents.features)]
+        scores = _finite(asked.version.scores(filled) if filled else np.zeros(0)).tolist()
         ends = np.cumsum([0, *lengths]).tolist()
         queries = [
             ({} if id is None else {"id": id}) | {"scores": scores[start:end]}
-            for id, start, end in zip(ids, ends[:-1], ends[1:], strict=True)
+            for id, start, end in zip(asked.ids, ends[:-1], ends[1:], strict=True)
         ]
-        content = {"model": model, "checksum": version.checksum, "queries": queries}
-        return Answer(200, _json(content), model=model, n_queries=len(lists), n_documents=len(scores))
+        content = {"model": asked.model, "checksum": asked.version.checksum, "queries": queries}
+        return Answer(200, _json(content), model=asked.model, n_queries=len(queries), n_documents=len(scores))
 
-    def _chosen(self, given: dict[str, Any]) -> tuple[str, Version]:
+    def _chosen(self, name: Any) -> tuple[str, Version]:
         """The model that a request names, or the first one, as it is now."""
-        name = given.get("model", next(iter(self.models)))
+        if name is msgspec.UNSET:
+            name = next(iter(self.models))
         if type(name) is not str or name not in self.models:
             near = near_name(name, self.models) if type(name) is str else None
             fix = f"did you mean {near!r}?" if near else "GET /models lists them; leave it out for the first"
@@ -267,23 +315,48 @@ class Service:
         return Answer(200, ("\n".join(lines) + "\n").encode(), kind="text/plain; version=0.0.4; charset=utf-8")
 
     async def _openapi(self, request: Request) -> Answer:
-        return Answer(200, _json(describe_api(list(self.models), self.limits, request.scope.get("root_path", ""))))
+        root = request.scope.get("root_path", "")
+        return Answer(200, _json(describe_api(list(self.models), self.limits, root, has_keys=self.keys is not None)))
 
 
-def _ranking(version: Version, documents: Documents, k: int | None, explain: bool) -> list[dict[str, Any]]:
-    if not len(documents.features):
-        return []
-    ranked = version.ranked(documents, k)
-    rows = [
+def _ranking(asked: Rank[Version], rows: list[dict[str, Any]]) -> Answer:
+    content = {"model": asked.model, "checksum": asked.version.checksum, "ranking": rows}
+    return Answer(200, _json(content), model=asked.model, n_queries=1, n_documents=len(asked.documents.features))
+
+
+def _rows(documents: Documents, ranked: Ranked) -> list[dict[str, Any]]:
+    return [
         {"id": documents.id_of(row), "rank": rank, "score": score}
         for row, rank, score in zip(
             ranked.row.tolist(), ranked.rank.tolist(), _finite(ranked.score).tolist(), strict=True
         )
     ]
-    if explain:
-        for row, found in zip(rows, version.explained(documents, k), strict=False):  # the last one has none below it
-            row["why"] = _why(found)
-    return rows
+
+
+def _explained(asked: Rank[Version], ranked: Ranked) -> Answer:
+    """The ranking with explanations; the last document of a list has none below it.
+
+    What the first one takes says what all of them will take: if that is more than there is time for, it is refused
+    then, and not when the time is over.
+    """
+    above, below = ranked.row[:-1], ranked.row[1:]
+    start = time.monotonic()
+    whys = asked.version.explained(asked.documents, above[:1], below[:1])
+    price = time.monotonic() - start
+    if price * (len(above) - 1) > seconds_left():
+        fits = 1 + int(seconds_left() / price)
+        raise Refusal(
+            422,
+            "k",
+            f"at most {fits} together with explain, for this model and list",
+            f"{asked.k}, which would take {price * len(above):.0f} seconds",
+            "ask for fewer documents, or start the server with a higher --timeout",
+        )
+    whys += asked.version.explained(asked.documents, above[1:], below[1:])
+    rows = _rows(asked.documents, ranked)[: asked.k]
+    for row, why in zip(rows, whys, strict=False):
+        row["why"] = _why(why)
+    return _ranking(asked, rows)
 
 
 def _why(found: Explanation) -> dict[str, Any]:
@@ -322,8 +395,8 @@ def _logged(request: Request, found: Answer, seconds: float) -> dict[str, Any]:
     }
 
 
-def _refused(refusal: Refusal, headers: dict[str, str] | None = None) -> Answer:
-    return Answer(refusal.code, _json(refusal.to_dict()), headers=headers)
+def _refused(refusal: Refusal) -> Answer:
+    return Answer(refusal.code, _json(refusal.to_dict()), headers=refusal.headers)
 
 
 def _our_bug() -> Answer:
@@ -335,4 +408,7 @@ def _our_bug() -> Answer:
 
 
 def _json(content: Any) -> bytes:
+    """JSON with the shortest text of each double. There are no NaN in it: whoever has scores looks for them."""
+    with suppress(UnicodeEncodeError, OverflowError):  # half a surrogate pair or a huge number as an id
+        return msgspec.json.encode(content)
     return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 ROUTES = ("rank", "score", "health", "ready", "models", "metrics", "openapi", "other")
-CODES = (200, 400, 404, 405, 413, 415, 422, 500, 503)
+CODES = (200, 400, 401, 404, 405, 408, 413, 415, 422, 500, 503, 504)
 OUTCOMES = ("replaced", "refused")
 # Upper ends of the classes of latency, in seconds.
 _ENDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)

@@ -1,19 +1,59 @@
-"""How much a caller may ask for at once."""
+"""How much a caller may ask for at once, and how long it may take. Every limit is an option of ``tierank serve``."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from tierank.settings import as_whole
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+# A body of more bytes than this is large: it is read in pieces, and counts towards ``max_large_bytes``.
+LARGE = 256 << 10
+
+
+def _limit(default: float, what: str, least: int = 1) -> Any:
+    return field(default=default, metadata={"what": what, "least": least})
 
 
 @dataclass(frozen=True)
 class Limits:
-    """``max_bytes`` of a body, ``max_documents`` of a request, and ``max_waiting`` requests that wait for a thread."""
+    """What the application takes on: sizes, queues and deadlines, of each process of a server."""
 
-    max_bytes: int = 16 << 20
-    max_documents: int = 10_000
-    max_waiting: int = 256
+    max_bytes: int = _limit(16 << 20, "bytes of a request")
+    max_large_bytes: int = _limit(128 << 20, "bytes of all requests above 256 KB that are in the server at a time")
+    max_documents: int = _limit(10_000, "documents of a request")
+    max_waiting: int = _limit(256, "requests that wait for a thread", least=0)
+    max_explaining: int = _limit(8, "explanations that wait for their thread", least=0)
+    body_timeout: float = _limit(30.0, "seconds that a body has to arrive in")
+    timeout: float = _limit(10.0, "seconds that an answer may take once the body is there")
 
     def __post_init__(self) -> None:
-        as_whole("max_bytes", self.max_bytes)
-        as_whole("max_documents", self.max_documents)
-        as_whole("max_waiting", self.max_waiting, least=0)
+        _check(self)
+        if self.max_large_bytes < self.max_bytes:
+            from tierank.errors import ParameterError
+
+            raise ParameterError(
+                f"max_large_bytes: expected at least max_bytes, {self.max_bytes}, got {self.max_large_bytes}"
+            )
+
+
+@dataclass(frozen=True)
+class Connections:
+    """How the server treats connections, of each of its processes."""
+
+    max_connections: int = _limit(512, "open connections")
+    header_timeout: float = _limit(10.0, "seconds that the head of a request has to arrive in")
+    idle_timeout: float = _limit(75.0, "seconds that a connection without requests is kept")
+    drain_timeout: float = _limit(30.0, "seconds that requests have to end in when the server is told to stop")
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(limits: Limits | Connections) -> None:
+    from tierank.settings import as_positive, as_whole  # loads numpy, which the help of the command does without
+
+    for one in fields(limits):
+        value = getattr(limits, one.name)
+        if isinstance(one.default, float):
+            as_positive(one.name, value)
+        else:
+            as_whole(one.name, value, one.metadata["least"])

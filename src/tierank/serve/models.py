@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from tierank import __version__
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
-from tierank.explain import Explanation, explain_query
+from tierank.errors import DataError, ParameterError, TierankError
+from tierank.explain import Explanation, explain_rows
 from tierank.kernels import one_thread
 from tierank.rankers import Ranker, load
 from tierank.rankers.base import Ranked
 from tierank.rankers.model_folder import State, model_files, read_settled, state_of
-from tierank.serve.requests import Documents, Features, Matrix
+from tierank.serve.documents import Documents, Features, Matrix
+from tierank.serve.snapshots import Snapshot
 
 # Models have names that fit into a metric and a line of a log.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -59,11 +60,11 @@ class Version:
         with one_thread():
             return self.ranker.rank(_as_dataset([documents.features]), k=k)
 
-    def explained(self, documents: Documents, k: int | None) -> list[Explanation]:
-        """What puts each of the best documents above the next one."""
+    def explained(self, documents: Documents, above: NDArray[np.int64], below: NDArray[np.int64]) -> list[Explanation]:
+        """What puts some documents of one query, by their rows, above others."""
         data = _as_dataset([documents.features], self.features.names)
         with one_thread():
-            return explain_query(self.ranker, data, 0, k)
+            return explain_rows(self.ranker, data, above, below)
 
     def describe(self) -> dict[str, Any]:
         """For JSON."""
@@ -98,33 +99,64 @@ class Model:
         """A ranker in memory."""
         if not isinstance(ranker, Ranker):
             raise ParameterError(f"model {name!r}: expected a fitted ranker of tierank, got {type(ranker).__name__}")
-        return cls(_checked_name(name), Version.of(ranker, _checksum_of(ranker)))
+        return cls(checked_name(name), Version.of(ranker, _checksum_of(ranker)))
 
     @classmethod
     def read(cls, name: str, folder: str | os.PathLike[str]) -> Model:
         """The model of a folder."""
         path = Path(folder)
         version, seen = read_settled(path, _read_once)
-        return cls(_checked_name(name), version, path, seen)
+        return cls(checked_name(name), version, path, seen)
+
+    @classmethod
+    def restored(cls, name: str, snapshot: Snapshot) -> Model:
+        """The model of a folder as it was when the snapshot was taken."""
+        with snapshot.written() as place:
+            return cls(checked_name(name), _read_copy(place, snapshot.folder), snapshot.folder, snapshot.state)
 
     @property
     def has_changed(self) -> bool:
         """Whether another model stands in the folder than the one that was looked at last."""
         return self.folder is not None and state_of(self.folder) not in (None, self._seen)
 
-    def replace(self) -> None:
-        """Let the model that now stands in the folder answer; an error leaves the old one in its place."""
+    def replace(self) -> bool:
+        """Let the model that now stands in the folder answer; an error leaves the old one in its place.
+
+        False where it is the same model as before.
+        """
         if self.folder is None:
-            return
+            return False
         self._seen = state_of(self.folder)  # a broken one is not tried again and again
         version, self._seen = read_settled(self.folder, _read_once)
+        if version.checksum == self.version.checksum:
+            return False
+        self._check_features(version)
+        self.version = version
+        return True
+
+    def proposed(self, place: Path) -> Version:
+        """The version in a copy of the folder, if it may take over; whoever asked says when."""
+        if self.folder is None:
+            raise ParameterError(f"model {self.name}: expected one of a folder, got one in memory")
+        version = _read_copy(place, self.folder)
+        self._check_features(version)
+        return version
+
+    def _check_features(self, version: Version) -> None:
         old, new = self.version.features, version.features
         if (old.n, old.names) != (new.n, new.names):
             raise DataError(
                 f"{self.folder}: expected the features of the model that it replaces, got {_change(old, new)};"
                 " serve it under a name of its own, or start again"
             )
-        self.version = version
+
+
+def _read_copy(place: Path, folder: Path) -> Version:
+    """The model in a copy of a folder; errors name the folder itself."""
+    try:
+        return _read_once(place)
+    except TierankError as error:
+        raise DataError(str(error).replace(str(place), str(folder))) from None
 
 
 def _read_once(folder: Path) -> Version:
@@ -154,7 +186,8 @@ def _change(old: Features, new: Features) -> str:
     return next(f"{b!r} in place of {a!r}" for a, b in zip(old.names, new.names, strict=True) if a != b)
 
 
-def _checked_name(name: str) -> str:
+def checked_name(name: str) -> str:
+    """The name of a model, if it may be one."""
     if not _NAME.fullmatch(name):
         raise ParameterError(
             f"name of a model: expected letters, digits, '.', '_' and '-', got {name!r}; name it: NAME=MODEL"

@@ -17,16 +17,31 @@ _CHECKSUM: Schema = {"type": ["string", "null"], "description": "SHA-256 of the 
 _CODES = {
     400: "The body is no JSON.",
     404: "There is no such model.",
+    408: "The body did not arrive in time.",
     413: "Too many bytes or documents at once.",
     415: "The body is not said to be application/json.",
     422: "The body is JSON, but not what is expected.",
     500: "A bug of tierank; its number is in the log.",
     503: "Too many requests are waiting: try again.",
+    504: "There was no answer in time: ask for less at once.",
 }
+_NO_KEY = {401: "There is no API key, or another one."}
+_KEY_NEEDED: Schema = {"security": [{"key": []}]}
 
 
-def describe_api(models: Sequence[str], limits: Limits, root: str = "") -> dict[str, Any]:
-    """The description of the routes."""
+def describe_api(models: Sequence[str], limits: Limits, root: str = "", *, has_keys: bool = False) -> dict[str, Any]:
+    """The description of the routes; all but two of them may need an API key."""
+    found = _described(models, limits, root)
+    if has_keys:
+        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, methods in found["paths"].items():
+            for about in methods.values() if path not in ("/health", "/ready") else ():
+                about |= _KEY_NEEDED
+                about["responses"] |= {str(code): _response(why, "Error") for code, why in _NO_KEY.items()}
+    return found
+
+
+def _described(models: Sequence[str], limits: Limits, root: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "tierank serve", "version": __version__, "description": "Documents in, their order out."},

@@ -1,4 +1,4 @@
-"""The server behind ``tierank serve``: a socket, a log, signals, and models that are replaced while it runs."""
+"""The server behind ``tierank serve``: a socket, signals, and models that are replaced while it runs."""
 
 from __future__ import annotations
 
@@ -9,32 +9,35 @@ import logging
 import os
 import signal
 import socket
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.errors import ParameterError
+from tierank.errors import ParameterError, TierankError
 from tierank.serve.counters import Counters
 from tierank.serve.extra import need_extra
-from tierank.serve.limits import Limits
-from tierank.serve.workers import Place, fork_workers
+from tierank.serve.keys import Keys
+from tierank.serve.limits import Connections, Limits
+from tierank.serve.log import log_to_stderr
+from tierank.serve.snapshots import Snapshot
+from tierank.serve.workers import PAUSE, Place, fork_workers
 from tierank.settings import as_choice, as_limit, as_number, as_positive, as_whole
 
 if TYPE_CHECKING:
     from types import FrameType
 
     from tierank.serve.application import Service
+    from tierank.serve.models import Version
 
 LOG = logging.getLogger("tierank.serve")
 
-# Seconds that requests have to come to an end, after the server was told to.
-_DRAIN = 30
-# Seconds that a connection without requests is kept: longer than proxies do, which would write to a closed one.
-_KEPT = 75
+# Connections that wait to be taken.
+_BACKLOG = 2048
+# Seconds that clients have to hear, by the answer to one more request, that the server is about to close.
+_FAREWELL = 1.0
 _HANGUP = getattr(signal, "SIGHUP", None)
 
 
@@ -47,8 +50,10 @@ class Settings:
     workers: int = 1
     threads: int | None = None
     watch: float | None = None
+    api_key_file: Path | None = None
     log: str = "text"
     limits: Limits = field(default_factory=Limits)
+    connections: Connections = field(default_factory=Connections)
 
     def __post_init__(self) -> None:
         as_number("port", self.port, 0, 65535)
@@ -62,120 +67,231 @@ class Settings:
 def serve(folders: Mapping[str, Path], settings: Settings) -> None:
     """Serve the models of these folders until told to stop: SIGTERM or Ctrl-C, after which requests come to their end.
 
-    The socket is taken first and the models are loaded next, so that nobody is kept waiting for either error.
+    The port is taken first, and the models are loaded next: of two servers with one port the second fails at once.
+    Connections wait until there is a model to answer them.
     """
     need_extra()
-    _log_to_stderr(settings.log)
+    log_to_stderr(settings.log)
     with _Hangups() as hangups, _bound(settings.host, settings.port) as opened:
-        counters = Counters(list(folders), settings.workers)
-        place = Place() if settings.workers == 1 else fork_workers(settings.workers)
-        if place is None:  # the parent of workers that have all ended
-            return
-        counters.process = place.number
-        _serve_here(folders, settings, opened, counters, place, hangups)
+        if settings.workers == 1:
+            _serve_alone(folders, settings, opened, hangups)
+        else:
+            _serve_among_others(folders, settings, opened)
 
 
-def _serve_here(
-    folders: Mapping[str, Path],
-    settings: Settings,
-    opened: socket.socket,
-    counters: Counters,
-    place: Place,
-    hangups: _Hangups,
-) -> None:
-    """Serve in this process."""
-    import uvicorn
+def _serve_alone(folders: Mapping[str, Path], settings: Settings, opened: socket.socket, hangups: _Hangups) -> None:
+    """Serve in this process; it looks for new models itself."""
+    keys = None if settings.api_key_file is None else Keys.read(settings.api_key_file)
+
+    from tierank.serve.application import Service
+    from tierank.serve.models import Model
+
+    models = [Model.read(name, folder) for name, folder in folders.items()]
+    service = Service(models, settings.limits, settings.threads, Counters(list(folders)), keys)
+    control = _Alone(service, settings, hangups)
+    _run(service, settings, opened, control, lambda: _say_serving(service, opened))
+
+
+def _serve_among_others(folders: Mapping[str, Path], settings: Settings, opened: socket.socket) -> None:
+    """Serve in several processes; their parent looks for new models."""
+    snapshots = {name: Snapshot.take(folder) for name, folder in folders.items()}
+    counters = Counters(list(folders), settings.workers + 1)
+    counters.process = settings.workers
+    place = fork_workers(settings.workers, snapshots, counters, watch=settings.watch, key_file=settings.api_key_file)
+    if place is None:  # the parent of processes that have all ended
+        return
+    counters.process = place.number
 
     # Only now: a process that forks must have neither numpy's threads nor torch's.
     from tierank.serve.application import Service
     from tierank.serve.models import Model
 
-    models = [Model.read(name, folder) for name, folder in folders.items()]
-    service = Service(models, settings.limits, settings.threads, counters)
+    models = [Model.restored(name, snapshot) for name, snapshot in place.snapshots.items()]
+    service = Service(models, settings.limits, settings.threads, counters, place.keys)
+
+    def started() -> None:
+        place.tell(ready=True)
+        LOG.info("worker %d is ready", place.number)
+        if place.is_first:
+            _say_serving(service, opened)
+
+    _run(service, settings, opened, _Told(service, place), started)
+
+
+def _run(service: Service, settings: Settings, opened: socket.socket, control: _Control, started: Any) -> None:
+    """Answer requests until told to stop."""
+    import uvicorn
+
+    from tierank.serve.connections import Connection
 
     class Server(uvicorn.Server):
-        """uvicorn's server, with signals of our own: it drains and returns, and SIGHUP replaces models."""
+        """uvicorn's server, with signals of our own: it drains and returns."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
-            place.tell_ready()
-            if place.is_first:
-                LOG.info("serving %s at %s; Ctrl-C stops it", _listed(service), _address(opened))
+            started()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Take no more connections; each open one has a moment for one more answer, which says it is the last."""
+            for listener in self.servers:
+                listener.close()
+            end = asyncio.get_running_loop().time() + _FAREWELL
+            while self.server_state.connections and not self.force_exit and asyncio.get_running_loop().time() < end:
+                await asyncio.sleep(0.02)
+            await super().shutdown(sockets)
 
         @contextmanager
         def capture_signals(self) -> Iterator[None]:
-            control = _Control(self, service, settings.watch, place, hangups)
-            with control:
+            with control.over(self):
                 yield
             if control.was_interrupted:
                 raise KeyboardInterrupt
 
+    count_refused = partial(service.counters.count_request, "other", 503, 0.0)
+    protocol: Any = partial(Connection, limits=settings.connections, count_refused=count_refused)
     config = uvicorn.Config(
         service.application(),
+        http=protocol,
+        ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
-        timeout_graceful_shutdown=_DRAIN,
-        timeout_keep_alive=_KEPT,
+        backlog=_BACKLOG,
+        timeout_graceful_shutdown=settings.connections.drain_timeout,  # type: ignore[arg-type]
     )
-    Server(config).run([opened])
+    try:
+        Server(config).run([opened])
+    finally:
+        service.close()
+
+
+def _say_serving(service: Service, opened: socket.socket) -> None:
+    LOG.info("serving %s at %s; Ctrl-C stops it", _listed(service), _address(opened))
 
 
 class _Control:
     """What a server hears while it runs, and what it does then."""
 
-    def __init__(self, server: Any, service: Service, watch: float | None, place: Place, hangups: _Hangups) -> None:
-        self.server, self.service, self.watch, self.place, self.hangups = server, service, watch, place, hangups
+    heard: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
         self.was_interrupted = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._one_at_a_time = asyncio.Lock()
 
-    def __enter__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        heard = [signal.SIGTERM] if self.place.parent is not None else [signal.SIGTERM, signal.SIGINT]
-        self._before = {number: signal.signal(number, self._stop) for number in heard}
-        self.hangups.call(lambda: self._loop.call_soon_threadsafe(self._start, self._replace(changed_only=False)))
-        if self.watch is not None:
-            self._start(self._watch(self.watch))
-        if self.place.parent is not None:  # closed where the parent is gone, however it went
-            self._loop.add_reader(self.place.parent, self._stop_alone, self.place.parent)
-
-    def __exit__(self, *error: object) -> None:
-        self.hangups.call(None)
-        if self.place.parent is not None:
-            self._loop.remove_reader(self.place.parent)
-        for task in self._tasks:
+    @contextmanager
+    def over(self, server: Any) -> Iterator[None]:
+        """Listen, for as long as the block lasts."""
+        self._server, self._loop = server, asyncio.get_running_loop()
+        before = {number: signal.signal(number, self._stop) for number in self.heard}
+        task = self._loop.create_task(self.listen())
+        try:
+            yield
+        finally:
             task.cancel()
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def listen(self) -> None:
+        """Do what is asked for, one thing after the other."""
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        """Let requests come to their end, and take no more."""
+        self.service.is_stopping = self._server.should_exit = True
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        if self.server.should_exit and number == signal.SIGINT:
-            self.server.force_exit = True  # a second Ctrl-C waits for nobody
+        if self._server.should_exit and number == signal.SIGINT:
+            self._server.force_exit = True  # a second Ctrl-C waits for nobody
         self.was_interrupted = self.was_interrupted or number == signal.SIGINT
-        self.service.is_stopping = self.server.should_exit = True
+        self.stop()
 
-    def _stop_alone(self, parent: int) -> None:
-        self._loop.remove_reader(parent)
-        self._stop(signal.SIGTERM, None)
 
-    def _start(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+class _Alone(_Control):
+    """A server of one process, which looks for new models itself: after SIGHUP, and every so often."""
 
-    async def _watch(self, seconds: float) -> None:
-        while True:
-            await asyncio.sleep(seconds)
-            await self._replace(changed_only=True)
+    def __init__(self, service: Service, settings: Settings, hangups: _Hangups) -> None:
+        super().__init__(service)
+        self.watch, self.key_file, self.hangups = settings.watch, settings.api_key_file, hangups
 
-    async def _replace(self, changed_only: bool) -> None:
-        """Load models anew, beside the old ones and in a thread of its own."""
-        async with self._one_at_a_time:
-            for model in self.service.models.values():
-                if not changed_only or model.has_changed:
-                    await asyncio.to_thread(self.service.replace, model)
+    async def listen(self) -> None:
+        """Load models anew, beside the old ones and in a thread of its own. SIGHUPs that come meanwhile are one."""
+        told = asyncio.Event()
+        self.hangups.call(lambda: self._loop.call_soon_threadsafe(told.set))
+        try:
+            while True:
+                was_told = await _within(told.wait(), self.watch)
+                told.clear()
+                for model in self.service.models.values():
+                    if was_told or model.has_changed:
+                        await asyncio.to_thread(self.service.replace, model)
+                if was_told:
+                    self._renew_keys()
+                    await asyncio.sleep(PAUSE)
+        finally:
+            self.hangups.call(None)
+
+    def _renew_keys(self) -> None:
+        if self.key_file is None:
+            return
+        try:
+            self.service.keys = Keys.read(self.key_file)
+        except (TierankError, OSError) as error:
+            LOG.error("kept the old API keys: %s", error)
+        else:
+            LOG.info("API keys: read again")
+
+
+class _Told(_Control):
+    """One of several processes, which does what the parent says."""
+
+    heard = (signal.SIGTERM,)
+
+    def __init__(self, service: Service, place: Place) -> None:
+        super().__init__(service)
+        self.place = place
+        self._loaded: dict[str, Version] = {}
+
+    async def listen(self) -> None:
+        """Follow the parent until it is gone, however it went."""
+        reader, writer = await asyncio.open_connection(sock=self.place.parent)
+        try:
+            while line := await reader.readline():
+                await self._follow(json.loads(line))
+            self.stop()
+        finally:
+            writer.close()
+
+    async def _follow(self, message: dict[str, Any]) -> None:
+        if "load" in message:
+            refusal = await asyncio.to_thread(self._load, message["load"], Path(message["place"]))
+            self.place.tell(refusal=refusal)
+        elif "change" in message:
+            version = self._loaded.pop(message["change"], None)
+            if message["to_new"] and version is not None:
+                self.service.models[message["change"]].version = version
+        elif "keys" in message:
+            self.service.keys = Keys.from_texts(message["keys"])
+
+    def _load(self, name: str, place: Path) -> str | None:
+        """Load a new version beside the old one; returns why it cannot take over, or None."""
+        try:
+            self._loaded[name] = self.service.models[name].proposed(place)
+        except (TierankError, OSError) as error:
+            return str(error)
+        except Exception as error:
+            LOG.exception("model %s", name)
+            return f"a bug: {type(error).__name__}"
+        return None
+
+
+async def _within(event: Any, seconds: float | None) -> bool:
+    """Whether something happened before the time was over."""
+    try:
+        await asyncio.wait_for(event, seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 class _Hangups:
@@ -183,7 +299,7 @@ class _Hangups:
 
     def __init__(self) -> None:
         self._answer: Any = None
-        self._n_heard = 0
+        self._was_heard = False
 
     def __enter__(self) -> _Hangups:
         self._before = None if _HANGUP is None else signal.signal(_HANGUP, self._hear)
@@ -196,12 +312,14 @@ class _Hangups:
     def call(self, answer: Any) -> None:
         """From now on, and once for those that came before."""
         self._answer = answer
-        if answer is not None and self._n_heard:
+        if answer is not None and self._was_heard:
+            self._was_heard = False
             answer()
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        self._n_heard += 1
-        if self._answer is not None:
+        if self._answer is None:
+            self._was_heard = True
+        else:
             self._answer()
 
 
@@ -217,6 +335,8 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             opened.bind(address)
+            # At once: Linux lets two sockets have one address until one of them listens.
+            opened.listen(_BACKLOG)
         except OSError as error:
             raise ParameterError(_unbound(error, host, port)) from None
         opened.set_inheritable(True)
@@ -242,48 +362,3 @@ def _listed(service: Service) -> str:
         f"{', whole lists' if model.version.needs_list else ''})"
         for name, model in service.models.items()
     )
-
-
-def _log_to_stderr(kind: str) -> None:
-    """One line for each event; of other libraries only what goes wrong."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines() if kind != "json" else _JsonLines())
-    levels = {"tierank": logging.WARNING if kind == "quiet" else logging.INFO, "uvicorn": logging.WARNING}
-    for name, level in levels.items():
-        logger = logging.getLogger(name)
-        logger.setLevel(level)
-        logger.handlers, logger.propagate = [handler], False
-
-
-class _Lines(logging.Formatter):
-    """Lines for people."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One event; a bug of ours brings its traceback along."""
-        text = record.getMessage()
-        if hasattr(record, "request"):
-            of = record.request
-            scored = f" {of['model']} {of['documents']} documents" if of["model"] is not None else ""
-            text = f"{of['code']} {of['method']} {of['path']}{scored} {of['milliseconds']:.1f} ms"
-        elif record.levelno >= logging.ERROR:
-            text = f"ERROR {text}"
-        where = f"\n{self.formatException(record.exc_info)}" if record.exc_info else ""
-        return f"{_when(record)} {text}{where}"
-
-
-class _JsonLines(logging.Formatter):
-    """Lines for machines, one object each."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """One event."""
-        content = {"time": _when(record), "level": record.levelname.lower(), "message": record.getMessage()}
-        if hasattr(record, "request"):
-            content |= record.request
-        if record.exc_info:
-            content["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(content)
-
-
-def _when(record: logging.LogRecord) -> str:
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{whole}.{int(record.msecs):03}Z"

@@ -1,43 +1,74 @@
-"""Several processes that serve one socket: forked, watched, and started again if one dies."""
+"""Several processes that serve one socket: forked, watched, started again if one dies, and always of one mind.
+
+All of them serve the same models, because the parent alone decides which. It holds the bytes of every model that is
+served (``Snapshot``), and a process that is started again gets those: what stands in the folder by then, a refused
+model or a newer one or nothing at all, does not matter. The parent also looks for new models. It takes a snapshot, has
+every process load it beside what it serves and check it, and waits for all of them. If each says that it is good, it is
+the model from now on, and they change over; if one refuses it, or dies over it, all go on with the old one. A process
+is never started while a model is being tried, nor a model tried while a process is still loading, so that nobody can
+miss the change.
+
+The parent loads no model itself: whoever forks must have no threads, neither numpy's nor torch's.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import select
 import signal
+import socket
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
+from typing import Any
 
-from tierank.errors import ParameterError
+from tierank.errors import ParameterError, TierankError
+from tierank.rankers.model_folder import State, state_of
+from tierank.serve.counters import Counters
+from tierank.serve.keys import Keys
+from tierank.serve.log import log_replacement
+from tierank.serve.snapshots import Snapshot
 
 LOG = logging.getLogger("tierank.serve")
 
-# What the parent hears, and hands on.
-_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP) if hasattr(signal, "SIGHUP") else ()
+# What the parent hears.
+_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD) if hasattr(signal, "SIGHUP") else ()
 # A process that lived shorter than this, in seconds, is started again only after as long a pause.
 _SHORT = 2.0
+# Seconds between two looks at all models: SIGHUPs that come meanwhile are one.
+PAUSE = 1.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which of the processes this is, a pipe that closes with the parent, and one that tells it of readiness."""
+    """Which of the processes this is, what it serves, and how it talks with the parent."""
 
-    number: int = 0
-    parent: int | None = None
-    ready: int | None = None
-    is_first: bool = True
+    number: int
+    is_first: bool
+    snapshots: dict[str, Snapshot]
+    keys: Keys | None
+    parent: socket.socket
 
-    def tell_ready(self) -> None:
-        """Say that this process answers requests from now on."""
-        if self.ready is not None:
-            os.write(self.ready, b"1")
-            os.close(self.ready)
+    def tell(self, **message: Any) -> None:
+        """Say something to the parent."""
+        with suppress(OSError):  # it is gone; the reader of its messages learns so too
+            self.parent.sendall(json.dumps(message).encode() + b"\n")
 
 
-def fork_workers(n: int) -> Place | None:
+def fork_workers(
+    n: int,
+    snapshots: dict[str, Snapshot],
+    counters: Counters,
+    *,
+    watch: float | None = None,
+    key_file: Path | None = None,
+) -> Place | None:
     """Fork ``n`` processes. Returns in each of them; in the parent it returns None once all have ended as told.
 
     The first one is alone until it is ready: an error in what is served is said once, and ends all. Must be called
@@ -45,98 +76,266 @@ def fork_workers(n: int) -> Place | None:
     """
     if not hasattr(os, "fork"):
         raise ParameterError(f"workers: expected 1 on this system, got {n}")
-    return _Workers(n).run()
+    return _Parent(n, snapshots, counters, watch, key_file).run()
 
 
-class _Workers:
+@dataclass(eq=False)
+class _Worker:
+    """One of the processes, as the parent knows it."""
+
+    number: int
+    process: int
+    socket: socket.socket
+    started: float
+    is_ready: bool = False
+    is_silent: bool = False
+    _text: bytearray = field(default_factory=bytearray)
+
+    def tell(self, **message: Any) -> None:
+        """Say something to it."""
+        with suppress(OSError):  # it is about to be found dead
+            self.socket.sendall(json.dumps(message).encode() + b"\n")
+
+    def heard(self) -> Iterator[dict[str, Any]]:
+        """What it has said since."""
+        text = b""
+        with suppress(OSError):
+            text = self.socket.recv(1 << 16)
+        self.is_silent = not text  # it has closed its end, and will be found dead
+        self._text += text
+        *lines, rest = self._text.split(b"\n")
+        self._text = bytearray(rest)
+        yield from map(json.loads, lines)
+
+
+@dataclass(eq=False)
+class _Trial:
+    """A new model that the processes are trying, and those that have not answered yet."""
+
+    name: str
+    snapshot: Snapshot
+    pending: set[_Worker]
+    kept: ExitStack
+    refusal: str | None = None
+
+
+class _Parent:
     """The parent of the processes."""
 
-    def __init__(self, n: int) -> None:
-        self.n = n
-        self.running: dict[int, tuple[int, float]] = {}
-        self.is_stopping = self.was_interrupted = False
-        self.parent, self._alive = os.pipe()
+    def __init__(
+        self,
+        n: int,
+        snapshots: dict[str, Snapshot],
+        counters: Counters,
+        watch: float | None,
+        key_file: Path | None,
+    ) -> None:
+        self.n, self.snapshots, self.counters = n, snapshots, counters
+        self.watch, self.key_file = watch, key_file
+        self.keys = None if key_file is None else Keys.read(key_file)
+        self.workers: dict[int, _Worker] = {}
+        # When to start which process, and which models to look at; `seen` are those that were looked at already.
+        self.due = {0: 0.0}
+        self.to_try: list[str] = []
+        self.seen: dict[str, State | None] = {name: snapshot.state for name, snapshot in snapshots.items()}
+        self.trial: _Trial | None = None
+        self.was_ready = self.is_stopping = self.was_interrupted = self.was_told = False
+        self.next_watch = time.monotonic() + (watch or 0)
+        self.next_look = 0.0
 
     def run(self) -> Place | None:
         """Start all, and start again whichever dies, until told to stop."""
-        self._before = {number: signal.signal(number, self._hear) for number in _HEARD}
+        self.woken, self._wake = os.pipe()
+        for end in (self.woken, self._wake):
+            os.set_blocking(end, False)
+        before = {number: signal.signal(number, self._hear) for number in _HEARD}
+        before_wake = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        place = None
         try:
-            place = self._start_first()
-            for number in range(1, self.n):
-                place = place or self._start(number)
-            return place or self._watch()
-        finally:
-            if self._before:  # the parent; its children have put them back already
-                for number, handler in self._before.items():
-                    signal.signal(number, handler)
-
-    def _start_first(self) -> Place | None:
-        """Start one, and wait until it is ready; if it ends before, so do we, for it has said why."""
-        ready, to_tell = os.pipe()
-        place = self._start(0, to_tell, is_first=True)
-        if place is not None:
-            os.close(ready)
+            place = self._loop()
             return place
-        os.close(to_tell)
-        with os.fdopen(ready, "rb") as pipe:
-            is_ready = bool(pipe.read(1))
-        if not is_ready and not self.is_stopping:
-            code = os.waitstatus_to_exitcode(os.wait()[1])
-            sys.exit(code if code >= 0 else 128 - code)
-        return None
-
-    def _start(self, number: int, ready: int | None = None, is_first: bool = False) -> Place | None:
-        """Fork one; returns its place in it, and None in the parent."""
-        # A signal between the fork and the handlers of the child would be taken for one to the parent.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-        try:
-            if self.is_stopping:
-                return None
-            process = os.fork()
-            if process:
-                self.running[process] = number, time.monotonic()
-                return None
-            for heard, handler in self._before.items():
-                signal.signal(heard, handler)
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent says what to do
-            self._before = {}
         finally:
+            signal.set_wakeup_fd(before_wake)
+            for number, handler in before.items():
+                # A terminal sends Ctrl-C to all, and an operator may send SIGHUP to all; the parent says what to do.
+                is_told = place is not None and number in (signal.SIGINT, signal.SIGHUP)
+                signal.signal(number, signal.SIG_IGN if is_told else handler or signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-        os.close(self._alive)
-        return Place(number, self.parent, ready, is_first)
+            os.close(self.woken)
+            os.close(self._wake)
 
-    def _watch(self) -> Place | None:
-        while self.running:
-            process, status = os.wait()
-            number, started = self.running.pop(process)
-            if self.is_stopping:
-                continue
-            LOG.error("worker %d %s; starting another", number, _ended(os.waitstatus_to_exitcode(status)))
-            if time.monotonic() - started < _SHORT:
-                self._pause()
+    def _loop(self) -> Place | None:
+        while self.workers or (self.due and not self.is_stopping):
+            place = self._start_due()
+            if place is not None:
+                return place
+            self._listen()
+            self._reap()
             if not self.is_stopping:
-                place = self._start(number)
-                if place is not None:
-                    return place
+                self._look_for_models()
         if self.was_interrupted:
             raise KeyboardInterrupt
         return None
 
-    def _pause(self) -> None:
-        until = time.monotonic() + _SHORT
-        while time.monotonic() < until and not self.is_stopping:
-            time.sleep(0.05)
+    # Processes
+
+    def _start_due(self) -> Place | None:
+        """Start the processes whose time has come; returns a place in each of them, and None in the parent."""
+        for number, when in list(self.due.items()):
+            if self.is_stopping or self.trial is not None or when > time.monotonic():
+                continue
+            del self.due[number]
+            place = self._start(number)
+            if place is not None:
+                return place
+        return None
+
+    def _start(self, number: int) -> Place | None:
+        ours, theirs = socket.socketpair()
+        # A signal between the fork and the handlers of the child would be taken for one to the parent.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        process = None if self.is_stopping else os.fork()
+        if process != 0:
+            theirs.close()
+            if process is None:
+                ours.close()
+            else:
+                self.workers[process] = _Worker(number, process, ours, time.monotonic())
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+            return None
+        for other in (ours, *(worker.socket for worker in self.workers.values())):
+            other.close()
+        return Place(number, not self.was_ready, self.snapshots, self.keys, theirs)
+
+    def _reap(self) -> None:
+        for process, worker in list(self.workers.items()):
+            found, status = os.waitpid(process, os.WNOHANG)
+            if not found:
+                continue
+            self._read(worker)
+            del self.workers[process]
+            worker.socket.close()
+            self._lost(worker, os.waitstatus_to_exitcode(status))
+
+    def _lost(self, worker: _Worker, code: int) -> None:
+        if self.is_stopping:
+            return
+        if not self.was_ready:  # it has said why
+            sys.exit(code if code >= 0 else 128 - code)
+        ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        LOG.error("worker %d %s; starting another", worker.number, ended)
+        pause = _SHORT if time.monotonic() - worker.started < _SHORT else 0
+        self.due[worker.number] = time.monotonic() + pause
+        if self.trial is not None and worker in self.trial.pending:
+            self._voted(worker, f"{self.trial.snapshot.folder}: worker {worker.number} {ended} while it loaded it")
+
+    # What is heard
+
+    def _listen(self) -> None:
+        """Wait for a signal, a message, or the time of what is due; and read the messages."""
+        asked = select.poll()
+        by_number = {worker.socket.fileno(): worker for worker in self.workers.values() if not worker.is_silent}
+        for number in (self.woken, *by_number):
+            asked.register(number, select.POLLIN)
+        for number, _ in asked.poll(self._milliseconds()):
+            if number in by_number:
+                self._read(by_number[number])
+        with suppress(BlockingIOError):
+            os.read(self.woken, 1 << 16)
+
+    def _milliseconds(self) -> float | None:
+        times = [] if self.trial is not None or self.is_stopping else list(self.due.values())
+        if self.watch is not None and not self.is_stopping:
+            times.append(self.next_watch)
+        if self.was_told and not self.is_stopping:
+            times.append(self.next_look)
+        return max(0.0, min(times) - time.monotonic()) * 1e3 if times else None
+
+    def _read(self, worker: _Worker) -> None:
+        for message in worker.heard():
+            if "ready" in message:
+                worker.is_ready = True
+                if not self.was_ready:
+                    self.was_ready = True
+                    self.due |= dict.fromkeys(range(1, self.n), 0.0)
+            elif self.trial is not None:
+                self._voted(worker, message["refusal"])
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Hand a signal on: SIGHUP as it is, the others as SIGTERM, and a second Ctrl-C as SIGKILL."""
-        told = signal.SIGHUP
-        if number != signal.SIGHUP:
-            told = signal.SIGKILL if self.is_stopping and number == signal.SIGINT else signal.SIGTERM
-            self.is_stopping, self.was_interrupted = True, self.was_interrupted or number == signal.SIGINT
-        for process in self.running:
+        """Note a signal; SIGTERM and Ctrl-C are handed on as SIGTERM, a second Ctrl-C as SIGKILL."""
+        if number == signal.SIGHUP:
+            self.was_told = True
+        if number not in (signal.SIGTERM, signal.SIGINT):
+            return
+        told = signal.SIGKILL if self.is_stopping and number == signal.SIGINT else signal.SIGTERM
+        self.is_stopping, self.was_interrupted = True, self.was_interrupted or number == signal.SIGINT
+        for process in list(self.workers):
             with suppress(ProcessLookupError):
                 os.kill(process, told)
 
+    # Models
 
-def _ended(code: int) -> str:
-    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+    def _look_for_models(self) -> None:
+        """Note which models to try, after SIGHUP or where a folder has changed, and try the next one."""
+        if self.was_told and time.monotonic() >= self.next_look:
+            self.was_told, self.next_look = False, time.monotonic() + PAUSE
+            self.to_try = list(self.snapshots)
+            self._renew_keys()
+        if self.watch is not None and time.monotonic() >= self.next_watch:
+            self.next_watch = time.monotonic() + self.watch
+            changed = [name for name, one in self.snapshots.items() if self._has_changed(name, one.folder)]
+            self.to_try += [name for name in changed if name not in self.to_try]
+        while self.to_try and self.trial is None and all(worker.is_ready for worker in self.workers.values()):
+            if not self.workers:
+                return
+            self._try(self.to_try.pop(0))
+
+    def _has_changed(self, name: str, folder: Path) -> bool:
+        return state_of(folder) not in (None, self.seen[name])
+
+    def _try(self, name: str) -> None:
+        """Ask all processes whether they can serve what now stands in the folder of a model."""
+        old, kept = self.snapshots[name], ExitStack()
+        self.seen[name] = state_of(old.folder)  # a broken one is not tried again and again
+        try:
+            new = Snapshot.take(old.folder)
+            self.seen[name] = new.state
+            if new.holds_the_same_as(old):
+                log_replacement(self.counters, name, None)
+                return
+            place = kept.enter_context(new.written())
+        except (TierankError, OSError) as error:
+            log_replacement(self.counters, name, str(error))
+            return
+        self.trial = _Trial(name, new, set(self.workers.values()), kept)
+        for worker in self.workers.values():
+            worker.tell(load=name, place=str(place))
+
+    def _voted(self, worker: _Worker, refusal: str | None) -> None:
+        """Note what a process says of the model on trial; the last one decides it."""
+        trial = self.trial
+        if trial is None or worker not in trial.pending:
+            return
+        trial.pending.discard(worker)
+        trial.refusal = trial.refusal or refusal
+        if trial.pending:
+            return
+        trial.kept.close()
+        self.trial = None
+        if trial.refusal is None:
+            self.snapshots[trial.name] = trial.snapshot
+        log_replacement(self.counters, trial.name, trial.refusal, trial.snapshot.checksum)
+        for one in self.workers.values():
+            one.tell(change=trial.name, to_new=trial.refusal is None)
+
+    def _renew_keys(self) -> None:
+        if self.key_file is None:
+            return
+        try:
+            self.keys = Keys.read(self.key_file)
+        except (TierankError, OSError) as error:
+            LOG.error("kept the old API keys: %s", error)
+        else:
+            LOG.info("API keys: read again")
+            for worker in self.workers.values():
+                worker.tell(keys=self.keys.to_texts())

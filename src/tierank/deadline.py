@@ -1,0 +1,61 @@
+"""Work that has to end in time: whoever starts it sets a deadline, and long loops ask whether it has passed.
+
+Python cannot stop a thread from outside. So work that may take long is cut into pieces, and between two of them it
+calls ``check_deadline``, which costs nothing where nobody set one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_APPLIED: ContextVar[Deadline | None] = ContextVar("_APPLIED", default=None)
+
+
+class Deadline:
+    """A moment so many seconds from now, after which work should stop.
+
+    >>> deadline = Deadline(60)
+    >>> with deadline.applied():
+    ...     check_deadline()
+    ...     deadline.cancel()
+    ...     check_deadline()
+    Traceback (most recent call last):
+    TimeoutError: expected the work to end before its deadline, got no end
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds that are left; 0 where it has passed."""
+        return max(0.0, self._end - time.monotonic())
+
+    def cancel(self) -> None:
+        """Let it pass now: nobody waits for the work any more."""
+        self._end = 0.0
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside this block ``check_deadline`` looks at this deadline, for the thread that is in it."""
+        before = _APPLIED.set(self)
+        try:
+            yield
+        finally:
+            _APPLIED.reset(before)
+
+
+def seconds_left() -> float:
+    """Seconds until the deadline of this work; infinite where it has none."""
+    deadline = _APPLIED.get()
+    return math.inf if deadline is None else deadline.left
+
+
+def check_deadline() -> None:
+    """Raise a TimeoutError where the deadline of this work has passed."""
+    if not seconds_left():
+        raise TimeoutError("expected the work to end before its deadline, got no end")

@@ -1,0 +1,414 @@
+"""The documents of a request -> features in the order of the model, or a refusal that says where.
+
+Each form is read twice here. Typed values come from ``wire`` and are checked by then but for counts; a function that
+reads them gives None where it is not sure. Values of any kind come from plain JSON, and every one of them is looked at.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import Any, NoReturn
+
+import numpy as np
+from msgspec import UNSET
+from msgspec.structs import astuple
+from numpy.typing import NDArray
+
+from tierank.errors import near_name
+from tierank.serve.limits import Limits
+from tierank.serve.outline import Piece, Span, read_json
+from tierank.serve.refusals import Refusal, check_keys, cut, shown, some
+from tierank.serve.wire import Wire
+
+Matrix = NDArray[np.float32]
+# Says where the value of document i and feature j stands in the request.
+Place = Callable[[int, int], str]
+
+_NUMBERS = {float, int, type(None)}
+
+
+class Features:
+    """What a model knows of a document: how many features, their names, and whether some may be left out."""
+
+    def __init__(self, n: int, names: Sequence[str] | None, has_missing: bool) -> None:
+        self.n, self.names, self.has_missing = n, None if names is None else tuple(names), has_missing
+        self.wire = Wire(self.names, has_missing)
+        self._places = {name: place for place, name in enumerate(self.names or ())}
+        self._pick: Callable[[Mapping[str, Any]], Sequence[Any]] | None = None
+        if self.names is not None:
+            one = self.names[0]
+            self._pick = (lambda given: (given[one],)) if n == 1 else itemgetter(*self.names)
+
+    def row(self, given: Any, where: str) -> Sequence[Any]:
+        """The values of one document in the order of the model, from an object by name or from a list."""
+        if type(given) is list:
+            if len(given) != self.n:
+                raise Refusal(422, where, f"{self.n} numbers", f"{len(given)}", self.how)
+            return given
+        if type(given) is not dict:
+            raise Refusal(422, where, "features as an object by name or as a list", shown(given), self.how)
+        if self._pick is None:
+            raise Refusal(422, where, f"a list of {self.n} numbers", "an object", "this model has no feature names")
+        if len(given) == self.n:
+            try:
+                return self._pick(given)
+            except KeyError:
+                pass  # as many names as there are features, and another one among them
+        self.check_names(given, where)
+        return [given.get(name) for name in self.names or ()]
+
+    def check_names(self, given: Collection[str], where: str) -> None:
+        """A refusal if one is unknown, or one is left out that may not be."""
+        unknown = [name for name in given if name not in self._places]
+        if unknown:
+            raise Refusal(422, where, "names of features of the model", some(unknown), self._did_you_mean(unknown[0]))
+        missing = [name for name in self.names or () if name not in given]
+        if missing and not self.has_missing:
+            raise Refusal(
+                422,
+                where,
+                f"all {self.n} features, for the model has met no missing values",
+                f"none for {some(missing)}",
+                "give each a number, or null to have it taken as the model takes it (mostly for 0)",
+            )
+
+    def widened(self, given: Matrix, names: Any, where: str) -> Matrix:
+        """Columns by these names -> the columns of the model; those without a name there are missing."""
+        if self.names is None:
+            raise Refusal(422, where, "none", shown(names), "this model has no feature names: leave it out")
+        if type(names) is not list or not all(type(name) is str for name in names) or len(set(names)) < len(names):
+            raise Refusal(422, where, "a list of texts, each once", shown(names), "give a name for each column")
+        self.check_names(dict.fromkeys(names), where)
+        matrix = np.full((len(given), self.n), np.nan, np.float32)
+        matrix[:, [self._places[name] for name in names]] = given
+        return matrix
+
+    @property
+    def how(self) -> str:
+        """How the features of a document are sent."""
+        named = ", or an object by name" if self.names is not None else ""
+        return f"give {self.n} numbers in the order that GET /models lists{named}; null where a value is missing"
+
+    def _did_you_mean(self, unknown: str) -> str:
+        near = near_name(unknown, self.names or ())
+        return f"did you mean {near!r}?" if near else "GET /models lists the names"
+
+
+@dataclass(frozen=True)
+class Documents:
+    """The documents of one query: their ids (None: by their place) and features, one row each."""
+
+    ids: list[Any] | None
+    features: Matrix
+
+    def id_of(self, row: int) -> Any:
+        """The id of a document as it came, or its place from 0 on."""
+        return row if self.ids is None else self.ids[row]
+
+
+# Typed values
+
+
+def typed_documents(given: Any, features: Features, limits: Limits) -> Documents | None:
+    """The documents of a typed request or query; None where the slow reader has to look."""
+    if (given.documents is UNSET) == (given.features is UNSET):
+        return None
+    if given.features is UNSET:
+        is_wrong = given.ids is not UNSET or given.names is not UNSET or len(given.documents) > limits.max_documents
+        return None if is_wrong else _typed_objects(given.documents, features, 0)
+    ids, names = (None if value is UNSET else value for value in (given.ids, given.names))
+    width = features.n if names is None else len(names)
+    if not width or (type(given.features) is list and len(given.features) > limits.max_documents):
+        return None
+    try:
+        if type(given.features) is str:
+            matrix: Matrix | None = _decoded(given.features, width, "features")
+        else:
+            matrix = _typed_matrix(given.features, width)
+        if matrix is None or len(matrix) > limits.max_documents or (ids is not None and len(ids) != len(matrix)):
+            return None
+        return Documents(ids, matrix if names is None else features.widened(matrix, names, "names"))
+    except Refusal:  # the slow reader may find another fault first, and there is one order of them
+        return None
+
+
+def _typed_objects(documents: list[Any], features: Features, first: int) -> Documents | None:
+    rows = [one.features if type(one.features) is tuple else astuple(one.features) for one in documents]
+    matrix = _typed_matrix(rows, features.n)
+    if matrix is None:
+        return None
+    return Documents([place if one.id is UNSET else one.id for place, one in enumerate(documents, first)], matrix)
+
+
+def _typed_matrix(rows: list[tuple[float | None, ...]], width: int) -> Matrix | None:
+    if not rows:
+        return np.zeros((0, width), np.float32)
+    if set(map(len, rows)) != {width}:
+        return None
+    with np.errstate(over="ignore"):
+        matrix = np.array(rows, np.float64).astype(np.float32)
+    return None if np.isinf(matrix).any() else matrix
+
+
+# Values of any kind
+
+
+def read_documents(given: Mapping[str, Any], features: Features, limits: Limits, where: str = "") -> Documents:
+    """The documents of one query: a list of objects, or ids and features apart."""
+    if ("documents" in given) == ("features" in given):
+        raise Refusal(
+            422,
+            f"{where}documents",
+            "either documents, or features (with ids) as one matrix",
+            "both" if "documents" in given else "neither",
+            'send {"documents": [{"id": ..., "features": {...}}]}',
+        )
+    if "documents" not in given:
+        return _read_matrix(given, features, limits, where)
+    extra = next((name for name in ("ids", "names") if name in given), None)
+    if extra is not None:
+        raise Refusal(422, f"{where}{extra}", "only beside a matrix of features", "it", "give each document its id")
+    return _read_objects(given["documents"], features, limits, f"{where}documents")
+
+
+def _read_objects(documents: Any, features: Features, limits: Limits, where: str) -> Documents:
+    if is_long_list(documents):
+        return _read_long_objects(documents, features, limits, where)
+    if type(documents) is not list:
+        raise Refusal(422, where, "a list of objects", shown(documents), 'send [{"id": ..., "features": ...}]')
+    check_count(where, len(documents), limits)
+    return _objects(documents, features, where, 0)
+
+
+def _objects(documents: list[Any], features: Features, where: str, first: int) -> Documents:
+    """Documents of a list, the first of which has this number."""
+    known, rows, ids = {"id", "features"}, [], []
+    for number, document in enumerate(documents, first):
+        if type(document) is not dict or "features" not in document:
+            got = "no features" if type(document) is dict else shown(document)
+            raise Refusal(
+                422, f"{where}[{number}]", "an object with features", got, 'send {"id": ..., "features": ...}'
+            )
+        if not document.keys() <= known:
+            check_keys(document, ("id", "features"), f"{where}[{number}]")
+        rows.append(features.row(document["features"], f"{where}[{number}].features"))
+        ids.append(document.get("id", number))
+
+    def place(i: int, j: int) -> str:
+        by_name = features.names is not None and type(documents[i]["features"]) is dict
+        column = json.dumps(features.names[j]) if by_name and features.names else j
+        return f"{where}[{first + i}].features[{column}]"
+
+    return Documents(_checked_ids(ids, lambda i: f"{where}[{first + i}].id"), _as_matrix(rows, features.n, place))
+
+
+def _read_matrix(given: Mapping[str, Any], features: Features, limits: Limits, where: str) -> Documents:
+    """Features as one matrix: a list of rows, or the bytes of float32 numbers in base64."""
+    ids, names, values = given.get("ids"), _all_names(given.get("names"), features, where), given["features"]
+    if ids is not None and type(ids) is not list and not is_long_list(ids):
+        raise Refusal(422, f"{where}ids", "a list", shown(ids), "give an id for each row, or leave ids out")
+    width = len(names) if type(names) is list else features.n
+    if type(values) is str:
+        matrix = _decoded(values, width, f"{where}features")
+    elif is_long_list(values):
+        matrix = _read_long_rows(values, width, features, limits, f"{where}features")
+    elif type(values) is list:
+        check_count(f"{where}features", len(values), limits)
+        matrix = _rows(values, width, f"{where}features", 0)
+    else:
+        raise Refusal(422, f"{where}features", "a list of rows, or base64", shown(values), "give a row per document")
+    check_count(f"{where}features", len(matrix), limits)
+    if isinstance(ids, Span):
+        ids = _read_long_ids(ids, features, limits, f"{where}ids")
+    elif ids is not None:
+        ids = _checked_ids(ids, lambda i: f"{where}ids[{i}]") if len(ids) == len(matrix) else ids
+    if ids is not None and len(ids) != len(matrix):
+        raise Refusal(422, f"{where}ids", f"{len(matrix)} ids, one per row", f"{len(ids)}", "give one for each row")
+    if names is not None:
+        matrix = features.widened(matrix, names, f"{where}names")
+    return Documents(ids, matrix)
+
+
+def _rows(values: list[Any], width: int, where: str, first: int) -> Matrix:
+    """Rows of a list, the first of which has this number."""
+    for i, row in enumerate(values, first):
+        if type(row) is not list or len(row) != width:
+            raise _wrong_row(f"{where}[{i}]", width, f"{len(row)}" if type(row) is list else shown(row))
+    return _as_matrix(values, width, lambda i, j: f"{where}[{first + i}][{j}]")
+
+
+def _wrong_row(where: str, width: int, got: str) -> Refusal:
+    fix = "give each document a row with a number for each feature of the model (or of names)"
+    return Refusal(422, where, f"a list of {width} numbers", got, fix)
+
+
+# Long lists, some elements at a time
+
+
+def is_long_list(value: Any) -> bool:
+    """Whether it is a list of a large body that was not decoded yet."""
+    return isinstance(value, Span) and value.is_list
+
+
+def pieces_of(span: Span, limits: Limits, where: str) -> Iterator[Piece]:
+    """The elements of a long list, some at a time; a refusal if there are more than a request may have."""
+    elements = span.elements(limits.max_documents)
+    if elements is None:
+        raise _too_many(where, "more", limits)
+    return span.pieces(elements)
+
+
+def _read_long_objects(span: Span, features: Features, limits: Limits, where: str) -> Documents:
+    ids: list[Any] = []
+    parts = [np.zeros((0, features.n), np.float32)]
+    for piece in pieces_of(span, limits, where):
+        if piece.n_commas > features.n:
+            raise Refusal(
+                422, f"{where}[{piece.first}]", f"an id and {features.n} features", "more values", features.how
+            )
+        typed = features.wire.documents(piece.text)
+        found = None if typed is None else _typed_objects(typed, features, piece.first)
+        if found is None:
+            found = _objects(read_piece(piece, where), features, where, piece.first)
+        ids += found.ids or ()
+        parts.append(found.features)
+    return Documents(ids, np.concatenate(parts))
+
+
+def _read_long_rows(span: Span, width: int, features: Features, limits: Limits, where: str) -> Matrix:
+    parts = [np.zeros((0, width), np.float32)]
+    for piece in pieces_of(span, limits, where):
+        if piece.n_commas >= width:
+            raise _wrong_row(f"{where}[{piece.first}]", width, "more")
+        typed = features.wire.rows(piece.text)
+        found = None if typed is None else _typed_matrix(typed, width)
+        parts.append(_rows(read_piece(piece, where), width, where, piece.first) if found is None else found)
+    return np.concatenate(parts)
+
+
+def _read_long_ids(span: Span, features: Features, limits: Limits, where: str) -> list[Any]:
+    ids: list[Any] = []
+    for piece in pieces_of(span, limits, where):
+        if piece.n_commas:
+            raise _wrong_id(f"{where}[{piece.first}]", "a long list or object")
+        typed = features.wire.ids(piece.text)
+        ids += _checked_ids(read_piece(piece, where), _numbered(where, piece.first)) if typed is None else typed
+    return ids
+
+
+def _numbered(where: str, first: int) -> Callable[[int], str]:
+    return lambda i: f"{where}[{first + i}]"
+
+
+def _all_names(names: Any, features: Features, where: str) -> Any:
+    """The names of columns, decoded if they are long and not too many."""
+    if names == []:
+        raise Refusal(422, f"{where}names", "a list of texts, each once", shown(names), "give a name for each column")
+    if not is_long_list(names):
+        return names
+    elements = names.elements(features.n)
+    if elements is None:
+        raise Refusal(422, f"{where}names", f"at most {features.n} names", "more", "GET /models lists the names")
+    return list(chain.from_iterable(read_piece(piece, f"{where}names") for piece in names.pieces(elements)))
+
+
+def read_piece(piece: Piece, where: str) -> list[Any]:
+    """The elements of a piece, as plain JSON."""
+    found: list[Any] = read_json(piece.text, f"body, {where} from [{piece.first}] on")
+    return found
+
+
+# Values
+
+
+def _as_matrix(rows: list[Sequence[Any]], width: int, place: Place) -> Matrix:
+    """Rows of numbers and nulls as float32; all are of this width."""
+    if not rows:
+        return np.zeros((0, width), np.float32)
+    if not set(map(type, chain.from_iterable(rows))) <= _NUMBERS:
+        _refuse_value(rows, place, lambda value: type(value) not in _NUMBERS, "a number, or null where it is missing")
+    try:
+        with np.errstate(over="ignore"):
+            matrix = np.array(rows, np.float64).astype(np.float32)
+        is_finite = not np.isinf(matrix).any()
+    except OverflowError:  # a whole number of hundreds of digits
+        is_finite = False
+    if not is_finite:
+        _refuse_value(rows, place, _is_beyond, "a number that float32 can hold")
+    return matrix
+
+
+def _decoded(text: str, width: int, where: str) -> Matrix:
+    """The rows of little-endian float32 numbers in base64; NaN where a value is missing."""
+    expected = f"base64 of float32 numbers, {width} for each document"
+    fix = 'in Python: base64.b64encode(X.astype("<f4").tobytes()).decode()'
+    try:
+        content = base64.b64decode(text, validate=True)
+    except ValueError:
+        raise Refusal(422, where, expected, f"{cut(text)!r}", fix) from None
+    if len(content) % (4 * width):
+        raise Refusal(422, where, expected, f"{len(content)} bytes, no multiple of {4 * width}", fix)
+    matrix = np.frombuffer(content, "<f4").astype(np.float32).reshape(-1, width)
+    if np.isinf(matrix).any():
+        i, j = (int(place) for place in np.argwhere(np.isinf(matrix))[0])
+        raise Refusal(422, f"{where}, row {i}, column {j}", "a finite number", "infinity", "clip it, or give NaN")
+    return matrix
+
+
+def _refuse_value(rows: list[Sequence[Any]], place: Place, is_wrong: Callable[[Any], bool], expected: str) -> NoReturn:
+    """The refusal of the first value that is wrong."""
+    i, j, value = next((i, j, value) for i, row in enumerate(rows) for j, value in enumerate(row) if is_wrong(value))
+    fix = "send 1 for true and 0 for false" if type(value) is bool else "encode texts as numbers"
+    if type(value) in _NUMBERS:
+        fix = "clip it, or take its logarithm, here and in training"
+    raise Refusal(422, place(i, j), expected, shown(value), fix)
+
+
+def _is_beyond(value: Any) -> bool:
+    """Whether a number becomes infinite as float32."""
+    try:
+        with np.errstate(over="ignore"):
+            return value is not None and math.isinf(np.float32(value))
+    except OverflowError:
+        return True
+
+
+def _checked_ids(ids: list[Any], place: Callable[[int], str]) -> list[Any]:
+    """The ids, if all are texts or numbers."""
+    if set(map(type, ids)) <= {str, int}:
+        return ids
+    for i, given in enumerate(ids):
+        check_id(given, place(i))
+    return ids
+
+
+def check_id(given: Any, where: str) -> None:
+    """A refusal if it is neither a text nor a number."""
+    if type(given) not in (str, int, float) or (type(given) is float and not math.isfinite(given)):
+        raise _wrong_id(where, shown(given))
+
+
+def _wrong_id(where: str, got: str) -> Refusal:
+    return Refusal(422, where, "a text or a number", got, "leave ids out to go by places, from 0 on")
+
+
+def check_count(where: str, n: int, limits: Limits) -> None:
+    """A refusal if a request has more documents, or queries, than it may have."""
+    if n > limits.max_documents:
+        raise _too_many(where, f"{n:,}", limits)
+
+
+def _too_many(where: str, got: str, limits: Limits) -> Refusal:
+    return Refusal(
+        413,
+        where,
+        f"at most {limits.max_documents:,} documents",
+        got,
+        "send fewer at once, or start the server with a higher --max-documents",
+    )

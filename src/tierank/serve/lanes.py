@@ -1,0 +1,100 @@
+"""Threads that work for requests: each kind of work has its own, so that slow work waits behind its own kind alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from tierank.deadline import Deadline
+from tierank.serve.refusals import Refusal, busy
+
+T = TypeVar("T")
+
+
+class Lane:
+    """Some threads and a queue before them that has an end. Work that misses its deadline is answered for at once.
+
+    Work that has not begun by then never begins. A thread cannot be stopped: it goes on until it looks at the deadline
+    itself, and counts as busy until then.
+    """
+
+    def __init__(self, what: str, threads: int, max_waiting: int) -> None:
+        self.what, self.threads, self.max_waiting = what, threads, max_waiting
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"tierank-{what}")
+        self._at_work: set[Deadline] = set()
+        self._lock = threading.Lock()
+
+    async def run(self, work: Callable[[], T], deadline: Deadline) -> T:
+        """What the work returns, done in one of the threads."""
+        future = self._start(work, deadline)
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(future), deadline.left)
+        except asyncio.CancelledError:
+            deadline.cancel()
+            raise
+        except TimeoutError:
+            deadline.cancel()
+            raise Refusal(
+                504,
+                "server",
+                "an answer in time",
+                "none before the deadline",
+                "ask for less at once, or start the server with a higher --timeout",
+            ) from None
+
+    def _start(self, work: Callable[[], T], deadline: Deadline) -> Future[T]:
+        def applied() -> T:
+            with deadline.applied():
+                return work()
+
+        with self._lock:
+            if len(self._at_work) >= self.threads + self.max_waiting:
+                raise busy(
+                    f"at most {self.max_waiting} {self.what} waiting", "more", "try again, or start more servers"
+                )
+            self._at_work.add(deadline)
+        try:
+            future = self._pool.submit(applied)
+        except RuntimeError:  # it was closed
+            self._leave(deadline)
+            raise busy("to be running", "a server that is stopping", "ask another one") from None
+        future.add_done_callback(lambda _: self._leave(deadline))
+        return future
+
+    def _leave(self, deadline: Deadline) -> None:
+        with self._lock:
+            self._at_work.discard(deadline)
+
+    def close(self) -> None:
+        """Let all deadlines pass: what waits never begins, and what is at work stops where it looks."""
+        with self._lock:
+            for deadline in self._at_work:
+                deadline.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class Room:
+    """Memory for large bodies: so many bytes for all of them together."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.taken = most, 0
+        self._lock = threading.Lock()
+
+    def take(self, n: int) -> None:
+        """Take so many bytes; a refusal if they are not there."""
+        with self._lock:
+            if self.taken + n > self.most:
+                raise busy(
+                    f"at most {self.most} bytes of large requests at a time",
+                    "more",
+                    "try again, or start the server with a higher --max-large-bytes",
+                )
+            self.taken += n
+
+    def give_back(self, n: int) -> None:
+        """Give back what was taken."""
+        with self._lock:
+            self.taken -= n

@@ -1,0 +1,84 @@
+"""The shapes of requests, typed for one model, so that decoding and checking are one step (msgspec).
+
+A decoder here takes only what it is sure of, and gives None for anything else: a wrong type, an unknown name, a feature
+that is left out. The text then goes to the slow reader of ``documents``, which gives the right message, or the right
+value in the rare case that JSON allows what a typed decoder does not (half a surrogate pair in an id).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Decode = Callable[[bytes | bytearray], Any]
+
+Id = str | int | float
+Row = tuple[float | None, ...]
+
+
+class _Named(msgspec.Struct):
+    """A request of which nothing but the model is looked at."""
+
+    model: str | UnsetType = UNSET
+
+
+class Wire:
+    """Decoders of what is sent for a model with these features: whole requests, and pieces of long lists."""
+
+    def __init__(self, names: Sequence[str] | None, has_missing: bool) -> None:
+        document: Any = _struct(
+            "Document", [("features", _features(names, has_missing)), ("id", Id | UnsetType, UNSET)]
+        )
+        documents: list[Any] = [
+            ("documents", _list(document) | UnsetType, UNSET),
+            ("ids", list[Id] | None | UnsetType, UNSET),
+            ("names", list[str] | None | UnsetType, UNSET),
+            ("features", list[Row] | str | UnsetType, UNSET),
+        ]
+        model = ("model", str | UnsetType, UNSET)
+        query: Any = _struct("Query", [("id", Id | UnsetType, UNSET), *documents])
+        self.rank = _decoder(_struct("Rank", [model, ("k", int | None, None), ("explain", bool, False), *documents]))
+        self.score = _decoder(_struct("Score", [("queries", _list(query)), model]))
+        self.documents: Decode = _decoder(_list(document))
+        self.rows: Decode = _decoder(list[Row])
+        self.ids: Decode = _decoder(list[Id])
+        self.queries: Decode = _decoder(_list(query))
+
+
+def _features(names: Sequence[str] | None, has_missing: bool) -> Any:
+    """Features of a document: a list, or an object with a field for each name, which comes out in the model's order."""
+    if names is None:
+        return Row
+    default = (None,) if has_missing else ()
+    fields = [(f"f{number}", float | None, *default) for number in range(len(names))]
+    renamed = {f"f{number}": name for number, name in enumerate(names)}
+    try:
+        return Row | _struct("Features", fields, rename=renamed, gc=False)
+    except ValueError:  # quotes or control characters in a name: objects go the slow way
+        return Row
+
+
+def _list(items: Any) -> Any:
+    return list[items]
+
+
+def _struct(name: str, fields: list[Any], **more: Any) -> Any:
+    return msgspec.defstruct(name, fields, forbid_unknown_fields=True, **more)
+
+
+def _decoder(shape: Any) -> Decode:
+    decode = msgspec.json.Decoder(shape).decode
+
+    def decoded(text: bytes | bytearray) -> Any:
+        try:
+            return decode(text)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return None
+
+    return decoded
+
+
+peek: Callable[[bytes | bytearray], _Named | None] = _decoder(_Named)

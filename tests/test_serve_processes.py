@@ -1,0 +1,415 @@
+"""The command ``serve``: real servers on this machine, their processes, signals and connections."""
+
+import http.client
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("starlette")
+pytest.importorskip("uvicorn")
+pytest.importorskip("msgspec")
+
+from serve_tools import ROW, call, make_data, n_said, quick, serving, wait_for
+
+import tierank
+from tierank import ParameterError, cli
+from tierank.rankers import Ranker
+from tierank.serve import app
+from tierank.serve.server import Settings, _bound
+from tierank.serve.snapshots import Snapshot
+
+
+@pytest.fixture(scope="module")
+def trees() -> Ranker:
+    return quick("umart").fit(make_data(named=True, has_missing=True))
+
+
+def checksum_of(folder) -> str:
+    return Snapshot.take(Path(folder)).checksum
+
+
+def test_a_model_is_replaced_under_load_and_no_request_is_lost(tmp_path):
+    data = make_data()
+    rankers = [quick("umart", n_trees=n).fit(data) for n in (5, 8)]
+    rankers[0].save(tmp_path / "m")
+    rows = data.features[:20]
+    expected = [ranker.rank(rows).score.tolist() for ranker in rankers]
+    seen, stop = [], threading.Event()
+    with serving(tmp_path / "m", f"net={tmp_path / 'm'}", "--threads", "2", "--watch", "0.2") as (process, port, lines):
+        assert call(port, "/ready") == (200, {"status": "ready"})
+        assert [model["name"] for model in call(port, "/models")[1]["models"]] == ["m", "net"]
+
+        def load():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            while not stop.is_set():
+                code, found = call(port, "/rank", {"features": rows.tolist()}, connection)
+                assert code == 200
+                seen.append(expected.index([one["score"] for one in found["ranking"]]))
+            connection.close()
+
+        with ThreadPoolExecutor(2) as pool:
+            clients = [pool.submit(load) for _ in range(2)]
+            wait_for(lambda: len(seen) > 5)
+            rankers[1].save(tmp_path / "m")  # --watch finds it
+            wait_for(lambda: 1 in seen)
+            (tmp_path / "m" / "trees.txt").write_text("tree")
+            process.send_signal(signal.SIGHUP)
+            wait_for(lambda: n_said(lines, "model net: kept the old one"))
+            stop.set()
+            for client in clients:
+                client.result()
+        assert set(seen) == {0, 1}
+        assert seen[-1] == 1
+        metrics = call(port, "/metrics")[1]
+        assert 'tierank_model_reloads_total{model="m",outcome="refused"} 1' in metrics
+        assert 'tierank_model_reloads_total{model="m",outcome="replaced"} 1' in metrics
+        asked = [line for line in lines if line.get("path") == "/rank"]
+        assert {line["code"] for line in asked} == {200}
+        assert asked[0]["documents"] == 20
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+
+
+def children_of(process) -> set[int]:
+    return set(map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()))
+
+
+def kill_one(process, lines) -> None:
+    """End one of the workers, and wait until another one answers in its place."""
+    n = n_said(lines, "is ready")
+    os.kill(max(children_of(process)), signal.SIGKILL)
+    wait_for(lambda: n_said(lines, "is ready") == n + 1)
+
+
+def answered(port, n=24) -> set[tuple[int, str | None]]:
+    """Code and checksum of some answers, each on a connection of its own, so that all workers are asked."""
+    with ThreadPoolExecutor(6) as pool:
+        found = pool.map(lambda _: call(port, "/rank", {"features": [ROW]}), range(n))
+        return {(code, answer.get("checksum")) for code, answer in found}
+
+
+def test_a_worker_that_is_started_again_serves_what_the_others_serve(tmp_path):
+    """Whatever stands in the folder by then: a refused model, a newer one that nobody was told of, or nothing."""
+    folder = tmp_path / "m"
+    quick("umart").fit(make_data()).save(folder)
+    first = checksum_of(folder)
+    with serving(folder, "--workers", "2", "--threads", "1", "--watch", "0.2") as (process, port, lines):
+        wait_for(lambda: n_said(lines, "is ready") == 2)
+        for _ in range(6):
+            assert call(port, "/rank", {"features": [ROW]})[0] == 200
+        assert 'tierank_documents_scored_total{model="m"} 6' in call(port, "/metrics")[1]
+
+        other = tierank.make_ranking(20, n_features=4, mean_length=9)
+        quick("umart").fit(other).save(folder)
+        wait_for(lambda: n_said(lines, "model m: kept the old one"))
+        kill_one(process, lines)
+        assert n_said(lines, "was ended by SIGKILL; starting another") == 1
+        assert answered(port) == {(200, first)}
+        assert call(port, "/ready") == (200, {"status": "ready"})
+
+        quick("umart", n_trees=9).fit(make_data()).save(folder)
+        second = checksum_of(folder)
+        wait_for(lambda: n_said(lines, f"model m: replaced, checksum {second}"))
+        wait_for(lambda: answered(port) == {(200, second)})
+        shutil.rmtree(folder)
+        kill_one(process, lines)
+        assert answered(port) == {(200, second)}
+        metrics = call(port, "/metrics")[1]
+        assert 'tierank_model_reloads_total{model="m",outcome="refused"} 1' in metrics
+        assert 'tierank_model_reloads_total{model="m",outcome="replaced"} 1' in metrics
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+
+
+def test_workers_that_nobody_told_do_not_know_of_a_newer_model(tmp_path):
+    folder, keys = tmp_path / "m", tmp_path / "keys"
+    quick("umart").fit(make_data()).save(folder)
+    first = checksum_of(folder)
+    keys.write_text("first-key\n")
+    keys.chmod(0o600)
+    options = ("--workers", "2", "--threads", "1", "--api-key-file", keys)
+    with serving(folder, *options) as (process, port, lines):
+        wait_for(lambda: n_said(lines, "is ready") == 2)
+
+        def seen(key):
+            found = [call(port, "/rank", {"features": [ROW]}, key=key) for _ in range(12)]
+            return {(code, answer.get("checksum")) for code, answer in found}
+
+        quick("umart", n_trees=9).fit(make_data()).save(folder)
+        keys.write_text("second-key\n")
+        kill_one(process, lines)
+        assert seen("first-key") == {(200, first)}
+        assert seen("second-key") == {(401, None)}
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: n_said(lines, f"model m: replaced, checksum {checksum_of(folder)}"))
+        wait_for(lambda: seen("second-key") == {(200, checksum_of(folder))})
+        assert seen("first-key") == {(401, None)}
+        keys.write_text("\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: n_said(lines, "kept the old API keys"))
+        wait_for(lambda: n_said(lines, "model m: unchanged"))
+        assert seen("second-key") == {(200, checksum_of(folder))}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(120) == 130
+
+
+@contextmanager
+def parent_of(folder, watch="0.05"):
+    """A parent of two processes that serve nothing, and what it and they say."""
+    program = Path(__file__).with_name("worker_program.py")
+    command = [sys.executable, str(program), str(folder), watch]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    lines = []
+    reader = threading.Thread(target=lambda: lines.extend(iter(process.stdout.readline, "")))
+    reader.start()
+    try:
+        yield process, lines
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        process.stdout.close()
+
+
+def write_words(folder, word):
+    """A folder such as models have, in one step."""
+    fresh = folder.with_name("fresh")
+    fresh.mkdir()
+    (fresh / "words.txt").write_text(word)
+    (fresh / "model.json").write_text(json.dumps({"files": {"words.txt": ""}, "word": word}))
+    if folder.exists():
+        folder.rename(folder.with_name(f"old-{time.monotonic_ns()}"))
+    fresh.rename(folder)
+
+
+def n_of(lines, text):
+    return sum(text in line for line in list(lines))
+
+
+def test_all_processes_change_over_or_none_does(tmp_path):
+    folder = tmp_path / "m"
+    write_words(folder, "one")
+    with parent_of(folder) as (process, lines):
+        wait_for(lambda: n_of(lines, "starts") == 2)
+        assert n_of(lines, " one\n") == 2
+        write_words(folder, "bad")
+        wait_for(lambda: n_of(lines, "kept the old one: a bad word"))
+        write_words(folder, "two")
+        wait_for(lambda: n_of(lines, "model m: replaced"))
+        wait_for(lambda: n_of(lines, "has 0") == n_of(lines, "has 1") == 2)
+        assert n_of(lines, " two\n") == 2
+        # A model that a process dies of is refused, by all of them; the new process has what the others have.
+        write_words(folder, "deadly")
+        wait_for(lambda: n_of(lines, "worker 1 ended with code 7 while it loaded it"))
+        wait_for(lambda: n_of(lines, "starts 1") == 2)
+        assert [line.split()[-1] for line in lines if line.startswith("starts 1")] == ["one", "two"]
+        write_words(folder, "three")
+        wait_for(lambda: n_of(lines, "model m: replaced") == 2)
+        wait_for(lambda: n_of(lines, " three\n") == 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+        wait_for(lambda: n_of(lines, "parent ends 2"))
+
+
+def test_processes_whose_parent_is_gone_know_it(tmp_path):
+    write_words(tmp_path / "m", "one")
+    with parent_of(tmp_path / "m") as (process, lines):
+        wait_for(lambda: n_of(lines, "starts") == 2)
+        process.kill()
+        wait_for(lambda: n_of(lines, "is alone") == 2)
+
+
+def test_hangups_that_come_together_are_one(tmp_path):
+    """So they are for a parent of processes; a server of one process is asked below."""
+    write_words(tmp_path / "m", "one")
+    with parent_of(tmp_path / "m", "3600") as (process, lines):
+        wait_for(lambda: n_of(lines, "starts") == 2)
+        start = time.monotonic()
+        for _ in range(300):
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.001)
+        wait_for(lambda: n_of(lines, "model m: unchanged"))
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+        assert n_of(lines, "unchanged") <= 2 + time.monotonic() - start
+
+
+# Connections, signals and keys of one server
+
+
+def opened(stack, port, sent=b""):
+    one = stack.enter_context(socket.create_connection(("127.0.0.1", port), 120))
+    one.sendall(sent)
+    return one
+
+
+HEAD = b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAuthorization: Bearer first-key\r\n"
+
+
+def test_connections_are_not_kept_for_ever(tmp_path, trees):
+    trees.save(tmp_path / "m")
+    keys = tmp_path / "keys"
+    keys.write_text("# of the test\nfirst-key\n")
+    keys.chmod(0o600)
+    limits = ("--header-timeout", "0.3", "--body-timeout", "0.3", "--idle-timeout", "0.3", "--max-connections", "40")
+    with serving(tmp_path / "m", "--threads", "1", "--api-key-file", keys, *limits) as (process, port, lines):
+        with ExitStack() as stack:
+            for sent in (b"", b"GET /hea", b"GET /health HTTP/1.1\r\nHost: x\r\nX: "):  # half open, in three ways
+                assert [opened(stack, port, sent).recv(100) for _ in range(2)] == [b"", b""]
+            slow = opened(stack, port, HEAD + b"Content-Length: 100\r\n\r\n{")
+            assert slow.recv(1000).startswith(b"HTTP/1.1 408 ")
+            # The rest of a body that was refused, and a connection without requests.
+            refused = opened(stack, port, HEAD.replace(b"first", b"other") + b"Content-Length: 100\r\n\r\n{")
+            idle = opened(stack, port, b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            for one, code in ((refused, b"401"), (idle, b"200")):
+                text = b"".join(iter(lambda one=one: one.recv(1000), b""))
+                assert text.startswith(b"HTTP/1.1 " + code)
+        with ExitStack() as stack:
+            several = [opened(stack, port) for _ in range(120)]
+            ends = [one.recv(1000) for one in several]
+            assert sum(one.startswith(b"HTTP/1.1 503 ") for one in ends) >= 1
+            assert {one[:13] for one in ends} == {b"", b"HTTP/1.1 503 "}
+            content = json.loads(next(one for one in ends if one).partition(b"\r\n\r\n")[2])
+            assert "--max-connections" in content["error"]["fix"]
+        wait_for(lambda: call(port, "/health")[0] == 200)
+
+        start, n = time.monotonic(), n_said(lines, "model m: unchanged")
+        for _ in range(300):
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.001)
+        wait_for(lambda: n_said(lines, "model m: unchanged") > n)
+        assert n_said(lines, "model m: unchanged") - n <= 2 + time.monotonic() - start
+        assert call(port, "/models")[0] == 401
+        assert call(port, "/models", key="first-key")[0] == 200
+        keys.write_text("second-key\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: call(port, "/models", key="second-key")[0] == 200)
+        assert call(port, "/models", key="first-key")[0] == 401
+
+
+def test_clients_are_told_that_the_server_is_about_to_close(tmp_path, trees):
+    """Under load nobody is cut off: every client has an answer that says so, on a connection that it had before."""
+    trees.save(tmp_path / "m")
+    patient = "import tierank.serve.server as server\nserver._FAREWELL = 60"
+    with serving(tmp_path / "m", "--threads", "1", before=patient) as (process, port, _):
+        n_answers = [0] * 6
+
+        def load(client):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            body, headers = json.dumps({"features": [ROW] * 50}), {"Content-Type": "application/json"}
+            for _ in range(100_000):
+                connection.request("POST", "/rank", body, headers)
+                answer = connection.getresponse()
+                answer.read()
+                assert answer.status == 200
+                n_answers[client] += 1
+                if answer.headers.get("Connection") == "close":
+                    return True
+            return False
+
+        with ThreadPoolExecutor(6) as pool:
+            clients = [pool.submit(load, client) for client in range(6)]
+            wait_for(lambda: min(n_answers) > 3 or any(one.done() for one in clients))
+            process.send_signal(signal.SIGTERM)
+            assert all(one.result() for one in clients)
+        assert process.wait(120) == 0
+
+
+def test_a_port_is_taken_before_anything_is_loaded():
+    with _bound("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ParameterError, match="another process has; choose another"), _bound("127.0.0.1", port):
+            pass
+    with _bound("127.0.0.1", port):
+        pass  # free again
+
+
+def test_what_all_workers_would_meet_is_said_once(tmp_path):
+    command = [sys.executable, "-m", "tierank.cli", "serve", str(tmp_path), "--workers", "3", "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "expected the folder of a saved model" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def log_as_it_was():
+    kept = [
+        (logging.getLogger(n), logging.getLogger(n).handlers, logging.getLogger(n).level)
+        for n in ("tierank", "uvicorn")
+    ]
+    yield
+    for logger, handlers, level in kept:
+        logger.handlers, logger.propagate = handlers, True
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("log_as_it_was")
+def test_what_the_command_refuses(tmp_path, capsys, trees):
+    trees.save(tmp_path / "m")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "no-keys").write_text("# none\n")
+    trees.save(tmp_path / "twice")
+    described = json.loads((tmp_path / "twice" / "model.json").read_text())
+    described["feature_names"][1] = "bm25"
+    (tmp_path / "twice" / "model.json").write_text(json.dumps(described))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for arguments, words in (
+            ([tmp_path / "m", "--port", port], "another process has; choose another"),
+            ([tmp_path / "none", "--port", port], "another process has; choose another"),
+            ([tmp_path / "m", "--port", "0", "--api-key-file", tmp_path / "none"], "No such file"),
+            (
+                [tmp_path / "m", "--port", "0", "--api-key-file", tmp_path / "no-keys"],
+                "expected an API key on each line",
+            ),
+            ([tmp_path / "m", "--workers", "2", "--port", "0", "--api-key-file", tmp_path / "no-keys"], "an API key"),
+            ([tmp_path / "m", "--timeout", "0"], "timeout: expected a finite number above 0"),
+            ([tmp_path / "m", "--idle-timeout", "x"], "invalid float value"),
+            ([tmp_path / "m", "--max-connections", "0"], "max_connections: expected a whole number"),
+            ([tmp_path / "empty", "--port", "0"], "expected the folder of a saved model"),
+            ([tmp_path / "twice", "--port", "0"], "expected each name once, got 'bm25' twice"),
+            ([tmp_path / "m", f"m={tmp_path / 'm'}"], "got 'm' twice; name one"),
+            ([f"a b={tmp_path / 'm'}", "--port", "0"], "letters, digits"),
+            ([tmp_path / "m", "--port", "70000"], "port: expected a number from 0 to 65535"),
+            ([tmp_path / "m", "--host", "no such host", "--port", "0"], "host: expected an address"),
+            ([tmp_path / "m", "--workers", "0"], "workers: expected a whole number from 1 on"),
+            ([tmp_path / "m", "--watch", "0"], "watch: expected a finite number above 0"),
+            ([tmp_path / "m", "--max-documents", "0"], "max_documents: expected a whole number"),
+            ([tmp_path / "m", "--json", "--quiet"], "not allowed with"),
+        ):
+            assert cli.main(["serve", *map(str, arguments)]) == 2
+            said = capsys.readouterr().err
+            assert words in said
+            assert len(said.splitlines()) == 1
+
+
+def test_without_the_extra_it_names_what_to_install(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("tierank.serve.extra.find_spec", lambda name: None)
+    assert cli.main(["serve", str(tmp_path)]) == 2
+    assert "pip install 'tierank[serve]'" in capsys.readouterr().err
+    with pytest.raises(ParameterError, match=r"pip install 'tierank\[serve\]'"):
+        app({})
+
+
+def test_settings_have_the_defaults_of_the_command():
+    options = cli.make_parser().parse_args(["serve", "m"])
+    known = Settings()
+    for name in ("host", "port", "workers", "threads", "watch"):
+        assert getattr(options, name) == getattr(known, name)
+    for name in ("max_bytes", "max_documents", "max_waiting"):
+        assert getattr(options, name) == getattr(known.limits, name)

@@ -1,0 +1,53 @@
+"""Processes that serve nothing, to see what their parent does: started by the tests of serving.
+
+    python worker_program.py FOLDER WATCH
+
+Each process says what it has in a line on standard output: its number, its process, and the words of the model. A model
+of the word "bad" is refused, and one of the word "deadly" ends the process that tries it.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from tierank.serve.counters import Counters
+from tierank.serve.log import log_to_stderr
+from tierank.serve.snapshots import Snapshot
+from tierank.serve.workers import fork_workers
+
+
+def word_of(files: dict[str, bytes]) -> str:
+    return files["words.txt"].decode()
+
+
+def main(folder: str, watch: str) -> None:
+    log_to_stderr("text")
+    counters = Counters(["m"], 3)
+    counters.process = 2
+    place = fork_workers(2, {"m": Snapshot.take(Path(folder))}, counters, watch=float(watch))
+    if place is None:
+        print("parent ends", int(counters.total("reloads", "m", "replaced")), flush=True)
+        return
+    word, tried = word_of(place.snapshots["m"].files), ""
+
+    def say(what: str) -> None:  # in one step: the other process writes to the same place
+        os.write(1, f"{what} {place.number} {os.getpid()} {word}\n".encode())
+
+    say("starts")
+    place.tell(ready=True)
+    for line in place.parent.makefile():
+        message = json.loads(line)
+        if "load" in message:
+            tried = (Path(message["place"]) / "words.txt").read_text()
+            if tried == "deadly" and place.number == 1:
+                os._exit(7)
+            place.tell(refusal="a bad word" if tried == "bad" else None)
+        elif "change" in message:
+            word = tried if message["to_new"] else word
+            say("has")
+    say("is alone")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
