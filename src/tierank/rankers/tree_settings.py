@@ -83,7 +83,7 @@ def _feature(name: str, value: Any) -> int | str:
     """The number or the name of a feature."""
     if isinstance(value, str) and value:
         return value
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not 0 <= value <= MOST:
         raise ParameterError(f"{name}: expected numbers of features from 0 on, or their names, got {value!r}")
     return int(value)
 

@@ -378,13 +378,6 @@ class UMart(_Trees):
         self.truncation, self.idcg_at, self.gain = truncation, idcg_at, gain
 
     def _objective(self, train: RankingDataset, settings: dict[str, Any], team: Team) -> Objective:
-        return self._umart(settings)
-
-    def _umart(self, settings: dict[str, Any]) -> UMartObjective:
-        names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "n_jobs")
-        return UMartObjective(**{name: settings[name] for name in names})
-
-    def _check_objective(self, settings: dict[str, Any]) -> None:
         objective = self._umart(settings)
         if objective.idcg_at is not None and objective.weights != "ndcg":
             raise ParameterError(
@@ -393,6 +386,14 @@ class UMart(_Trees):
             )
         if objective.gain != "exp2" and objective.weights == "none":
             raise ParameterError("gain: expected to be left out beside weights='none', where every pair weighs 1")
+        return objective
+
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        self._umart(settings)
+
+    def _umart(self, settings: dict[str, Any]) -> UMartObjective:
+        names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "n_jobs")
+        return UMartObjective(**{name: settings[name] for name in names})
 
 
 class LambdaMART(_Trees):
