@@ -1,6 +1,7 @@
 """Every parameter of LightGBM changes something in the rankers of trees, or is refused with what to do instead."""
 
 import json
+import math
 import re
 
 import lightgbm
@@ -387,9 +388,12 @@ def test_any_value_is_taken_or_refused_in_one_line(name, value):
     if refusal is not None:
         assert refusal.startswith((f"{name}: expected ", f"unknown {name} "))
         return
-    numbers = np.ravel(np.array(taken if not isinstance(taken, str) else 0, dtype=object))
-    assert all(isinstance(one, str) or np.isfinite(one) for one in numbers if not isinstance(one, list))
-    assert all(abs(one) < 2**31 for one in numbers if isinstance(one, int))
+    for one in flat(taken):
+        assert isinstance(one, str) or (abs(one) < 2**31 if isinstance(one, int) else math.isfinite(one))
+
+
+def flat(value):
+    return [one for part in value for one in flat(part)] if isinstance(value, list) else [value]
 
 
 def test_seeds_do_not_run_over(data):
@@ -534,6 +538,19 @@ def test_a_model_of_a_loss_that_was_not_saved_keeps_its_settings(data, tmp_path)
     loaded = tierank.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.predict(data), ranker.predict(data))
     assert loaded.get_params()["scale"] == 2.0
+
+
+def test_a_model_with_a_setting_that_changes_nothing_still_loads(data, folders, tmp_path):
+    """Such settings were taken once; fitted again it is refused."""
+    model = tmp_path / "model"
+    model.mkdir()
+    for file in (folders / "UMart").iterdir():
+        (model / file.name).write_bytes(file.read_bytes())
+    (model / "model.json").write_text(changed(model, {"label_gain": [0, 1], "idcg_at": 3, "weights": "none"}))
+    loaded = tierank.load(model)
+    assert np.ptp(loaded.predict(data)) > 0
+    with pytest.raises(ParameterError, match="label_gain: expected to be left out of UMart"):
+        loaded.fit(data)
 
 
 def test_a_base_inside_a_model_is_looked_at_too(data, tmp_path):

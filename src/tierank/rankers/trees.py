@@ -379,12 +379,8 @@ class UMart(_Trees):
         self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
         self.truncation, self.idcg_at, self.gain, self.ties = truncation, idcg_at, gain, ties
 
-    def _objective(self, settings: dict[str, Any]) -> UMartObjective:
-        names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "ties", "n_jobs")
-        return UMartObjective(**{name: settings[name] for name in names})
-
-    def _check_objective(self, settings: dict[str, Any]) -> None:
-        objective = self._objective(settings)
+    def _objective(self, settings: dict[str, Any]) -> Objective:
+        objective = self._umart(settings)
         if objective.idcg_at is not None and objective.weights != "ndcg":
             raise ParameterError(
                 f"idcg_at: expected None beside weights={objective.weights!r}, which has no ideal DCG, got"
@@ -392,6 +388,14 @@ class UMart(_Trees):
             )
         if objective.gain != "exp2" and objective.weights == "none":
             raise ParameterError("gain: expected to be left out beside weights='none', where every pair weighs 1")
+        return objective
+
+    def _check_objective(self, settings: dict[str, Any]) -> None:
+        self._umart(settings)
+
+    def _umart(self, settings: dict[str, Any]) -> UMartObjective:
+        names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "ties", "n_jobs")
+        return UMartObjective(**{name: settings[name] for name in names})
 
 
 class LambdaMART(_Trees):
