@@ -3,11 +3,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install demo test check format bench clean
+.PHONY: help install demo test test-lowest check format bench clean
 
 help:
 	@echo "make demo     the main job, start to end, on generated data"
 	@echo "make test     all tests"
+	@echo "make test-lowest  all tests with the lowest versions that pyproject.toml admits, in .venv-lowest (gigabytes)"
 	@echo "make check    ruff and mypy, as CI runs them"
 	@echo "make format   ruff format and safe fixes"
 	@echo "make bench    the benchmark tables (an hour)"
@@ -27,6 +28,17 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile
+
+# Old versions warn of what newer ones removed, so warnings are no errors here.
+test-lowest: .venv-lowest/.ready
+	.venv-lowest/bin/pytest -n auto --dist loadfile -W default
+
+.venv-lowest/.ready: pyproject.toml tests/lowest_versions.py
+	$(PYTHON) -m venv .venv-lowest
+	$(PYTHON) tests/lowest_versions.py > .venv-lowest/lowest.txt
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check -r .venv-lowest/lowest.txt
+	.venv-lowest/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
 
 check: $(READY)
 	$(BIN)/ruff check .
@@ -52,5 +64,5 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.scale
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
