@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tierank.kernels import compiled
 
-QUOTE, COMMA, BACKSLASH = 34, 44, 92
+TAB, LINE_FEED, RETURN, SPACE, QUOTE, COMMA, BACKSLASH = 9, 10, 13, 32, 34, 44, 92
 OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
 
 # What ``find_elements`` returns in place of a number of elements.
@@ -20,16 +20,18 @@ DAMAGED, TOO_MANY = -1, -2
 def find_elements(text: NDArray[np.uint8], start: int, places: NDArray[np.int64]) -> tuple[int, int]:
     """Find the elements of the list or object that opens at ``text[start]``; returns their number, and where it ends.
 
-    ``places`` gets a row for each element: where it starts, where it ends, and how many commas are inside it. An empty
-    list has one element, of blanks. ``DAMAGED``: the text ends before the bracket closes, or another one closes it.
+    ``places`` gets a row for each element: where it starts, where it ends, and how many commas are inside it.
+    ``DAMAGED``: there is nothing beside a comma, the text ends before the bracket closes, or another one closes it.
     ``TOO_MANY``: there are more elements than rows in ``places``. Both come with the place where that was found.
     """
     closes = CLOSE_LIST if text[start] == OPEN_LIST else CLOSE_OBJECT
     n, depth, commas, first = 0, 1, 0, start + 1
-    in_string = False
+    in_string, is_blank = False, True
     i = start + 1
     while i < len(text):
         byte = text[i]
+        ends = not in_string and depth == 1 and (byte == COMMA or byte == CLOSE_LIST or byte == CLOSE_OBJECT)
+        is_blank = is_blank and (ends or byte == SPACE or byte == TAB or byte == LINE_FEED or byte == RETURN)
         if in_string:
             if byte == BACKSLASH:
                 i += 1
@@ -43,12 +45,17 @@ def find_elements(text: NDArray[np.uint8], start: int, places: NDArray[np.int64]
             depth -= 1
         elif byte == COMMA and depth > 1:
             commas += 1
-        if not in_string and (depth == 0 or (depth == 1 and byte == COMMA)):
+        if ends:
+            is_empty = is_blank and n == 0 and depth == 0
+            if (is_blank and not is_empty) or (depth == 0 and byte != closes):
+                return DAMAGED, i
+            if is_empty:
+                return 0, i + 1
             if n == len(places):
                 return TOO_MANY, i
             places[n, 0], places[n, 1], places[n, 2] = first, i, commas
-            n, commas, first = n + 1, 0, i + 1
+            n, commas, first, is_blank = n + 1, 0, i + 1, True
             if depth == 0:
-                return (n if byte == closes else DAMAGED), i + 1
+                return n, i + 1
         i += 1
     return DAMAGED, len(text)
