@@ -21,12 +21,12 @@ _GLANCE = 20
 _BLOCK = 1 << 20
 
 
-def kind_of(path: Path) -> str:
+def kind_of(path: Path, expected: str = "a file") -> str:
     """What a path leads to: "file", "folder" or "pipe"; an error where it is nothing that can be read."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{path}: expected a file, got nothing there{nearby(path)}") from None
+        raise DataError(f"{path}: expected {expected}, got nothing there{nearby(path)}") from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise unreadable(path, error) from None
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe"}

@@ -38,7 +38,7 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
     ==========================================  ==========================================================
     """
     path = Path(path)
-    kind = kind_of(path)
+    kind = kind_of(path, "a file of scores")
     if kind == "folder":
         raise DataError(f"{path}: expected a file of scores, got a folder; predict writes the scores of a model")
     if kind == "pipe":
