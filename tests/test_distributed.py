@@ -577,6 +577,23 @@ def test_each_process_that_torchrun_starts_says_what_differs(files, tmp_path):
     assert not (tmp_path / "m").exists()
 
 
+def test_who_is_told_to_stop_blames_no_process(monkeypatch):
+    started = []
+
+    class Sleeper(launching._Process):
+        def __init__(self, arguments, number, size, port, folder):
+            self.number, self.was_ended = number, False
+            self.running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"])
+            started.append(self)
+            if number == size - 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(launching, "_Process", Sleeper)
+    with pytest.raises(KeyboardInterrupt, match=r"^$"):
+        launching.launch([], 2)
+    assert [process.code for process in started] == [-signal.SIGTERM] * 2
+
+
 def test_processes_that_started_end_where_another_cannot_start(monkeypatch):
     started = []
 
@@ -585,7 +602,7 @@ def test_processes_that_started_end_where_another_cannot_start(monkeypatch):
             if number == 2:
                 raise OSError("no more processes")
             self.number, self.was_ended = number, False
-            self.running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+            self.running = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(900)"])
             started.append(self)
 
     monkeypatch.setattr(launching, "_Process", Sleeper)

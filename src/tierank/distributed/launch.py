@@ -42,7 +42,7 @@ def launch(arguments: Sequence[str], size: int) -> None:
             for process in started:
                 process.end()
         failed = [process for process in started if process.code]
-        if failed:
+        if failed and not stop:  # whoever was told to stop has ended the others itself
             _explain(failed, size)
 
 
