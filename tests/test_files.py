@@ -332,7 +332,8 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
             OSError("640 requested and 0 written"),
             r"640 requested and 0 written \(no room left on the disk\?\); make room",
         ),
-        (PermissionError(13, "Permission denied", "x"), "Permission denied$"),
+        (PermissionError(13, "Permission denied", str(tmp_path / "x.txt")), "Permission denied$"),
+        (PermissionError(13, "Permission denied", str(tmp_path / ".x.txt.abcdefgh.new" / "x.txt")), "Permission deni"),
         (OSError(5, "Input/output error"), "Input/output error$"),
     ):
         message = rf"x.txt: expected a place that can be written, got: {said}"
@@ -344,9 +345,14 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
 
 
 def test_what_says_nothing_of_the_place_stays_what_it_is(tmp_path):
-    for error in (BrokenPipeError(32, "Broken pipe"), FileNotFoundError(2, "No such file", "other")):
-        with pytest.raises(type(error), match=r"Broken pipe|No such file"), replacing(tmp_path / "x.txt"):
+    for error in (
+        BrokenPipeError(32, "Broken pipe"),
+        FileNotFoundError(2, "No such file", "other"),
+        PermissionError(13, "Permission denied", "other"),
+    ):
+        with pytest.raises(type(error), match=r"Broken|No such|denied") as found, replacing(tmp_path / "x.txt"):
             raise error
+        assert found.value is error
 
 
 def test_a_folder_that_is_not_there_is_said(model, tmp_path):

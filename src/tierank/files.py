@@ -128,7 +128,8 @@ def replacing(path: str | os.PathLike[str], mark: Mark | None = None) -> Iterato
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     """Turns what the system, or a library, says of a place that cannot be written into an error that names it.
 
-    A reader at the other end of a pipe that has left, and a file that is not there, say nothing of the place.
+    A reader at the other end of a pipe that has left, a file that is not there, and trouble with a file that is
+    somewhere else (and may be read, not written) say nothing of the place.
     """
     target = Path(path)
     if not target.parent.is_dir():
@@ -138,7 +139,18 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     except (WriteError, FileNotFoundError, BrokenPipeError):
         raise
     except OSError as error:
+        if not _is_at(target, error.filename):
+            raise
         raise WriteError.of(path, error) from None
+
+
+def _is_at(place: Path, name: object) -> bool:
+    """Whether a name that the system gives is the place, or in it, or in its workshop; it gives none while writing."""
+    if not isinstance(name, (str, bytes, os.PathLike)):
+        return True
+    target, found = Path(os.path.realpath(place)), Path(os.fsdecode(name)).absolute()
+    is_inside = any(found.is_relative_to(own) for own in (target, place.absolute()))
+    return is_inside or any(part.startswith(f".{target.name}.") for part in found.parts)
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:

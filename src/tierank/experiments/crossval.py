@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
@@ -137,12 +138,15 @@ class _Asked:
 def _run_pieces(run: Run, folds: Folds, pieces: list[Piece], n_jobs: int, progress: bool) -> None:
     waiting = [piece for piece in pieces if not run.is_done(piece.system, piece.fold, piece.seed)]
     done = len(pieces) - len(waiting)
-    with Progress("cross-validation", len(pieces), show=progress, done=done) as shown:
-        for note in _worked_on(run, folds, waiting, min(n_jobs, len(waiting))):
+    with (
+        closing(_worked_on(run, folds, waiting, min(n_jobs, len(waiting)))) as notes,
+        Progress("cross-validation", len(pieces), show=progress, done=done) as shown,
+    ):
+        for note in notes:
             shown.step(note)
 
 
-def _worked_on(run: Run, folds: Folds, pieces: list[Piece], n_jobs: int) -> Iterator[str]:
+def _worked_on(run: Run, folds: Folds, pieces: list[Piece], n_jobs: int) -> Generator[str, None, None]:
     """Run the pieces; yields what to say of each one that is done.
 
     One at a time they run here: nothing has to be sent or imported again, and debuggers see them. The numbers are the
