@@ -1,5 +1,6 @@
 """Exports: the same scores in the form and by the rule of another engine, or a refusal that says what to change."""
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -12,7 +13,7 @@ import lightgbm
 import numpy as np
 import pytest
 import reference_engines
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import tierank
@@ -36,6 +37,8 @@ from tierank.export import c as c_target
 from tierank.export.portable import floor_float32
 from tierank.export.proof import generate_rows
 from tierank.export.solr import _Scaled
+from tierank.rankers import tree_text
+from tierank.rankers.tree_text import MAX_DEPTH
 from tierank.transforms import TRANSFORMS, Unchanged, add_query_copies
 
 ROOT = Path(__file__).parent.parent
@@ -48,7 +51,12 @@ POINTWISE = {**NETWORK, "transform": "standard"}
 
 @pytest.fixture(scope="module")
 def plain():
-    return tierank.make_ranking(60, n_features=7, mean_length=25, max_length=50, seed=4)
+    """Two features have values on both sides of 0, one of them integers."""
+    data = tierank.make_ranking(60, n_features=7, mean_length=25, max_length=50, seed=4)
+    features = np.array(data.features)
+    features[:, :2] -= np.median(features[:, :2], axis=0)
+    features[:, 1] = np.rint(3 * features[:, 1] / features[:, 1].std())
+    return data.with_features(features, None)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +148,8 @@ def test_executors_follow_the_engines_rules(name, fitted, tmp_path):
                 assert score == pytest.approx(reference_engines.solr(tmp_path / target, row), rel=1e-6, abs=1e-7)
             elif target == "vespa":
                 if (tmp_path / target / "models" / "tierank.json").exists():
-                    assert score == reference_engines.vespa(tmp_path / target, row)
+                    for is_large in (True, False):
+                        assert score == reference_engines.vespa(tmp_path / target, row, is_large=is_large)
             else:
                 for follows in (True, False):  # old and new versions of the plugin
                     assert score == reference_engines.elasticsearch(tmp_path / target, row, follows_missing=follows)
@@ -190,7 +199,7 @@ def test_trees_are_read_as_lightgbm_reads_them(setting, gaps):
 def stumps(numbers):
     """One tree for each threshold, all of one feature."""
     n, ones = np.arange(len(numbers)), np.ones(len(numbers), bool)
-    thresholds = np.array(numbers, np.float64)
+    thresholds = np.array(numbers, np.float32)
     return Trees(n, 0 * n, thresholds, ~(2 * n), ~(2 * n + 1), np.zeros(len(n), np.uint8), ones, np.zeros(2 * len(n)))
 
 
@@ -229,12 +238,13 @@ def test_solr_slack_is_undone(pairs):
     scaled = _Scaled(stumps(numbers))
     compared = scaled.written + np.float32(1e-6)
     assert np.isfinite(compared).all()
-    np.testing.assert_array_equal(compared.astype(float), np.array(numbers) * 2.0 ** scaled.powers.get(0, 0))
+    np.testing.assert_array_equal(compared.astype(float), np.array(numbers) * 2.0**scaled.powers)
 
 
 def test_solr_refuses_thresholds_that_no_scale_fits():
+    """Powers of two land on -1, which no number plus 1e-6 is, with one scale or another."""
     with pytest.raises(ParameterError, match="feature 0 has thresholds so small and so large at once"):
-        _Scaled(stumps([1e-38, 3e38]))
+        _Scaled(stumps([-(2.0**-k) for k in range(150)]))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, min_value=-3e38, max_value=3e38))
@@ -287,7 +297,7 @@ def test_generated_rows_sit_on_every_threshold(fitted, plain):
     ranker, data = fitted("umart with gaps")
     model = ranker._model()
     rows = generate_rows(model, data, bounded=True).features
-    at = model.scorer.floor_thresholds()
+    at = model.scorer.threshold
     for feature in np.unique(model.scorer.feature):
         wanted = np.unique(at[model.scorer.feature == feature])
         assert np.isin(wanted, rows[:, feature]).all()
@@ -303,7 +313,7 @@ def test_generated_lists_sit_on_the_thresholds_of_copies(fitted):
     ranker, data = fitted("query_features")
     trees = ranker._model().scorer.trees
     copies = add_query_copies(generate_rows(ranker._model(), data, bounded=True)).features
-    at = trees.floor_thresholds()
+    at = trees.threshold
     in_range = (trees.feature >= 7) & (trees.feature < 14)
     assert in_range.any()
     for column in np.unique(trees.feature[in_range]):
@@ -562,3 +572,316 @@ def test_the_page_says_what_the_code_does():
     scoring = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(scoring)
     assert scoring.support_table() in (ROOT / "docs" / "export.md").read_text()
+
+
+# What LightGBM does with a number, and every target after it
+
+ZERO_EDGE = float(np.float32(1e-35))
+EDGES = [
+    0.0, -0.0, 5e-324, -5e-324, 1e-50, -1e-50, 1e-45, -1e-45, 1e-38, -1e-38, 1e-36, -1e-36, 1e-35, -1e-35, ZERO_EDGE,
+    -ZERO_EDGE, math.nextafter(ZERO_EDGE, 1), math.nextafter(ZERO_EDGE, 0), math.nextafter(-ZERO_EDGE, -1),
+    math.nextafter(-ZERO_EDGE, 0), 1.1e-35, -1.1e-35, 0.1, -0.1, 0.5, -1.0, 3.0, 1e10, -1e10, 3.4e38, -3.4e38, 1e300,
+    -1e300,
+]  # fmt: skip
+KINDS = [(NONE, False), (NONE, True), (NAN, False), (NAN, True), (ZERO, False), (ZERO, True)]
+doubles = st.one_of(
+    st.sampled_from(EDGES),
+    st.floats(-1.01e-35, 1.01e-35),
+    st.floats(width=32, allow_nan=False, allow_infinity=False),
+    st.floats(-1e300, 1e300),
+)
+
+
+def lightgbm_text(trees, n_features=1):
+    """LightGBM's text of handmade trees: (features, thresholds, kinds, left, right, values), kinds as in ``KINDS``."""
+    parts = []
+    for number, (features, thresholds, kinds, left, right, values) in enumerate(trees):
+        n = len(features)
+        arrays = {
+            "split_feature": features,
+            "split_gain": [1] * n,
+            "threshold": [repr(float(t)) for t in thresholds],
+            "decision_type": [missing << 2 | default_left << 1 for missing, default_left in kinds],
+            "left_child": left,
+            "right_child": right,
+            "leaf_value": [repr(float(value)) for value in values],
+            "leaf_weight": [1] * (n + 1),
+            "leaf_count": [1] * (n + 1),
+            "internal_value": [0] * n,
+            "internal_weight": [1] * n,
+            "internal_count": [2] * n,
+        }
+        lines = "\n".join(f"{name}={' '.join(map(str, array))}" for name, array in arrays.items())
+        parts.append(f"Tree={number}\nnum_leaves={n + 1}\nnum_cat=0\n{lines}\nis_linear=0\nshrinkage=1\n\n\n")
+    head = {
+        "version": "v4",
+        "num_class": 1,
+        "num_tree_per_iteration": 1,
+        "label_index": 0,
+        "max_feature_idx": n_features - 1,
+        "objective": "lambdarank",
+        "feature_names": " ".join(f"Column_{k}" for k in range(n_features)),
+        "feature_infos": " ".join(["[-1:1]"] * n_features),
+        "tree_sizes": " ".join(str(len(part)) for part in parts),
+    }
+    importances = "".join(f"Column_{k}=1\n" for k in range(n_features))
+    return (
+        "tree\n" + "".join(f"{name}={value}\n" for name, value in head.items()) + "\n" + "".join(parts)
+        + f"end of trees\n\nfeature_importances:\n{importances}\nparameters:\n\nend of parameters\n"
+        "\npandas_categorical:null\n"
+    )  # fmt: skip
+
+
+def split_text(thresholds, kinds, values):
+    """A tree of one split for each threshold."""
+    one = zip(thresholds, kinds, values, strict=True)
+    return lightgbm_text([([0], [t], [kind], [-1], [-2], pair) for t, kind, pair in one])
+
+
+def around(thresholds):
+    """Float32 numbers at and beside thresholds, at and beside what is 0 to LightGBM, at the ends, and NaN."""
+    with np.errstate(over="ignore"):
+        near = np.array([*thresholds, *EDGES], np.float64).astype(np.float32)
+        steps = [near, *(np.nextafter(near, np.float32(side)) for side in (np.inf, -np.inf))]
+    known = np.unique(np.concatenate(steps))
+    ends = np.finfo(np.float32).max * np.array([-1, 1], np.float32)
+    return np.concatenate([known[np.isfinite(known)], ends, np.array([-0.0, np.nan], np.float32)])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.lists(doubles, min_size=1, max_size=8))
+@example(EDGES)
+@settings(max_examples=30, deadline=None)
+def test_splits_are_read_as_lightgbm_scores_them(kind, thresholds):
+    """Every kind of split, at all numbers where something changes; the sum of powers of two tells the ways taken."""
+    values = [(0.0, 2.0**k) for k in range(len(thresholds))]
+    booster = lightgbm.Booster(model_str=split_text(thresholds, [kind] * len(thresholds), values))
+    rows = around(thresholds)[:, None]
+    scored = booster.predict(rows, raw_score=True, num_threads=1)
+    np.testing.assert_array_equal(Trees.from_lightgbm(booster.dump_model()).predict(rows), scored)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_target_splits_as_lightgbm_does(target, kind, tmp_path):
+    """For every number around every threshold."""
+    values = np.random.default_rng(5).integers(0, 1 << 17, (len(EDGES), 2)).tolist()
+    booster = lightgbm.Booster(model_str=split_text(EDGES, [kind] * len(EDGES), values))
+    model = Model(Trees.from_lightgbm(booster.dump_model()), 1, None, True)
+    rows = around(EDGES)[:, None]
+    if kind[0] not in {"onnx": (NONE, NAN, ZERO), "c": (NONE, NAN, ZERO), "vespa": (NONE, NAN)}.get(target, (NONE,)):
+        with pytest.raises(ParameterError, match=f"{target}: it (takes a missing value for|compares) 0.*; train with"):
+            write_model(model, tmp_path / "m", target)
+        return
+    write_model(model, tmp_path / "m", target)
+    found = TARGETS[target].open(tmp_path / "m")(rows, np.array([0, len(rows)]))
+    expected = booster.predict(rows, raw_score=True, num_threads=1)
+    np.testing.assert_array_equal(found - TARGETS[target].constant(model), expected)
+
+
+# Sums of many trees, and of very small and large leaves
+
+
+def forest(n_trees, leaves):
+    """Stumps at random places with leaves of this size, one feature."""
+    rng = np.random.default_rng(n_trees)
+    values = leaves * rng.standard_normal((n_trees, 2))
+    return replace(stumps(rng.standard_normal(n_trees)), values=values.ravel())
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-20, 3e20])
+@pytest.mark.parametrize("target", ["elasticsearch", "solr"])
+@pytest.mark.parametrize("n_trees", [1, 500, 501, 4000])
+def test_sums_in_single_precision(n_trees, target, size, tmp_path):
+    """Where the engine adds up in float32 the score is as near as float32 can be, whatever the number of trees."""
+    trees = forest(n_trees, size)
+    model = Model(trees, 1, None, False)
+    rows = np.random.default_rng(1).standard_normal((300, 1)).astype(np.float32)
+    partial = np.abs(np.cumsum(np.array(list(trees.leaf_values(rows, trees._goes_left))), axis=0)).max(axis=0)
+    write_model(model, tmp_path / "m", target)
+    constant = TARGETS[target].constant(model)
+    difference = np.abs(TARGETS[target].open(tmp_path / "m")(rows, np.array([0, 300])) - constant - trees.predict(rows))
+    if n_trees > 500:
+        assert (difference <= 2.0**-22 * partial + 2.0**-24 * (2 * constant)).all()
+    assert (difference <= n_trees * 2.0**-24 * 2 * (partial + constant)).all()
+
+
+@pytest.mark.parametrize("target", ["onnx", "elasticsearch", "opensearch", "solr", "vespa"])
+def test_scores_that_single_precision_does_not_hold_are_refused(target, tmp_path):
+    for size, wanted in ((1e-40, "higher"), (1e38, "lower")):
+        with pytest.raises(
+            ParameterError, match=rf"{target}: it holds scores in single precision.*a {wanted} learning"
+        ):
+            write_model(Model(forest(3, size), 1, None, False), tmp_path / "m", target)
+    write_model(Model(forest(3, 0.0), 1, None, False), tmp_path / "m", target)  # nothing was learned
+
+
+@pytest.mark.parametrize("target", ["elasticsearch", "opensearch"])
+def test_more_trees_than_the_constant_leaves_digits_to(target, tmp_path):
+    with pytest.raises(ParameterError, match=r"10,001 trees leave too few digits.*; train with n_trees=10000 at most"):
+        write_model(Model(forest(10_001, 1.0), 1, None, False), tmp_path / "m", target)
+
+
+@pytest.mark.parametrize("learning_rate", [1e-9, 1e-3, 10.0])
+def test_any_learning_rate(learning_rate, plain, tmp_path):
+    ranker = UMart(n_trees=8, n_jobs=1, learning_rate=learning_rate).fit(plain)
+    for target in TARGETS:
+        ranker.export(tmp_path / target, to=target)
+        proof = verify(ranker, tmp_path / target, target, plain)
+        assert proof.holds, str(proof)
+
+
+def test_elasticsearch_reads_fields_below_0(tmp_path):
+    """No query gives less than 0: a feature that is split there is the difference of two."""
+    names = ("price", "price_above_0", "rest")
+    trees = replace(stumps([-1.5, 2.0]), values=np.array([1.0, 2.0, 10.0, 20.0]))
+    write_model(Model(trees, 3, names, False), tmp_path / "m", "elasticsearch")
+    features = json.loads((tmp_path / "m" / "featureset.json").read_text())["featureset"]["features"]
+    written = ["price_above_0_", "price_below_0", "price", "price_above_0", "rest"]
+    assert [feature["name"] for feature in features] == written
+    for value in (-2.0, -1.5, -1.0, 0.0, 2.0, 3.0, np.nan):
+        row = np.array([value, 7.0, -7.0], np.float32)
+        (found,) = TARGETS["elasticsearch"].open(tmp_path / "m")(row[None], np.array([0, 1]))
+        assert found == trees.predict(row[None])[0]
+        assert found == reference_engines.elasticsearch(tmp_path / "m", row, follows_missing=True)
+
+
+# Any model on any data
+
+scales = st.sampled_from([1e-44, 1e-38, 1e-36, 1e-35, 1e-30, 1e-6, 1.0, 1e6, 1e30, 3.4e38])
+TREE_RANKERS = [name for name, kind in tierank.RANKERS.items() if hasattr(kind, "importance")]
+SMALL_TREES = {"n_trees": 8, "n_leaves": 8, "min_documents": 2, "n_jobs": 1}
+SMALL_NETWORK = {"max_epochs": 2, "hidden": (5,), "n_jobs": 1}
+SMALL_BLEND = {"n_configs": 1, "n_seeds": 1, "n_trees": 5, "max_epochs": 1, "n_jobs": 1}
+
+
+@st.composite
+def any_column(draw):
+    """60 values of one feature: of one sign or both, of one scale or of all, whole or not, few or many, with gaps."""
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 30)))
+    kind = draw(st.sampled_from(["normal", "whole", "few", "edges", "every scale"]))
+    if kind == "edges":
+        known = around([draw(scales)])
+        column = rng.choice(known[~np.isnan(known)], 60)
+    elif kind == "every scale":
+        column = rng.choice([-1, 1], 60) * np.exp(rng.uniform(-100, 88, 60))
+    else:
+        column = rng.standard_normal(60) if kind == "normal" else rng.integers(-3, 4, 60)
+        column = rng.choice(column, 3)[rng.integers(0, 3, 60)] if kind == "few" else column
+        column = column * (1 if kind == "whole" else draw(scales))
+    column = np.clip(draw(st.sampled_from([np.abs, np.negative, np.asarray]))(column), -3.4e38, 3.4e38)
+    column[rng.random(60) < draw(st.sampled_from([0.0, 0.0, 0.2]))] = np.nan
+    return column.astype(np.float32)
+
+
+@st.composite
+def any_data(draw):
+    """Six queries of ten documents: three features of any kind and one that can be learned from."""
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    columns = [*(draw(any_column()) for _ in range(3)), rng.standard_normal(60).astype(np.float32)]
+    return RankingDataset(np.stack(columns, axis=1), rng.integers(0, 4, 60), qid=np.repeat(np.arange(6), 10))
+
+
+def check_exports(ranker, data, folder):
+    """Each target refuses the ranker when it is exported, or the proof holds; the proofs by target."""
+    proofs = {}
+    for target in TARGETS:
+        with contextlib.suppress(ParameterError):
+            ranker.export(folder / target, to=target)
+        if not (folder / target).exists():
+            with pytest.raises(ParameterError, match=rf"^{target}: .*; (train|replace|take) "):
+                ranker.export(folder / target, to=target)
+            continue
+        proofs[target] = verify(ranker, folder / target, target, data)
+        assert proofs[target].holds, (str(proofs[target]), ranker)
+    return proofs
+
+
+@pytest.mark.parametrize("name", TREE_RANKERS)
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_any_trees_on_any_data(name, data, tmp_path_factory):
+    special = [{}, {}, {"use_missing": False}, {"zero_as_missing": True}, {"query_features": True}]
+    documents = data.draw(any_data())
+    ranker = tierank.RANKERS[name](**SMALL_TREES, **data.draw(st.sampled_from(special))).fit(documents)
+    proofs = check_exports(ranker, documents, tmp_path_factory.mktemp("any"))
+    assert proofs["c"].largest == 0
+    assert proofs["onnx"].largest <= 2.0**-24
+
+
+@pytest.mark.parametrize("name", sorted(set(tierank.RANKERS) - set(TREE_RANKERS)))
+@given(data=st.data())
+@settings(max_examples=2, deadline=None)
+def test_any_network_on_any_data(name, data, tmp_path_factory):
+    documents, transform = data.draw(any_data()), data.draw(st.sampled_from(sorted(TRANSFORMS)))
+    if transform == "none":  # a network that sees numbers as they are learns from few of them
+        documents = documents.with_features(np.clip(documents.features, -100, 100), None)
+    chosen = SMALL_BLEND if name == "blend" else SMALL_NETWORK | {"transform": transform}
+    check_exports(tierank.RANKERS[name](**chosen).fit(documents), documents, tmp_path_factory.mktemp("any"))
+
+
+# Deep trees
+
+
+def chain_text(depth, n_trees=1):
+    """A tree as deep as it has splits: x <= k + 0.5 for k = 0, 1, ..., each below the other."""
+    right = [*range(1, depth), -depth - 1]
+    left = [-k - 1 for k in range(depth)]
+    values = [k % 7 for k in range(depth + 1)]
+    tree = ([0] * depth, np.arange(depth) + 0.5, [(NONE, True)] * depth, left, right, values)
+    return lightgbm_text([tree] * n_trees)
+
+
+def with_trees(text, data):
+    """A ranker with these trees in place of what it learned."""
+    ranker = UMart(n_trees=1, n_jobs=1).fit(data)
+    ranker.model_text_, ranker._loaded_ = text, None
+    return ranker
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """One feature that counts documents."""
+    return RankingDataset(np.arange(400, dtype=np.float32)[:, None], np.arange(400) % 3, np.arange(400) // 20)
+
+
+def test_trees_as_deep_as_allowed_do_all(counted, tmp_path):
+    with_trees(chain_text(MAX_DEPTH, n_trees=2), counted).save(tmp_path / "model")
+    ranker = tierank.load(tmp_path / "model")
+    np.testing.assert_array_equal(
+        ranker.predict(counted), 2.0 * (np.minimum(np.arange(400), MAX_DEPTH) % 7).astype(float)
+    )
+    tierank.explain_query(ranker, counted, 0)
+    assert set(check_exports(ranker, counted, tmp_path)) == set(TARGETS)
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 3_000, 30_000])
+def test_deeper_trees_are_refused_on_load(depth, counted, tmp_path):
+    with_trees(chain_text(depth), counted).save(tmp_path / "model")
+    message = rf"trees.txt: tree 0: expected at most 300 splits between the root and a leaf, got {depth:,}; train with"
+    with pytest.raises(DataError, match=message):
+        tierank.load(tmp_path / "model")
+
+
+def test_many_leaves_are_no_depth(counted, tmp_path):
+    """A tree with more splits than may stand one below the other, half of them on either side of the first."""
+    half = MAX_DEPTH - 1
+    left = [1, *(-k - 1 for k in range(half)), *(-k - 2 - half for k in range(half))]
+    right = [half + 1, *range(2, half + 1), -half - 1, *range(half + 2, 2 * half + 1), -2 * half - 2]
+    n = len(left)
+    tree = ([0] * n, np.arange(n), [(NONE, True)] * n, left, right, np.arange(n + 1))
+    with_trees(lightgbm_text([tree]), counted).save(tmp_path / "model")
+    tierank.load(tmp_path / "model").predict(counted)
+
+
+def test_training_keeps_to_the_depth_that_can_be_loaded(monkeypatch, plain, tmp_path):
+    settings = {"n_trees": 3, "n_leaves": 64, "min_documents": 1, "n_jobs": 1}
+    free = UMart(**settings).fit(plain)
+    monkeypatch.setattr(tree_text, "MAX_DEPTH", 5)
+    free.save(tmp_path / "model")
+    with pytest.raises(DataError, match="expected at most 5 splits between the root and a leaf, got"):
+        tierank.load(tmp_path / "model")
+    UMart(**settings).fit(plain).save(tmp_path / "model")
+    tierank.load(tmp_path / "model")
+    with pytest.raises(ParameterError, match="max_depth: expected 5 at most, got 6"):
+        UMart(**settings, max_depth=6).fit(plain)

@@ -131,7 +131,7 @@ class _Writer:
         columns = _Columns(trees)
         layout = _Layout(trees, columns.of_split)
         lines = ",\n".join(
-            f"{{{_number(t)}{'' if t == np.inf else 'f'}, {c}, {k}}}"
+            f"{{{_number(t)}{'' if np.isinf(t) else 'f'}, {c}, {k}}}"
             for t, c, k in zip(layout.threshold.tolist(), layout.column, layout.next, strict=True)
         )
         nodes = f"nodes_{next(self.numbers)}"
@@ -233,7 +233,7 @@ class _Layout:
             self.depths.append(self._add(trees, root, places))
         nodes = np.array(places)
         split, is_split = np.maximum(nodes, 0), nodes >= 0
-        thresholds = np.append(trees.floor_thresholds(), np.float32(0))
+        thresholds = np.append(trees.threshold, np.float32(0))
         self.threshold = np.where(is_split, thresholds[np.minimum(split, len(trees.feature))], np.float32(np.inf))
         self.column = np.where(is_split, np.append(columns, 0)[split], 0).tolist()
         self.values = np.where(is_split, 0.0, trees.values[np.where(is_split, 0, ~nodes)])

@@ -1,30 +1,53 @@
 """Elasticsearch and OpenSearch with their learning-to-rank plugin: trees as ``model/xgboost+json``.
 
-The plugin goes left where x < threshold, in float32, so each threshold becomes the lowest float32 above it. Lucene
-refuses scores below 0, so one more tree, of one leaf, adds a constant that none of the sums is below; it stands last,
-because the plugin adds up in float32 and small sums round less. A feature without a value is 0 in older versions and
-goes the way of ``missing`` in newer ones; both are given the same way, and trees that send 0 and missing values apart
-are refused.
+The plugin goes left where x < threshold, in float32, so each threshold becomes the lowest float32 above it. It adds up
+in float32: see ``for_float32_sums``. Lucene refuses scores below 0, so one more tree, of one leaf, adds a constant that
+none of the sums is below; it stands last, because small sums round less. Queries give no feature below 0 either, so a
+feature that is split there is the difference of two, which the plugin takes. A feature without a value is 0 in older
+versions and goes the way of ``missing`` in newer ones; both are given the same way, and trees that send 0 and missing
+values apart are refused.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.export.portable import Floats, Model, TreeBuilder, Trees
-from tierank.export.target import Executor, Target, check_missing_is_zero, only_trees
+from tierank.export.portable import Floats, Model, TreeBuilder, Trees, as_float32
+from tierank.export.target import (
+    Executor,
+    Target,
+    check_missing_is_zero,
+    check_size,
+    for_float32_sums,
+    only_trees,
+    refuse,
+    unused_name,
+)
 
 _NAME = "tierank"
+# The constant is about the root of the number of trees times as large as the scores differ. With more trees than this
+# it would leave them less than five digits.
+_MOST_TREES = 10_000
 
 
 def _target(name: str, title: str) -> Target:
     def check(model: Model) -> None:
-        check_missing_is_zero(name, only_trees(name, model))
+        trees = only_trees(name, model)
+        check_missing_is_zero(name, trees)
+        check_size(name, trees)
+        if len(trees.roots) > _MOST_TREES:
+            raise refuse(
+                name,
+                "it adds up in single precision, above a constant that keeps scores from being negative, and"
+                f" {len(trees.roots):,} trees leave too few digits to the differences",
+                f"train with n_trees={_MOST_TREES} at most, and a higher learning_rate",
+            )
 
     def write(model: Model, folder: Path) -> None:
         folder.mkdir()
@@ -37,7 +60,10 @@ def _target(name: str, title: str) -> Target:
 
 def _bodies(model: Model) -> dict[str, Any]:
     trees = only_trees("elasticsearch", model)
-    features = [{"name": name, "params": [], "template": _template(name)} for name in model.names]
+    signed = set(trees.feature[trees.threshold < 0].tolist())
+    features = [
+        one for k, name in enumerate(model.names) for one in (_signed if k in signed else _plain)(name, model.names)
+    ]
     definition = json.dumps(_definition(trees, model.names))
     held = {"name": _NAME, "model": {"type": "model/xgboost+json", "definition": definition}}
     search = {"window_size": 1000, "query": {"rescore_query": {"sltr": {"params": {}, "model": _NAME}}}}
@@ -49,23 +75,40 @@ def _bodies(model: Model) -> dict[str, Any]:
     }
 
 
-def _template(name: str) -> dict[str, Any]:
+def _plain(name: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
     """A feature that is a numeric field of the document: the part to be replaced by queries of one's own."""
-    factor = {"field": name, "missing": 0}
-    return {"function_score": {"query": {"match_all": {}}, "field_value_factor": factor, "boost_mode": "replace"}}
+    return [_query(name, {"field_value_factor": {"field": name, "missing": 0}})]
+
+
+def _signed(name: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    """The same for a field that may be below 0: what it is above 0 less what it is below."""
+    above, below = (unused_name(f"{name}_{side}_0", names) for side in ("above", "below"))
+    scripts = {above: f"max(0, doc['{name}'].value)", below: f"max(0, -doc['{name}'].value)"}
+    parts = [
+        _query(part, {"script_score": {"script": {"lang": "expression", "source": source}}})
+        for part, source in scripts.items()
+    ]
+    derived = {"template_language": "derived_expression", "template": f"{above} - {below}"}
+    return [*parts, {"name": name, "params": []} | derived]
+
+
+def _query(name: str, function: dict[str, Any]) -> dict[str, Any]:
+    scored = {"query": {"match_all": {}}, **function, "boost_mode": "replace"}
+    return {"name": name, "params": [], "template": {"function_score": scored}}
 
 
 def _definition(trees: Trees, names: tuple[str, ...]) -> list[Any]:
-    thresholds = np.nextafter(trees.floor_thresholds(), np.float32(np.inf)).tolist()
-    values = trees.values.astype(np.float32).tolist()
-    features, yes = trees.feature.tolist(), trees.nan_left.tolist()
+    thresholds, features, yes = trees.strict_thresholds(), trees.feature.tolist(), trees.nan_left.tolist()
 
     def split(node: int, left: Any, right: Any) -> dict[str, Any]:
         made = {"split": names[features[node]], "split_condition": thresholds[node]}
         return made | {"default_left": yes[node], "children": [left, right]}
 
-    made = [*trees.nested(lambda leaf: {"leaf": values[leaf]}, split), {"leaf": _constant(trees)}]
-    return [_numbered(tree) for tree in made]
+    made = []
+    for part in for_float32_sums(trees):
+        leaves = [{"leaf": value} for value in part.values.astype(np.float32).tolist()]
+        made += part.nested(leaves.__getitem__, split)
+    return [_numbered(tree) for tree in (*made, {"leaf": _constant(trees)})]
 
 
 def _numbered(tree: dict[str, Any]) -> dict[str, Any]:
@@ -83,20 +126,20 @@ def _numbered(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _constant(trees: Trees) -> float:
-    """More than the sum of the lowest leaves is below 0; in eighths, which float32 keeps exactly."""
-    lowest = np.full(len(trees.roots), np.inf)
-    np.minimum.at(lowest, trees.tree_of_leaf(), trees.values)
-    return float(np.ceil(8 * max(0.0, -lowest.sum()) + 1) / 8)
+    """A little more than the sum of the lowest leaves is below 0, of so few digits that float32 keeps it exactly."""
+    lowest = 1.001 * -float(trees.leaf_ranges()[0].sum())
+    if lowest <= 0:
+        return 0.0
+    unit = 2.0 ** (np.ceil(np.log2(lowest)) - 4)
+    return float(np.ceil(lowest / unit) * unit)
 
 
 def _open(folder: Path) -> Executor:
     """The plugin's rule, on the files that were written."""
-    names = [
-        f["name"]
-        for f in json.loads((folder / "featureset.json").read_text(encoding="utf-8"))["featureset"]["features"]
-    ]
+    features = json.loads((folder / "featureset.json").read_text(encoding="utf-8"))["featureset"]["features"]
+    parts = {part for f in features if "template_language" in f for part in re.findall(r"\w+", f["template"])}
+    number = {name: k for k, name in enumerate(f["name"] for f in features if f["name"] not in parts)}
     held = json.loads((folder / "model.json").read_text(encoding="utf-8"))["model"]["model"]
-    number = {name: k for k, name in enumerate(names)}
 
     def read(node: dict[str, Any]) -> Any:
         if "leaf" in node:
@@ -106,13 +149,12 @@ def _open(folder: Path) -> Executor:
     builder = TreeBuilder()
     for tree in json.loads(held["definition"]):
         builder.add(tree, read)
-    trees = builder.build()
-    thresholds = trees.threshold.astype(np.float32)
+    trees = builder.build(as_float32)
 
     def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
         known = np.where(np.isnan(features), np.float32(0), features)
         total = np.zeros(len(features), np.float32)
-        for values in trees.leaf_values(known, lambda splits, x: thresholds[splits] > x):
+        for values in trees.leaf_values(known, lambda splits, x: trees.threshold[splits] > x):
             total += values.astype(np.float32)
         return total.astype(np.float64)
 
@@ -133,6 +175,9 @@ curl -X POST "$HOST/INDEX/_search" -H 'Content-Type: application/json' -d @searc
 * `featureset.json`: each feature is here a numeric field of the document with the name of the feature. Replace a
   template by your own query where a feature is one. Names and order must stay, and the values must be those that the
   model was trained with; a feature without a value counts as 0.
+* Queries give no values below 0. So a feature that the trees split below 0 is here the difference of two scripts,
+  `..._above_0` and `..._below_0`. All other features are split at 0 and above only: where such a field has values
+  below 0, `field_value_factor` fails, and `max(0, doc['FIELD'].value)` as a script is the same to the trees.
 * `model.json`: the trees. Scores are those of tierank plus a constant, so that none is below 0.
 * `search.json`: put your own query in place of `match_all`; the first `window_size` hits are ranked by the model.
 """

@@ -27,8 +27,9 @@ from tierank.export.portable import (
     StandardisedMean,
     Sum,
     Trees,
+    walk,
 )
-from tierank.export.target import Executor, Target, by_query
+from tierank.export.target import Executor, Target, by_query, check_size
 from tierank.transforms import Quantile, Rescaling, Transform
 
 _OPSET, _ML_OPSET, _IR = 18, 3, 8
@@ -36,7 +37,10 @@ _EXTRA = "expected the packages onnx and onnxruntime, got none: pip install 'tie
 
 
 def _check(model: Model) -> None:
-    """Every model of the neutral form has a graph."""
+    """Every model of the neutral form has a graph; trees of it have scores in float32."""
+    for part in walk(model.scorer):
+        if isinstance(part, (Trees, QueryCopies)):
+            check_size("onnx", part if isinstance(part, Trees) else part.trees)
 
 
 def _write(model: Model, path: Path) -> None:
@@ -377,7 +381,7 @@ def _tree_attributes(trees: Trees, columns: NDArray[np.int64]) -> dict[str, Any]
     }
     return {
         "n_targets": 1,
-        "nodes_values_as_tensor": numpy_helper.from_array(nodes(trees.threshold, 0.0), "thresholds"),
+        "nodes_values_as_tensor": numpy_helper.from_array(nodes(trees.threshold.astype(np.float64), 0.0), "thresholds"),
         "target_weights_as_tensor": numpy_helper.from_array(trees.values, "values"),
     } | {name: values.tolist() for name, values in lists.items()}
 

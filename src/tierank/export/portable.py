@@ -33,9 +33,43 @@ _MISSING = {"None": NONE, "Zero": ZERO, "NaN": NAN}
 NEAR_ZERO = np.float32(1e-35)
 
 
+def floor_float32(values: Floats) -> NDArray[np.float32]:
+    """The largest float32 numbers that are not above the values: x <= t is the same for every float32 x.
+
+    >>> floor_float32(np.array([0.5, 0.1])).tolist()
+    [0.5, 0.09999999403953552]
+    """
+    largest = np.finfo(np.float32).max
+    rounded = np.clip(values, -largest, largest).astype(np.float32)
+    with np.errstate(over="ignore"):  # below the lowest number there is -infinity
+        below = np.nextafter(rounded, np.float32(-np.inf))
+    below = np.where(rounded.astype(np.float64) > values, below, rounded)
+    return np.where(values == np.inf, np.float32(np.inf), below)
+
+
+def as_float32(values: Floats) -> NDArray[np.float32]:
+    """The numbers as an engine has them that reads them as float32: infinite where they are too large for it."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float32)
+
+
+def lightgbm_thresholds(values: Floats) -> NDArray[np.float32]:
+    """Thresholds for a plain x <= t that send every float32 number where LightGBM sends it.
+
+    To LightGBM all numbers from -1e-35 to 1e-35 are 0: they go left together where 0 <= t, else right together. So a
+    threshold among them becomes 1e-35, or the float32 number below -1e-35. Any other is rounded down to float32.
+
+    >>> lightgbm_thresholds(np.array([-1.0000000180025095e-35, 0.0, 0.5])).tolist()
+    [-1.0000000897489909e-35, 1.0000000180025095e-35, 0.5]
+    """
+    below = np.nextafter(-NEAR_ZERO, np.float32(-np.inf))
+    among = np.where(values >= 0, NEAR_ZERO, below)
+    return np.where(np.abs(values) <= np.float64(NEAR_ZERO), among, floor_float32(values))
+
+
 @dataclass(frozen=True, eq=False)
 class Trees:
-    """A sum of regression trees; x goes left where x <= threshold, in double precision.
+    """A sum of regression trees; x goes left where x <= threshold. Features and thresholds are float32.
 
     Children and roots are numbers of nodes, or ~leaf for a leaf. A missing value goes left where ``default_left``;
     ``missing`` says what counts as missing in a split.
@@ -47,7 +81,7 @@ class Trees:
 
     roots: NDArray[np.int64]
     feature: NDArray[np.int64]
-    threshold: Floats
+    threshold: NDArray[np.float32]
     left: NDArray[np.int64]
     right: NDArray[np.int64]
     missing: NDArray[np.uint8]
@@ -72,11 +106,25 @@ class Trees:
 
     @classmethod
     def from_lightgbm(cls, dump: Mapping[str, Any]) -> Trees:
-        """The trees of ``lightgbm.Booster.dump_model()``."""
+        """The trees of ``lightgbm.Booster.dump_model()``, which send every float32 number where LightGBM sends it.
+
+        What ``Booster.predict`` does with a value x in a split at t, found by experiment on trees of one split
+        (``tests/test_export.py`` repeats it with the version that is installed):
+
+        1. A float32 x is taken as a double, which changes nothing.
+        2. A number with |x| <= ``NEAR_ZERO`` is 0, so -0.0, denormals and the numbers 1e-35 and -1e-35 of float32 are.
+        3. NaN goes the default way where the split takes NaN for missing. In all other splits NaN is 0.
+        4. 0 goes the default way where the split takes 0 for missing.
+        5. Whatever is left goes left where x <= t, in double precision.
+        6. A split by category looks its value up in a set; such trees are refused here.
+
+        LightGBM itself likes to split at -1e-35 and 1e-35, on either side of its 0. See ``lightgbm_thresholds`` for
+        what becomes of 2 and 5.
+        """
         builder = TreeBuilder()
         for tree in dump["tree_info"]:
             builder.add(tree["tree_structure"], _lightgbm_node)
-        return builder.build()
+        return builder.build(lightgbm_thresholds)
 
     @property
     def nan_left(self) -> NDArray[np.bool_]:
@@ -88,9 +136,22 @@ class Trees:
         """Which way a 0 goes in each split."""
         return np.where(self.missing == ZERO, self.default_left, self.threshold >= 0)
 
-    def floor_thresholds(self) -> NDArray[np.float32]:
-        """The largest float32 numbers that are not above the thresholds: x <= t is the same for every float32 x."""
-        return floor_float32(self.threshold)
+    def strict_thresholds(self) -> list[float]:
+        """Thresholds for engines that go left where x < t: the lowest float32 numbers above those here.
+
+        Above the largest number there is infinity, which JSON does not know; 1e39 is infinity once it is float32.
+        """
+        with np.errstate(over="ignore"):
+            above = np.nextafter(self.threshold, np.float32(np.inf)).astype(np.float64)
+        return [float(number) for number in np.where(np.isinf(above), 1e39, above)]
+
+    def leaf_ranges(self) -> tuple[Floats, Floats]:
+        """The lowest and the highest leaf of each tree."""
+        low, high = np.full(len(self.roots), np.inf), np.full(len(self.roots), -np.inf)
+        tree = self.tree_of_leaf()
+        np.minimum.at(low, tree, self.values)
+        np.maximum.at(high, tree, self.values)
+        return low, high
 
     def seen_missing(self, n_features: int) -> NDArray[np.bool_]:
         """Which features had missing values in training, as far as the splits tell."""
@@ -142,7 +203,7 @@ class Trees:
     def _goes_left(self, splits: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.bool_]:
         is_nan, kind = np.isnan(values), self.missing[splits]
         is_missing = (is_nan & (kind != NONE)) | ((np.abs(values) <= NEAR_ZERO) & (kind == ZERO))
-        known = np.where(is_nan, 0.0, values.astype(np.float64)) <= self.threshold[splits]
+        known = np.where(is_nan, np.float32(0), values) <= self.threshold[splits]
         return np.where(is_missing, self.default_left[splits], known)
 
 
@@ -173,15 +234,15 @@ class TreeBuilder:
         waiting += [(number, 3, right), (number, 2, left)]
         return number
 
-    def build(self) -> Trees:
-        """The trees so far."""
+    def build(self, rounded: Callable[[Floats], NDArray[np.float32]] = floor_float32) -> Trees:
+        """The trees so far; ``rounded`` makes their thresholds float32."""
         feature, threshold, left, right, missing, default_left = (
             zip(*self.splits, strict=True) if self.splits else [()] * 6
         )
         return Trees(
             np.array(self.roots, np.int64),
             np.array(feature, np.int64),
-            np.array(threshold, np.float64),
+            rounded(np.array(threshold, np.float64)),
             np.array(left, np.int64),
             np.array(right, np.int64),
             np.array(missing, np.uint8),
@@ -311,14 +372,3 @@ def walk(scorer: Scorer) -> Iterator[Scorer]:
     elif isinstance(scorer, StandardisedMean):
         for part in scorer.parts:
             yield from walk(part)
-
-
-def floor_float32(values: Floats) -> NDArray[np.float32]:
-    """The largest float32 numbers that are not above the values.
-
-    >>> floor_float32(np.array([0.5, 0.1])).tolist()
-    [0.5, 0.09999999403953552]
-    """
-    largest = np.finfo(np.float32).max
-    rounded = np.clip(values, -largest, largest).astype(np.float32)
-    return np.where(rounded.astype(np.float64) > values, np.nextafter(rounded, np.float32(-np.inf)), rounded)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.export.portable import Floats, Model, Network, QueryCopies, Trees, walk
+from tierank.export.portable import NEAR_ZERO, Floats, Model, Network, QueryCopies, Trees, walk
 from tierank.export.target import Target
 from tierank.transforms import Unchanged
 
@@ -117,7 +117,8 @@ def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: in
     """
     rng = np.random.default_rng(seed)
     parts = list(walk(model.scorer))
-    bounded &= not any(isinstance(part, Network) and isinstance(part.transform, Unchanged) for part in parts)
+    networks = [part for part in parts if isinstance(part, Network)]
+    bounded = all(bounded and not isinstance(network.transform, Unchanged) for network in networks)
     columns, thresholds = _joined([_splits(part) for part in parts if isinstance(part, (Trees, QueryCopies))])
     own, in_range = (columns // data.n_features == copy for copy in (0, 1))
     at_thresholds = _beside(columns[own], thresholds[own])
@@ -141,7 +142,7 @@ def _joined(places: list[_Places]) -> _Places:
 def _splits(part: Trees | QueryCopies) -> _Places:
     """Column and threshold of every split."""
     trees = part.trees if isinstance(part, QueryCopies) else part
-    return trees.feature, trees.floor_thresholds()
+    return trees.feature, trees.threshold
 
 
 def _beside(columns: NDArray[np.int64], thresholds: NDArray[np.float32]) -> _Places:
@@ -183,17 +184,19 @@ def _one_changed(model: Model, data: RankingDataset, places: _Places, rng: np.ra
 
 
 def _at_extremes(data: RankingDataset, bounded: bool) -> _Places:
+    """The ends of float32 and the numbers around 0; where networks have to scale them, as far as data are not far."""
     largest, tiny = np.finfo(np.float32).max, np.finfo(np.float32).smallest_subnormal
-    small = np.array([0.0, -0.0, tiny, -tiny, 1e-35, -1e-35], np.float32)
-    columns = np.arange(data.n_features)
+    edge = np.nextafter(NEAR_ZERO, np.array([0, 1], np.float32))  # of what LightGBM takes for 0
+    sizes = np.concatenate([np.array([0, tiny, NEAR_ZERO], np.float32), edge])
+    columns = np.repeat(np.arange(data.n_features), 2 * len(sizes) + 2)
     if bounded:
-        outer = np.tile(np.array([largest, -largest], np.float32), (data.n_features, 1))
-    else:
-        known = np.where(np.isnan(data.features), np.float32(0), data.features)
-        low, high = known.min(axis=0), known.max(axis=0)
-        outer = np.stack([low - (high - low), high + (high - low)], axis=1)
-    values = np.concatenate([np.tile(small, (data.n_features, 1)), outer], axis=1)
-    return np.repeat(columns, values.shape[1]), values.ravel()
+        values = np.concatenate([sizes, -sizes, np.array([largest, -largest], np.float32)])
+        return columns, np.tile(values, data.n_features)
+    known = np.where(np.isnan(data.features), np.float32(0), data.features)
+    low, high = known.min(axis=0).astype(np.float64), known.max(axis=0).astype(np.float64)
+    outer = np.stack([low - (high - low), high + (high - low)], axis=1).clip(-largest, largest)
+    small = np.tile(np.concatenate([sizes, -sizes]), (data.n_features, 1)).clip(*outer.T[:, :, None])
+    return columns, np.concatenate([small, outer], axis=1).astype(np.float32).ravel()
 
 
 def _at_missing(model: Model) -> _Places:

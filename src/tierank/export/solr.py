@@ -1,8 +1,10 @@
 """Solr's learning-to-rank module: ``MultipleAdditiveTreesModel`` and ``NeuralNetworkModel``.
 
 Solr adds 1e-6 to every threshold in float32 when it loads trees, so thresholds are written lower. Where no float32
-gives the threshold back, the feature is scaled by a power of two first (a normaliser of Solr), which changes no
-comparison. A feature without a value is 0. Networks run in float32; those of uBoost stand side by side in one network.
+gives the threshold back, the feature is multiplied by a power of two first (a normaliser of Solr), which changes no
+comparison; where that would be too much for its other thresholds, the feature stands there a second time. Leaves are
+added up in float32: see ``for_float32_sums``. A feature without a value is 0. Networks run in float32; those of uBoost
+stand side by side in one network.
 """
 
 from __future__ import annotations
@@ -15,14 +17,25 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from tierank.export.portable import Floats, Layer, Model, Network, Sum, TreeBuilder, Trees
-from tierank.export.target import Executor, Target, check_missing_is_zero, check_pointwise, refuse
+from tierank.export.portable import Floats, Layer, Model, Network, Sum, TreeBuilder, Trees, as_float32
+from tierank.export.target import (
+    LEAST,
+    MOST,
+    Executor,
+    Target,
+    check_missing_is_zero,
+    check_pointwise,
+    check_size,
+    for_float32_sums,
+    refuse,
+    unused_name,
+)
 from tierank.transforms import Log1p, Quantile, Standard, Transform
 
 _NAME = "tierank"
 _SLACK = np.float32(1e-6)
-# From here on the slack is less than half of the distance to either neighbour in float32.
-_UNMOVED = 64.0
+# The powers of two that features may be multiplied by: one over each is a float32 number.
+_POWERS = range(150)
 _ACTIVATIONS = {
     "identity": "identity",
     "leaky_relu": "leakyrelu",
@@ -40,6 +53,7 @@ def _check(model: Model) -> None:
     check_pointwise("solr", model, _TRANSFORMS)
     if isinstance(model.scorer, Trees):
         check_missing_is_zero("solr", model.scorer)
+        check_size("solr", model.scorer)
         _Scaled(model.scorer)
     else:
         _check_transform(_one_network(model).transform, model.has_missing)
@@ -58,14 +72,36 @@ def _check_transform(transform: Transform, has_missing: bool) -> None:
             "it takes a missing value for 0, and the transform 'standard' takes it for the mean",
             "replace missing values by 0 before training, or train with transform='none'",
         )
+    if isinstance(transform, Standard):
+        _check_scale(transform)
+
+
+def _check_scale(transform: Standard) -> None:
+    """An error where the mean or the deviation of a feature is not a number that Solr can scale by in float32."""
+    varies = transform.scale_ > 0
+    deviation = 1 / np.where(varies, transform.scale_, 1.0)
+    sound = (deviation >= LEAST) & (np.maximum(deviation, np.abs(transform.center_)) <= MOST)
+    if not sound[varies].all():
+        feature = int(np.flatnonzero(varies & ~sound)[0])
+        raise refuse(
+            "solr",
+            f"it scales in single precision, and feature {feature} has a mean of {transform.center_[feature]:.0e} and a"
+            f" deviation of {deviation[feature]:.0e}",
+            "take the logarithm of that feature, or its product with some number, before training",
+        )
 
 
 def _write(model: Model, folder: Path) -> None:
     folder.mkdir()
-    written = _trees_body(model, model.scorer) if isinstance(model.scorer, Trees) else _network_body(model)
+    if isinstance(model.scorer, Trees):
+        written = _trees_body(model, model.scorer)
+        columns = _columns(model, model.scorer, _Scaled(model.scorer))
+        fields = {name: model.names[feature] for (feature, _), name in columns.items()}
+    else:
+        written, fields = _network_body(model), {name: name for name in model.names}
     features = [
-        {"store": _NAME, "name": name, "class": f"{_PACKAGE}.feature.FieldValueFeature", "params": {"field": name}}
-        for name in model.names
+        {"store": _NAME, "name": name, "class": f"{_PACKAGE}.feature.FieldValueFeature", "params": {"field": field}}
+        for name, field in fields.items()
     ]
     (folder / "features.json").write_text(json.dumps(features, indent=1) + "\n", encoding="utf-8")
     (folder / "model.json").write_text(
@@ -78,28 +114,39 @@ def _write(model: Model, folder: Path) -> None:
 
 
 class _Scaled:
-    """Thresholds that are what they should be after Solr has added its slack, and the power of two of each feature."""
+    """Thresholds that are what they should be after Solr has added its slack to them.
+
+    ``powers``: of two, for each split, that the feature has to be multiplied by. The splits of a feature have one, or
+    0 and another.
+    """
 
     def __init__(self, trees: Trees) -> None:
-        wanted = trees.floor_thresholds()
-        self.written, reached = _less_slack(wanted)
-        self.powers: dict[int, int] = {}
-        for feature in np.unique(trees.feature[~reached]).tolist():
-            own = trees.feature == feature
-            power = _power(wanted[own])
-            self.powers[feature] = power
-            self.written[own], reached[own] = _less_slack(np.ldexp(wanted[own], power))
-        if not reached.all():
-            feature = int(trees.feature[~reached][0])
-            raise refuse(
-                "solr",
-                f"it adds 1e-6 to thresholds, and feature {feature} has thresholds so small and so large at once that"
-                " no scale undoes it",
-                "take the logarithm of that feature before training",
-            )
+        self.written = np.empty_like(trees.threshold)
+        self.powers = np.zeros(len(trees.threshold), np.int64)
+        for feature in np.unique(trees.feature).tolist():
+            own = np.flatnonzero(trees.feature == feature)
+            without = _before_slack(trees.threshold[own])[1]
+            if not (self._take(trees, own) or (self._take(trees, own[without]) and self._take(trees, own[~without]))):
+                raise refuse(
+                    "solr",
+                    f"it adds 1e-6 to thresholds, and feature {feature} has thresholds so small and so large at once"
+                    " that no scale undoes it",
+                    "take the logarithm of that feature before training",
+                )
+
+    def _take(self, trees: Trees, splits: NDArray[np.int64]) -> bool:
+        """Settle these splits of one feature with the lowest power that does for all of them, if there is one."""
+        wanted = trees.threshold[splits]
+        for power in _POWERS:
+            scaled = as_float32(np.ldexp(wanted.astype(np.float64), power))
+            found, reached = _before_slack(scaled)
+            if reached.all() and (np.isfinite(scaled) == np.isfinite(wanted)).all():
+                self.written[splits], self.powers[splits] = found, power
+                return True
+        return False
 
 
-def _less_slack(wanted: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+def _before_slack(wanted: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     """Numbers that give the wanted ones when the slack is added in float32, and where there are any."""
     found, reached = wanted - _SLACK, np.zeros(len(wanted), bool)
     for toward in (np.float32(np.inf), np.float32(-np.inf)):
@@ -107,33 +154,45 @@ def _less_slack(wanted: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArr
         for _ in range(4):
             hit = ~reached & (candidate + _SLACK == wanted)
             found[hit], reached = candidate[hit], reached | hit
-            candidate = np.nextafter(candidate, toward)
+            with np.errstate(over="ignore"):
+                candidate = np.nextafter(candidate, toward)
     return found, reached
-
-
-def _power(thresholds: NDArray[np.float32]) -> int:
-    """The power of two that makes the smallest threshold large enough for the slack, and keeps the largest finite."""
-    sizes = np.abs(thresholds[thresholds != 0].astype(np.float64))
-    return int(min(np.ceil(np.log2(_UNMOVED / sizes.min())), 126 - np.ceil(np.log2(sizes.max()))))
 
 
 def _trees_body(model: Model, trees: Trees) -> dict[str, Any]:
     scaled = _Scaled(trees)
-    names, features = model.names, trees.feature.tolist()
-    thresholds, values = (
-        [str(number) for number in numbers] for numbers in (scaled.written, trees.values.astype(np.float32))
-    )
+    columns, thresholds = _columns(model, trees, scaled), _numbers(scaled.written)
+    keys = list(zip(trees.feature.tolist(), scaled.powers.tolist(), strict=True))
 
     def split(node: int, left: Any, right: Any) -> dict[str, Any]:
-        return {"feature": names[features[node]], "threshold": thresholds[node], "left": left, "right": right}
+        return {"feature": columns[keys[node]], "threshold": thresholds[node], "left": left, "right": right}
 
-    roots = trees.nested(lambda leaf: {"value": values[leaf]}, split)
-    norms = {k: _norm(0.0, 2.0**-power) for k, power in scaled.powers.items()}
+    roots = []
+    for part in for_float32_sums(trees):
+        leaves = [{"value": value} for value in _numbers(part.values)]
+        roots += part.nested(leaves.__getitem__, split)
     return {
         "class": f"{_PACKAGE}.model.MultipleAdditiveTreesModel",
-        "features": [{"name": name} | norms.get(k, {}) for k, name in enumerate(names)],
+        "features": [
+            {"name": name} | (_norm(0.0, 2.0**-power) if power else {}) for (_, power), name in columns.items()
+        ],
         "params": {"trees": [{"weight": "1", "root": root} for root in roots]},
     }
+
+
+def _columns(model: Model, trees: Trees, scaled: _Scaled) -> dict[tuple[int, int], str]:
+    """The name of each feature times a power of two; a feature that is needed with two of them has a second name."""
+    columns = {}
+    for feature, name in enumerate(model.names):
+        first, *second = np.unique(scaled.powers[trees.feature == feature]).tolist() or [0]
+        columns[feature, first] = name
+        columns |= {(feature, power): unused_name(f"{name}_near_0", model.names) for power in second}
+    return columns
+
+
+def _numbers(values: NDArray[Any]) -> list[str]:
+    """The numbers as Java reads them to the same float32."""
+    return [str(value).replace("inf", "Infinity") for value in values.astype(np.float32)]
 
 
 def _norm(average: float, deviation: float) -> dict[str, Any]:
@@ -242,13 +301,16 @@ def _with_norms(layers: tuple[Layer, ...], transform: Standard) -> tuple[tuple[L
 
 
 def _open(folder: Path) -> Executor:
-    body = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    body, store = (json.loads((folder / file).read_text(encoding="utf-8")) for file in ("model.json", "features.json"))
+    field_of = {feature["name"]: feature["params"]["field"] for feature in store}
+    number = {field: k for k, field in enumerate(dict.fromkeys(field_of.values()))}
+    columns = [number[field_of[feature["name"]]] for feature in body["features"]]
     norms = [feature.get("norm", {"params": {"avg": "0", "std": "1"}})["params"] for feature in body["features"]]
     average, deviation = (np.array([float(norm[key]) for norm in norms], np.float32) for key in ("avg", "std"))
     score = _tree_scores(body) if "trees" in body["params"] else _network_scores(body)
 
     def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
-        known = np.where(np.isnan(features), np.float32(0), features)
+        known = np.where(np.isnan(features), np.float32(0), features)[:, columns]
         with np.errstate(over="ignore"):  # infinite after scaling: beyond every threshold, as it should be
             return np.asarray(score((known - average) / deviation), np.float64)
 
@@ -260,14 +322,14 @@ def _tree_scores(body: dict[str, Any]) -> Any:
 
     def read(node: dict[str, Any]) -> Any:
         if "value" in node:
-            return float(node["value"])
-        return number[node["feature"]], float(node["threshold"]), node["left"], node["right"], 0, True
+            return float(np.float32(node["value"]))
+        return number[node["feature"]], float(np.float32(node["threshold"])), node["left"], node["right"], 0, True
 
     builder = TreeBuilder()
     for tree in body["params"]["trees"]:
         builder.add(tree["root"], read)
     trees = builder.build()
-    thresholds = trees.threshold.astype(np.float32) + _SLACK
+    thresholds = trees.threshold + _SLACK
 
     def score(values: NDArray[np.float32]) -> NDArray[np.float32]:
         total = np.zeros(len(values), np.float32)
@@ -327,7 +389,8 @@ curl "$HOST/solr/COLLECTION/query?q=...&rq=%7B!ltr%20model={name}%20reRankDocs=1
 
 * `features.json`: each feature is here a numeric field of the document with the name of the feature. Replace it by a
   feature of your own where it is one. Names must stay, and the values must be those that the model was trained with; a
-  feature without a value counts as 0.
+  feature without a value counts as 0. A feature that the trees split very near to 0 and far from it may be there twice,
+  the second time as `NAME_near_0`: replace both by the same.
 * `model.json`: the model. SolrCloud keeps it in ZooKeeper, which takes files of up to 1 MB unless told otherwise
   (`jute.maxbuffer`); larger ones go into a file beside it, by `DefaultWrapperModel`.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,12 @@ from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
 from tierank.export.portable import Floats, Model, Network, QueryCopies, StandardisedMean, Trees, walk
+
+# Up to so many trees, what float32 loses when they are added up one after the other is far below a difference that
+# counts: about 2^-24 of the sum times the root of their number.
+_FEW_TREES = 500
+# Numbers that float32 holds with all its digits, and neither 0 nor infinite on the way to them.
+LEAST, MOST = 2.0**-100, 2.0**100
 
 # Features of grouped documents and the offsets of the queries in, one score per document out.
 Executor = Callable[[NDArray[np.float32], NDArray[np.int64]], Floats]
@@ -88,6 +94,13 @@ def only_trees(target: str, model: Model) -> Trees:
     raise refuse(target, "it holds one sum of trees, and this model adds up several", "train without base")
 
 
+def unused_name(name: str, names: tuple[str, ...]) -> str:
+    """The name, with underscores where there is a feature of that name."""
+    while name in names:
+        name += "_"
+    return name
+
+
 def by_query(score: Callable[[NDArray[np.float32]], Any]) -> Executor:
     """An executor that hands over one query at a time."""
 
@@ -96,3 +109,44 @@ def by_query(score: Callable[[NDArray[np.float32]], Any]) -> Executor:
         return np.concatenate([np.asarray(score(one), np.float64) for one in lists])
 
     return run
+
+
+def check_size(target: str, trees: Trees) -> None:
+    """An error where the scores are too small or too large for float32 to hold their digits."""
+    largest = _largest_sum(trees)
+    if largest and not LEAST <= largest <= MOST:
+        raise refuse(
+            target,
+            f"it holds scores in single precision, and those of these trees go up to {largest:.0e}",
+            f"train with a {'higher' if largest < 1 else 'lower'} learning_rate",
+        )
+
+
+def for_float32_sums(trees: Trees) -> tuple[Trees, ...]:
+    """Trees for an engine that adds up leaves in float32, one after the other.
+
+    Each addition rounds, and with many trees that would add up. So many trees are written twice: first with small
+    leaves, then with large ones, which together are the leaves. The large ones are multiples of a step that is so wide
+    that float32 adds up any of them without rounding. The small ones, at most half a step, come first, while the sum is
+    small. What is rounded is then one number, the sum of the small ones: again each time that the sum grows to another
+    power of two, which comes to 2^-23 of the largest sum on the way at most, whatever the number of trees.
+
+    >>> from tierank.export.portable import TreeBuilder
+    >>> builder = TreeBuilder()
+    >>> for _ in range(1000):
+    ...     builder.add((0, 0.5, 0.1, 0.2, 0, True), lambda node: node)
+    >>> small, large = for_float32_sums(builder.build())
+    >>> (large.values[:2] * 2**15).tolist(), (small.values + large.values)[:2].tolist()
+    ([3277.0, 6554.0], [0.1, 0.2])
+    """
+    largest = _largest_sum(trees)
+    if len(trees.roots) <= _FEW_TREES or not largest:
+        return (trees,)
+    step = 2.0 ** (np.ceil(np.log2(largest)) - 23)
+    coarse = np.rint(trees.values / step) * step
+    return replace(trees, values=trees.values - coarse), replace(trees, values=coarse)
+
+
+def _largest_sum(trees: Trees) -> float:
+    """What no sum of leaves, one of each tree or of some, is above in size."""
+    return float(np.maximum(*np.abs(trees.leaf_ranges())).sum())

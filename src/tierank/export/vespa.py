@@ -1,8 +1,11 @@
 """Vespa: trees in LightGBM's JSON, networks as ONNX, and the part of a schema that uses them.
 
-Vespa's importer writes ``x < threshold`` or, where a missing value goes left, ``!(x >= threshold)``, in double
-precision; so each threshold becomes the next double above it, and each split says where a missing value (NaN, as of an
-attribute without a value) goes. Trees need an ``objective``, which LightGBM leaves out for objectives of one's own.
+Vespa's importer writes ``x < threshold`` or, where a missing value goes left, ``!(x >= threshold)``. What then runs
+depends on the number and size of the trees: small forests are compiled, in double precision; large ones have
+thresholds and leaves in float32. Both add up in double precision. So each threshold becomes the lowest float32 above
+it, and leaves are rounded to float32 here: the score is the same either way. Each split says where a missing value
+goes (NaN, as of an attribute without a value). Trees need an ``objective``, which LightGBM leaves out for objectives
+of one's own.
 """
 
 from __future__ import annotations
@@ -15,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.export.onnx import ONNX
-from tierank.export.portable import Floats, Model, TreeBuilder, Trees
-from tierank.export.target import Executor, Target, check_pointwise, refuse
+from tierank.export.portable import Floats, Model, TreeBuilder, Trees, as_float32
+from tierank.export.target import Executor, Target, check_pointwise, check_size, refuse
 
 _NAME = "tierank"
 
@@ -24,7 +27,11 @@ _NAME = "tierank"
 def _check(model: Model) -> None:
     check_pointwise("vespa", model, "'standard', 'log1p', 'quantile' or 'none'")
     trees = model.scorer
-    if isinstance(trees, Trees) and (trees.zero_left != (trees.threshold >= 0)).any():
+    if not isinstance(trees, Trees):
+        ONNX.check(model)
+        return
+    check_size("vespa", trees)
+    if (trees.zero_left != (trees.threshold >= 0)).any():
         raise refuse(
             "vespa",
             "it compares 0 as a number, and these trees take it for missing",
@@ -48,9 +55,8 @@ def _write(model: Model, folder: Path) -> None:
 
 def _dump(trees: Trees, names: tuple[str, ...]) -> dict[str, Any]:
     """The keys of ``dump_model`` that the importer looks at."""
-    thresholds = np.nextafter(trees.threshold, np.inf).tolist()
-    features, nan_left = trees.feature.tolist(), trees.nan_left.tolist()
-    values = trees.values.tolist()
+    thresholds, features, nan_left = trees.strict_thresholds(), trees.feature.tolist(), trees.nan_left.tolist()
+    values = trees.values.astype(np.float32).tolist()
 
     def split(node: int, left: Any, right: Any) -> dict[str, Any]:
         return {
@@ -105,7 +111,7 @@ def _open(folder: Path) -> Executor:
 
     def read(node: dict[str, Any]) -> Any:
         if "leaf_value" in node:
-            return float(node["leaf_value"])
+            return float(np.float32(node["leaf_value"]))
         return (
             node["split_feature"],
             node["threshold"],
@@ -118,14 +124,14 @@ def _open(folder: Path) -> Executor:
     builder = TreeBuilder()
     for tree in json.loads(file.read_text(encoding="utf-8"))["tree_info"]:
         builder.add(tree["tree_structure"], read)
-    trees = builder.build()
+    trees = builder.build(as_float32)
 
     def goes_left(splits: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.bool_]:
         thresholds = trees.threshold[splits]
         return np.where(trees.default_left[splits], ~(values >= thresholds), values < thresholds)
 
     def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
-        return np.asarray(sum(trees.leaf_values(features.astype(np.float64), goes_left)), np.float64)
+        return np.asarray(sum(trees.leaf_values(features, goes_left)), np.float64)
 
     return run
 

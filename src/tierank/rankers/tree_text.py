@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError
 
 _HEAD_KEYS = {
     "version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx", "objective", "feature_names",
@@ -26,6 +26,11 @@ _TAIL = re.compile(
     r"\nparameters:\n(?:\[\w+: [^\n\x22\\]*\]\n)*\nend of parameters\n(?:\npandas_categorical:(?:null|\[\])\n)?"
 )
 _CATEGORICAL = 1  # the bit of decision_type
+# How many splits may lie between the root of a tree and a leaf. Engines and LightGBM go down by functions that call
+# themselves: a few thousand splits end the process or its JSON parser (Jackson takes 1,000 levels, and a split is two
+# levels to Elasticsearch). The memory that an explanation needs grows by the square. Trees that are trained here keep
+# to it, see ``kept_depth``.
+MAX_DEPTH = 300
 
 
 def check_trees(text: str, n_features: int) -> None:
@@ -33,7 +38,7 @@ def check_trees(text: str, n_features: int) -> None:
 
     Looked at are the sizes in bytes, the number of values in every array, that every number is one, that features and
     children are there, and that the nodes of each tree are one tree: every split but the first has one parent, with a
-    lower number, and so has every leaf.
+    lower number, and so has every leaf. Trees with more than ``MAX_DEPTH`` splits one below the other are refused.
     """
     head, _, rest = text.partition("\n\n")
     fields = _fields(head.removeprefix("tree\n"), "head")
@@ -123,6 +128,35 @@ def _check_nodes(left: NDArray[np.int64], right: NDArray[np.int64], n_leaves: in
     leaves = np.sort(~children[~inner]).tolist() == (list(range(n_leaves)) if n_leaves > 1 else [])
     if not below or not leaves or (children[inner] <= parents[inner]).any():
         raise _damaged(place, "splits and leaves that are one tree")
+    depth = _depth(left.tolist(), right.tolist())
+    if depth > MAX_DEPTH:
+        raise DataError(
+            f"trees.txt: {place}: expected at most {MAX_DEPTH} splits between the root and a leaf, got {depth:,};"
+            f" train with max_depth={MAX_DEPTH}, or with fewer leaves"
+        )
+
+
+def _depth(left: list[int], right: list[int]) -> int:
+    """The most splits from the root to a leaf; parents have lower numbers than their children."""
+    if len(left) <= MAX_DEPTH:  # as deep as that at most
+        return len(left)
+    depths = [1] * len(left)
+    for node, children in enumerate(zip(left, right, strict=True)):
+        for child in children:
+            if child >= 0:
+                depths[child] = depths[node] + 1
+    return max(depths)
+
+
+def kept_depth(max_depth: int, n_leaves: int) -> int:
+    """LightGBM's ``max_depth`` that keeps trees of so many leaves within ``MAX_DEPTH``; 0 or less is no limit to it.
+
+    >>> kept_depth(-1, 31), kept_depth(-1, 1000), kept_depth(8, 1000)
+    (-1, 300, 8)
+    """
+    if max_depth > MAX_DEPTH:
+        raise ParameterError(f"max_depth: expected {MAX_DEPTH} at most, got {max_depth}")
+    return MAX_DEPTH if max_depth <= 0 and n_leaves > MAX_DEPTH + 1 else max_depth
 
 
 def _check_categories(fields: Mapping[str, str], chosen: NDArray[np.float64], n: int, place: str) -> None:

@@ -31,7 +31,7 @@ from tierank.rankers.base import Job, Ranker, make_judge
 from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
 from tierank.rankers.tree_network import check_is_global, connected
 from tierank.rankers.tree_settings import MOST, as_parameters, check_files, check_values, for_features, is_known
-from tierank.rankers.tree_text import check_trees
+from tierank.rankers.tree_text import check_trees, kept_depth
 from tierank.rankers.tree_training import Data, Floats, Run, check_goss, cut_text, join_texts, predicted
 from tierank.settings import as_flag, as_positive, as_whole
 from tierank.team import Team
@@ -186,6 +186,7 @@ class _Trees(Ranker):
             **params,
             "learning_rate": settings["learning_rate"],
             "num_leaves": settings["n_leaves"],
+            "max_depth": kept_depth(as_whole("max_depth", params.get("max_depth", -1), -1), settings["n_leaves"]),
             "min_data_in_leaf": settings["min_documents"],
             "num_threads": n_threads(settings["n_jobs"]),
             "seed": settings["seed"],
