@@ -3,14 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import compiled
+from tierank.kernels import Matrix, Vector, compiled, inner
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 
 
 @compiled
-def hash_rows(bits: NDArray[np.uint32], start: int, end: int, hashes: NDArray[np.uint64]) -> None:
+def hash_rows(bits: Matrix[np.uint32], start: int, end: int, hashes: NDArray[np.uint64]) -> None:
     """Mix the words of rows ``start:end`` into ``hashes``, which starts with what else belongs to the rows."""
     for row in range(np.uint64(start), np.uint64(end)):
         mixed = hashes[row]
@@ -24,12 +24,12 @@ def hash_rows(bits: NDArray[np.uint32], start: int, end: int, hashes: NDArray[np
 def order_rows(
     first: int,
     last: int,
-    queries: NDArray[np.int64],
-    starts: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    ratings: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    queries: Vector[np.int64],
+    starts: Vector[np.int64],
+    offsets: Vector[np.int64],
+    hashes: Vector[np.uint64],
+    ratings: Vector[np.float64],
+    weights: Vector[np.float64],
     order: NDArray[np.int64],
 ) -> None:
     """Rows of ``queries[first:last]`` by hash, rating and weight, into ``order[offsets[i]:offsets[i+1]]``."""
@@ -48,7 +48,7 @@ def order_rows(
             width *= 2
 
 
-@compiled
+@inner
 def _merge(
     rows: NDArray[np.int64],
     spare: NDArray[np.int64],
@@ -73,7 +73,7 @@ def _merge(
             left += 1
 
 
-@compiled
+@inner
 def _is_before(
     one: int, other: int, hashes: NDArray[np.uint64], ratings: NDArray[np.float64], weights: NDArray[np.float64]
 ) -> bool:
@@ -86,11 +86,11 @@ def _is_before(
 
 @compiled
 def digest_queries(
-    offsets: NDArray[np.int64],
-    hashes: NDArray[np.uint64],
-    ratings: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    query_weights: NDArray[np.float64],
+    offsets: Vector[np.int64],
+    hashes: Vector[np.uint64],
+    ratings: Vector[np.float64],
+    weights: Vector[np.float64],
+    query_weights: Vector[np.float64],
 ) -> np.uint64:
     """A number for what all queries hold, whatever the order of queries and of documents in them."""
     rating_bits, weight_bits = ratings.view(np.uint64), weights.view(np.uint64)
@@ -105,7 +105,7 @@ def digest_queries(
     return total
 
 
-@compiled
+@inner
 def _mixed(value: np.uint64) -> np.uint64:
     value = (value ^ (value >> _SHIFT)) * _FACTOR
     return value ^ (value >> _SHIFT)

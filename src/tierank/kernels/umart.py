@@ -16,17 +16,16 @@ the layout. They are made once for a span of queries and handed down whole: a vi
 on a short list.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import compiled
+from tierank.kernels import Vector, compiled, inner
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.uint32]  # unsigned: numba asks of every signed index whether it counts from the end
 
 # Where sums over documents or pairs may be regrouped: all terms are finite.
-_in_vectors = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp", "nsz"})
+_in_vectors = inner(fastmath={"reassoc", "contract", "arcp", "nsz"})
 
 # Places without weight behind each layout: as many as one turn of the loop over pairs may take at once.
 _PADDING = 8
@@ -43,7 +42,7 @@ def umart_gradients(
     first: int,
     last: int,
     scores: Floats,
-    offsets: NDArray[np.int64],
+    offsets: Vector[np.int64],
     tiers: NDArray[np.uint32],
     n_tiers: NDArray[np.int64],
     gains: Floats,
@@ -154,7 +153,7 @@ def umart_gradients(
             )  # fmt: skip
 
 
-@compiled
+@inner
 def _repair_order(
     start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, spare_scores: Floats, spare_rows: Rows
 ) -> None:
@@ -188,7 +187,7 @@ def _repair_order(
             return
 
 
-@compiled
+@inner
 def _sort(
     start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, spare_scores: Floats, spare_rows: Rows
 ) -> None:
@@ -219,7 +218,7 @@ def _sort(
         width *= 2
 
 
-@compiled
+@inner
 def _take_powers(
     n: int, sigma: float, ranked_scores: Floats, bits: NDArray[np.int64], scale: Floats, ranked_powers: Floats
 ) -> None:
@@ -252,7 +251,7 @@ def _take_powers(
         ranked_powers[rank] *= scale[rank]
 
 
-@compiled
+@inner
 def _lay_out(
     start: int,
     first: int,
@@ -296,7 +295,7 @@ def _lay_out(
         gain[place] = gains[this_row]
 
 
-@compiled
+@inner
 def _pad(
     end: int,
     score: Floats,
@@ -313,13 +312,13 @@ def _pad(
         weight[place], weighted_discount[place] = 0.0, 0.0
 
 
-@compiled
+@inner
 def _clear(n: int, low: Floats, low_power: Floats, high: Floats, high_power: Floats) -> None:
     for place in range(n):
         low[place], low_power[place], high[place], high_power[place] = 0.0, 0.0, 0.0, 0.0
 
 
-@compiled
+@inner
 def _keep_below(n_top_below: int, n_below: int, top_end: int, rest_end: int, ranked_places: Rows) -> tuple[int, int]:
     """Keep the places below a tier, in order of score: how many of the first part are left, and how many of both.
 
@@ -352,7 +351,7 @@ def _sum_all(top_end: int, n_top: int, rest_end: int, end: int, power: Floats, w
         window_sum[place] = total
 
 
-@compiled
+@inner
 def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window_sum: Floats) -> None:
     """Windows of so many documents, in order of score; pairs on their own, where loops would cost more than sums."""
     n_paired = n - n % 2 if window == 2 else 0
@@ -369,7 +368,7 @@ def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window
             window_sum[ranked_places[rank]] = total
 
 
-@compiled
+@inner
 def _sum_wide_windows(
     n: int,
     window: int,
@@ -485,7 +484,7 @@ def _compare(
         high_power[place] += y_sum
 
 
-@compiled
+@inner
 def _compare_wide(
     first: int,
     last: int,
@@ -525,7 +524,7 @@ def _compare_wide(
             high_power[place] += x * of_document * r
 
 
-@compiled
+@inner
 def _level(n: int, sigma: float, high: Floats) -> float:
     """log2(1 + S) / S: lambdarank's answer to queries with many pairs."""
     total = 0.0
