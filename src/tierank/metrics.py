@@ -83,24 +83,24 @@ def _check_gains(gains: Mapping[Any, Any]) -> None:
 def dcg(judge: Judge, k: int | None) -> Measure:
     """DCG@k = sum over ranks r <= k of gain_r / log2(1 + r)."""
     depth, gains = judge.depth(k), judge.gains
-    if not np.isfinite(discounted_sum(gains, judge.discounts, depth, judge.ideal)).all():
+    if not np.isfinite(discounted_sum(gains, judge.discounts, depth, *judge.ideal)).all():
         raise DataError(
             f"dcg: ratings up to {judge.ratings.max():g} have gains beyond what float64 can hold;"
             " ask for ndcg, which has no such limit, or take a rule with other gains"
         )
-    return lambda ranking: discounted_sum(gains, judge.discounts, depth, ranking)
+    return lambda ranking: discounted_sum(gains, judge.discounts, depth, *ranking)
 
 
 def ndcg(judge: Judge, k: int | None) -> Measure:
     """NDCG@k = DCG@k / the highest DCG@k that any order of the documents has; 0 where no document has a gain."""
     depth, gains = judge.depth(k), judge.relative_gains
-    best = discounted_sum(gains, judge.discounts, depth, judge.ideal)
+    best = discounted_sum(gains, judge.discounts, depth, *judge.ideal)
     if judge.rule.short_ndcg == "zero" and k is not None:
         best[judge.lengths < k] = np.inf
     best[best == 0] = np.inf
 
     def measure(ranking: Ranking) -> Floats:
-        ratio = discounted_sum(gains, judge.discounts, depth, ranking) / best
+        ratio = discounted_sum(gains, judge.discounts, depth, *ranking) / best
         return np.minimum(ratio, 1, out=ratio)  # averaged ties can round to 1 + 2e-16
 
     return measure
@@ -109,7 +109,7 @@ def ndcg(judge: Judge, k: int | None) -> Measure:
 def err(judge: Judge, k: int | None) -> Measure:
     """ERR@k = sum over ranks r <= k of 1/r * R_r * product over i < r of (1 - R_i), with R = (2^rating - 1) / 2^max."""
     depth, stops = judge.depth(k), judge.stops
-    return lambda ranking: cascade(stops, depth, ranking)
+    return lambda ranking: cascade(stops, depth, *ranking)
 
 
 def average_precision(judge: Judge, k: int | None) -> Measure:
@@ -121,13 +121,13 @@ def average_precision(judge: Judge, k: int | None) -> Measure:
     divisor = judge.n_relevant
     if judge.rule.ap_divisor == "min(k, relevant)":
         divisor = np.minimum(divisor, depth)
-    return lambda ranking: precision_sum(relevant, depth, ranking) / np.maximum(divisor, 1)
+    return lambda ranking: precision_sum(relevant, depth, *ranking) / np.maximum(divisor, 1)
 
 
 def mrr(judge: Judge, k: int | None) -> Measure:
     """RR@k = 1 / rank of the first relevant document, 0 if that is beyond k; its mean over the queries is MRR@k."""
     depth, relevant = judge.depth(k), judge.relevant
-    return lambda ranking: cascade(relevant, depth, ranking)
+    return lambda ranking: cascade(relevant, depth, *ranking)
 
 
 def precision(judge: Judge, k: int | None) -> Measure:
@@ -136,13 +136,13 @@ def precision(judge: Judge, k: int | None) -> Measure:
     divisor = judge.lengths if k is None else np.full_like(judge.lengths, k)
     if judge.rule.precision_divisor == "min(k, n)":
         divisor = np.minimum(divisor, judge.lengths)
-    return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, ranking) / np.maximum(divisor, 1)
+    return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, *ranking) / np.maximum(divisor, 1)
 
 
 def recall(judge: Judge, k: int | None) -> Measure:
     """Recall@k = relevant documents to rank k, / relevant documents."""
     depth, relevant, divisor = judge.depth(k), judge.relevant, np.maximum(judge.n_relevant, 1)
-    return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, ranking) / divisor
+    return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, *ranking) / divisor
 
 
 METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {

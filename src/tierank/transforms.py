@@ -146,6 +146,8 @@ class Rescaling(Transform):
     """(x - center) scale, kept within limits: what the transforms by range or by mean and deviation share."""
 
     ARRAYS = {"center": (np.float64, ()), "scale": (np.float64, ())}  # noqa: RUF012  (a ClassVar of Transform)
+    center_: NDArray[Any]
+    scale_: NDArray[Any]
 
     # Whether the logarithm is taken first, and whether center and scale are mean and deviation, or lowest and range.
     TAKES_LOGS: ClassVar[bool] = False
@@ -158,25 +160,27 @@ class Rescaling(Transform):
         """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
         out = np.empty(features.shape, np.float32)
         if self.needs_queries and offsets is not None:
-            scaling.rescale_queries(features, offsets, self.TAKES_LOGS, self.STANDARDISES, *self.LIMITS, out)
-        elif self.TAKES_LOGS:
-            scaling.take_logs(features, out)
-            scaling.rescale(out, self.center_, self.scale_, *self.LIMITS, out)
-        else:
-            scaling.rescale(features, self.center_, self.scale_, *self.LIMITS, out)
+            rescale = scaling.standardise_query_logs if self.TAKES_LOGS else scaling.rescale_queries
+            rescale(features, offsets, *self.LIMITS, out)
+            return out
+        if self.TAKES_LOGS:
+            scaling.take_logs(features, 0, len(features), out)
+            features = out
+        scaling.rescale(features, 0, len(features), self.center_, self.scale_, *self.LIMITS, 0, out)
         return out
 
     def _learn(self, features: NDArray[np.float32]) -> None:
         n, n_features = features.shape
         low, high = np.full(n_features, np.inf, np.float32), np.full(n_features, -np.inf, np.float32)
+        self.center_, self.scale_ = np.zeros(n_features), np.zeros(n_features)
         for values in self._in_chunks(features):
-            scaling.widen_ranges(values, low, high)
-        self.center_, self.scale_ = scaling.find_spans(low, high)
+            scaling.find_ranges(values, 0, len(values), low, high, self.center_, self.scale_)
         if self.STANDARDISES:
-            moments, power = np.zeros((3, n_features)), scaling.power_above(n)
+            moments = np.zeros(n_features), np.zeros(n_features), np.zeros(n_features)
+            power = scaling.power_above(n)
             for values in self._in_chunks(features):
-                scaling.add_moments(values, self.center_, self.scale_, power, moments)
-            scaling.standardise(moments, self.center_, self.scale_)
+                scaling.add_moments(values, 0, len(values), self.center_, self.scale_, power, *moments)
+            scaling.standardise(*moments, self.center_, self.scale_)
 
     def _in_chunks(self, features: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         return (self._prepared(chunk) for chunk in chunks(features))
@@ -185,7 +189,7 @@ class Rescaling(Transform):
         if not self.TAKES_LOGS:
             return features
         logs = np.empty(features.shape, np.float32)
-        scaling.take_logs(features, logs)
+        scaling.take_logs(features, 0, len(features), logs)
         return logs
 
 

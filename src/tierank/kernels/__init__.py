@@ -1,11 +1,11 @@
 """Compiled loops: arrays in, arrays out. The only home of numba.
 
 A kernel is a plain loop over one part of the work (a span of bytes, a span of queries) under ``@compiled``, which
-releases the interpreter's lock; ``in_threads`` runs it on the parts side by side. numba's own parallel loops are not
-used: their thread pools do not survive a fork, and they take several times longer to compile.
+releases the interpreter's lock; ``in_threads`` runs it on the parts side by side. What kernels call is ``@inner``.
+numba's own parallel loops are not used: their thread pools do not survive a fork, and they take several times longer to
+compile. ``compiling`` says how kernels are compiled, ``keeping`` where their code is kept.
 """
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,19 +13,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-import numba
 import numpy as np
-from numba.core import event
 
 from tierank.errors import ParameterError
+from tierank.kernels.compiling import Matrix, OutMatrix, Vector, compiled, inner
+
+__all__ = ["Matrix", "OutMatrix", "Vector", "compiled", "in_threads", "inner", "n_threads", "one_thread"]
 
 T = TypeVar("T")
 
 _LOADED_IN = os.getpid()
 _ALONE = ContextVar("_ALONE", default=False)
-
-# Compiled code is kept on disk beside the source (or, where that is read-only, in the user's cache folder).
-compiled = numba.njit(cache=True, nogil=True, error_model="numpy")
 
 
 def n_threads(n_jobs: int | None) -> int:
@@ -69,22 +67,3 @@ def in_threads(work: Callable[..., T], parts: Iterable[tuple[Any, ...]], n_jobs:
         return [work(*part) for part in parts]
     with ThreadPoolExecutor(workers) as pool:
         return list(pool.map(lambda part: work(*part), parts))
-
-
-class _Announce(event.Listener):
-    """Says once that kernels are being compiled, so that the pause has a name."""
-
-    said = False
-
-    def on_start(self, event: Any) -> None:
-        if not self.said and str(event.data["dispatcher"].py_func.__module__).startswith(__name__):
-            self.said = True
-            logging.getLogger("tierank").warning(
-                "tierank: compiling for this machine, once: some seconds now, none from the next run on"
-            )
-
-    def on_end(self, event: Any) -> None:
-        pass
-
-
-event.register("numba:compile", _Announce())

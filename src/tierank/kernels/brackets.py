@@ -5,9 +5,8 @@ strings; whether the pieces are JSON is for the reader to say.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from tierank.kernels import compiled
+from tierank.kernels import OutMatrix, Vector, compiled
 
 TAB, LINE_FEED, RETURN, SPACE, QUOTE, COMMA, BACKSLASH = 9, 10, 13, 32, 34, 44, 92
 OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
@@ -17,7 +16,7 @@ DAMAGED, TOO_MANY = -1, -2
 
 
 @compiled
-def find_elements(text: NDArray[np.uint8], start: int, places: NDArray[np.int64]) -> tuple[int, int]:
+def find_elements(text: Vector[np.uint8], start: int, places: OutMatrix[np.int64]) -> tuple[int, int]:
     """Find the elements of the list or object that opens at ``text[start]``; returns their number, and where it ends.
 
     ``places`` gets a row for each element: where it starts, where it ends, and how many commas are inside it.

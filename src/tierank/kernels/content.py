@@ -7,10 +7,10 @@ powers of two. Bits that mean nothing are in neither: 0.0 and -0.0 are one value
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import compiled
+from tierank.kernels import Matrix, Vector, compiled, inner
 
-Floats = NDArray[np.float64]
-Hashes = NDArray[np.uint64]
+Floats = Vector[np.float64]
+Hashes = Vector[np.uint64]
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
@@ -20,7 +20,9 @@ _SIGN_AND_FRACTION, _MARK = np.uint32(0x807FFFFF), np.uint32(0x40000000)
 
 
 @compiled
-def hash_rows(bits: NDArray[np.uint32], start: int, end: int, forms: Hashes, contents: Hashes) -> None:
+def hash_rows(
+    bits: Matrix[np.uint32], start: int, end: int, forms: NDArray[np.uint64], contents: NDArray[np.uint64]
+) -> None:
     """Mix the values of rows ``start:end`` into both hashes, which start with what else belongs to the rows."""
     for row in range(np.uint64(start), np.uint64(end)):
         form, content = forms[row], contents[row]
@@ -43,8 +45,8 @@ def hash_rows(bits: NDArray[np.uint32], start: int, end: int, forms: Hashes, con
 def order_rows(
     first: int,
     last: int,
-    offsets: NDArray[np.int64],
-    features: NDArray[np.float32],
+    offsets: Vector[np.int64],
+    features: Matrix[np.float32],
     forms: Hashes,
     contents: Hashes,
     ratings: Floats,
@@ -81,7 +83,7 @@ def order_rows(
             width *= 2
 
 
-@compiled
+@inner
 def _is_before(
     one: int,
     other: int,
@@ -105,14 +107,14 @@ def _is_before(
 
 @compiled
 def digest_queries(
-    offsets: NDArray[np.int64],
+    offsets: Vector[np.int64],
     forms: Hashes,
     contents: Hashes,
     ratings: Floats,
     weights: Floats,
     query_weights: Floats,
-    form_digests: Hashes,
-    content_digests: Hashes,
+    form_digests: NDArray[np.uint64],
+    content_digests: NDArray[np.uint64],
 ) -> None:
     """Two numbers for each query, whatever the order of its documents: one of their forms, one of all that it holds."""
     rating_bits, weight_bits = ratings.view(np.uint64), weights.view(np.uint64)
@@ -126,7 +128,7 @@ def digest_queries(
         form_digests[query], content_digests[query] = _mixed(form), _mixed(content)
 
 
-@compiled
+@inner
 def _mixed(value: np.uint64) -> np.uint64:
     value = (value ^ (value >> _SHIFT)) * _FACTOR
     return value ^ (value >> _SHIFT)

@@ -10,18 +10,20 @@ rounded safely) is left to the caller, who reads that one line slowly: to the ri
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import compiled
+from tierank.kernels import Matrix, OutMatrix, Vector, compiled, inner
 
 TAB, LINE_FEED, RETURN, SPACE, HASH, COLON = 9, 10, 13, 32, 35, 58
 PLUS, MINUS, POINT = 43, 45, 46
 
-Bytes = NDArray[np.uint8]
-Rows = NDArray[np.int64]
+Bytes = Vector[np.uint8]
+OutBytes = NDArray[np.uint8]
+Rows = Vector[np.int64]
+OutRows = NDArray[np.int64]
 
 # Places are unsigned: numba then need not ask whether an index counts from the end (half of the time here). Their
 # arithmetic must stay unsigned too, for numba makes a float of an unsigned and a signed integer.
 Place = np.uint64
-ONE = Place(1)
+ONE, FIVE = Place(1), Place(5)
 
 # Powers of ten as Python's exact reader gives them: POWERS[e + 308] is 10^e.
 POWERS = np.array([float(f"1e{e}") for e in range(-308, 309)])
@@ -46,7 +48,7 @@ def count_lines(text: Bytes, start: int, end: int) -> int:
 
 
 @compiled
-def index_lines(text: Bytes, start: int, end: int, line_starts: Rows, query_starts: Rows) -> int:
+def index_lines(text: Bytes, start: int, end: int, line_starts: OutRows, query_starts: OutRows) -> int:
     """Find the lines of ``text[start:end]`` that hold a document; returns how many.
 
     ``line_starts`` gets the place of the rating, ``query_starts`` that of the id after ``qid:``, or -1 where that is
@@ -70,7 +72,7 @@ def index_lines(text: Bytes, start: int, end: int, line_starts: Rows, query_star
 
 
 @compiled
-def query_runs(text: Bytes, query_starts: Rows, run_starts: Rows, run_ids: Rows) -> tuple[int, bool]:
+def query_runs(text: Bytes, query_starts: Rows, run_starts: OutRows, run_ids: OutRows) -> tuple[int, bool]:
     """Find the runs of neighbouring rows with the same query id, and read the ids as integers.
 
     Returns the number of runs, and whether every id is the plain form of a 64-bit integer.
@@ -97,11 +99,11 @@ def parse_rows(
     targets: Rows,
     start: int,
     end: int,
-    features: NDArray[np.float32],
+    features: OutMatrix[np.float32],
     ratings: NDArray[np.float64],
-    comments: Rows,
-    seen: Rows,
-    powers: NDArray[np.float64],
+    comments: OutRows,
+    seen: OutRows,
+    powers: Vector[np.float64],
 ) -> tuple[int, int]:
     """Read rows ``start:end`` into ``features[targets[row]]`` and ``ratings[targets[row]]``.
 
@@ -176,31 +178,31 @@ def parse_rows(
     return end, widest
 
 
-@compiled
+@inner
 def _skip_blanks(text: Bytes, i: Place) -> Place:
     while text[i] == SPACE or text[i] == TAB or text[i] == RETURN:
         i += ONE
     return i
 
 
-@compiled
+@inner
 def _skip_field(text: Bytes, i: Place) -> Place:
     while not _ends_field(text[i]):
         i += ONE
     return i
 
 
-@compiled
+@inner
 def _ends_field(c: int) -> bool:
     return c == SPACE or c == LINE_FEED or c == TAB or c == RETURN or c == HASH
 
 
-@compiled
+@inner
 def _is_digit(c: int) -> bool:
     return 48 <= c <= 57
 
 
-@compiled
+@inner
 def _same_field(text: Bytes, i: Place, j: Place) -> bool:
     while text[i] == text[j] and not _ends_field(text[i]):
         i += ONE
@@ -208,7 +210,7 @@ def _same_field(text: Bytes, i: Place, j: Place) -> bool:
     return _ends_field(text[i]) and _ends_field(text[j])
 
 
-@compiled
+@inner
 def _integer(text: Bytes, i: Place) -> tuple[int, bool]:
     """The field at i as a 64-bit integer, and whether it is written in the plain form of one."""
     negative = text[i] == MINUS
@@ -225,8 +227,8 @@ def _integer(text: Bytes, i: Place) -> tuple[int, bool]:
     return (-value if negative else value), plain and not (negative and value == 0)
 
 
-@compiled
-def _number(text: Bytes, i: Place, powers: NDArray[np.float64]) -> tuple[float, Place, int]:
+@inner
+def _number(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[float, Place, int]:
     """The number at i, the place after it, and how far it can be trusted.
 
     An integer below 10^15 times or over a power of ten up to 10^22 is one rounding of two exact numbers: the right one.
@@ -270,7 +272,7 @@ def _number(text: Bytes, i: Place, powers: NDArray[np.float64]) -> tuple[float, 
     return (-value if negative else value), i, (EXACT if exact else NEAR)
 
 
-@compiled
+@inner
 def _is_safe(value: float, trust: int) -> bool:
     """Whether a value is finite or missing, and the same float32 anywhere within its doubt."""
     if trust == WRONG or np.isnan(value):
@@ -280,7 +282,7 @@ def _is_safe(value: float, trust: int) -> bool:
     return low == high and abs(low) != np.inf
 
 
-@compiled
+@inner
 def _exponent(text: Bytes, i: Place) -> tuple[int, Place]:
     """The exponent at i and the place after it; the place of a letter, which ends no number, where there is none."""
     down = text[i] == MINUS
@@ -294,7 +296,7 @@ def _exponent(text: Bytes, i: Place) -> tuple[int, Place]:
     return (-power if down else power), (i if i > first else first - ONE)
 
 
-@compiled
+@inner
 def _is_missing(text: Bytes, i: Place) -> bool:
     """Whether the field at i is NULL or nan, in any case of letters."""
     length = _skip_field(text, i) - i
@@ -306,8 +308,8 @@ def _is_missing(text: Bytes, i: Place) -> bool:
     return second == 117 and third == 108 and text[i + Place(3)] | 32 == 108
 
 
-@compiled
-def _repeats(text: Bytes, line: Place, has_query: bool, seen: Rows, row: int) -> bool:
+@inner
+def _repeats(text: Bytes, line: Place, has_query: bool, seen: OutRows, row: int) -> bool:
     """Whether an index stands twice in the line; ``seen`` holds the last row + 1 that had each."""
     i = _skip_field(text, line)
     if has_query:
@@ -328,7 +330,7 @@ def _repeats(text: Bytes, line: Place, has_query: bool, seen: Rows, row: int) ->
 
 
 @compiled
-def comment_spans(text: Bytes, comments: Rows, ends: Rows) -> int:
+def comment_spans(text: Bytes, comments: OutRows, ends: OutRows) -> int:
     """Narrow each comment to the id of its document; returns how many bytes all ids have.
 
     The id is what follows ``docid =``; without that word, the whole comment. ``comments`` gets the start of the id and
@@ -336,35 +338,35 @@ def comment_spans(text: Bytes, comments: Rows, ends: Rows) -> int:
     """
     total = 0
     for row in range(len(comments)):
-        i = comments[row]
-        if i >= 0:
-            i = _skip_blanks(text, i)
+        if comments[row] >= 0:
+            i = _skip_blanks(text, Place(comments[row]))
             end = i
             while text[end] != LINE_FEED:
-                end += 1
+                end += ONE
             place = i
-            while place + 5 <= end and not _is_docid(text, place):
-                place += 1
-            if place + 5 <= end:
-                i = place + 5
+            while place + FIVE <= end and not _is_docid(text, place):
+                place += ONE
+            if place + FIVE <= end:
+                i = place + FIVE
                 while text[i] == SPACE or text[i] == TAB or text[i] == 61:
-                    i += 1
+                    i += ONE
                 end = _skip_field(text, i)
-            while end > i and text[end - 1] <= SPACE:
-                end -= 1
+            while end > i and text[end - ONE] <= SPACE:
+                end -= ONE
             comments[row] = i
-            total += end - i
+            total += np.int64(end - i)
         ends[row] = total
     return total
 
 
-@compiled
-def _is_docid(text: Bytes, i: int) -> bool:
-    return text[i] == 100 and text[i + 1] == 111 and text[i + 2] == 99 and text[i + 3] == 105 and text[i + 4] == 100
+@inner
+def _is_docid(text: Bytes, i: Place) -> bool:
+    start = text[i] == 100 and text[i + ONE] == 111 and text[i + Place(2)] == 99
+    return start and text[i + Place(3)] == 105 and text[i + Place(4)] == 100
 
 
 @compiled
-def gather(text: Bytes, starts: Rows, ends: Rows, blob: Bytes) -> None:
+def gather(text: Bytes, starts: Rows, ends: Rows, blob: OutBytes) -> None:
     """Copy the bytes at ``starts[row]`` into ``blob`` so that row i ends at ``ends[i]``."""
     place = 0
     for row in range(len(starts)):
@@ -377,14 +379,14 @@ def gather(text: Bytes, starts: Rows, ends: Rows, blob: Bytes) -> None:
 
 @compiled
 def format_rows(
-    features: NDArray[np.float32],
+    features: Matrix[np.float32],
     first_index: int,
     heads: Bytes,
     head_ends: Rows,
     tails: Bytes,
     tail_ends: Rows,
-    out: Bytes,
-    powers: NDArray[np.float64],
+    out: OutBytes,
+    powers: Vector[np.float64],
 ) -> int:
     """Write a line per row: its head, ``index:value`` of every feature, its tail. Returns how many bytes were written.
 
@@ -397,7 +399,7 @@ def format_rows(
             place, head = place + 1, head + 1
         for column in range(features.shape[1]):
             out[place] = SPACE
-            place = _write_integer(out, place + 1, column + first_index, 0)
+            place = _write_integer(out, place + 1, column + first_index, _ANY)
             out[place] = COLON
             place = _write_number(out, place + 1, features[row, column], powers)
         while tail < tail_ends[row]:
@@ -411,9 +413,12 @@ def format_rows(
 # A space, up to 7 digits of an index, a colon, and the longest float32: -1.23456789e-38.
 FIELD_BYTES = 32
 
+# How many digits at least; a number that is written out is a type of its own to numba, and would be compiled for.
+_ANY, _TWO = np.int64(0), np.int64(2)
 
-@compiled
-def _write_integer(out: Bytes, place: int, value: int, digits: int) -> int:
+
+@inner
+def _write_integer(out: OutBytes, place: int, value: int, digits: int) -> int:
     """Write a natural number with at least so many digits; returns the place after it."""
     length, rest = 1, value // 10
     while rest > 0:
@@ -425,8 +430,8 @@ def _write_integer(out: Bytes, place: int, value: int, digits: int) -> int:
     return place + length
 
 
-@compiled
-def _write_number(out: Bytes, place: int, value: float, powers: NDArray[np.float64]) -> int:
+@inner
+def _write_number(out: OutBytes, place: int, value: float, powers: Vector[np.float64]) -> int:
     """Write the shortest decimal that reads back as the same float32; returns the place after it."""
     if np.isnan(value):
         out[place], out[place + 1], out[place + 2] = 110, 97, 110
@@ -436,28 +441,28 @@ def _write_number(out: Bytes, place: int, value: float, powers: NDArray[np.float
         place += 1
     size = abs(np.float64(value))
     if size < 1e7 and size == np.floor(size):
-        return _write_integer(out, place, np.int64(size), 0)
+        return _write_integer(out, place, np.int64(size), _ANY)
     mantissa, digits, exponent = _shortest(size, powers)
     if 0 <= exponent < digits - 1:  # 12.5
         split = np.int64(powers[308 + digits - 1 - exponent])
-        place = _write_integer(out, place, mantissa // split, 0)
+        place = _write_integer(out, place, mantissa // split, _ANY)
         out[place] = POINT
         return _write_integer(out, place + 1, mantissa % split, digits - 1 - exponent)
     if -6 < exponent < 0:  # 0.0125
         out[place], out[place + 1] = 48, POINT
         return _write_integer(out, place + 2, mantissa, digits - 1 - exponent)
     split = np.int64(powers[308 + digits - 1])
-    place = _write_integer(out, place, mantissa // split, 0)
+    place = _write_integer(out, place, mantissa // split, _ANY)
     if digits > 1:
         out[place] = POINT
         place = _write_integer(out, place + 1, mantissa % split, digits - 1)
     out[place] = 101
     out[place + 1] = MINUS if exponent < 0 else PLUS
-    return _write_integer(out, place + 2, abs(exponent), 2)
+    return _write_integer(out, place + 2, abs(exponent), _TWO)
 
 
-@compiled
-def _shortest(size: float, powers: NDArray[np.float64]) -> tuple[int, int, int]:
+@inner
+def _shortest(size: float, powers: Vector[np.float64]) -> tuple[int, int, int]:
     """Mantissa, its number of digits and the exponent of the shortest decimal d.ddd * 10^exponent for a float32."""
     exponent = np.int64(np.floor(np.log10(size)))
     mantissa, digits = 0, 0

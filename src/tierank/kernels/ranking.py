@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import compiled, in_threads, n_threads
+from tierank.kernels import Vector, compiled, in_threads, inner, n_threads
+from tierank.kernels.sorting import sort_down
 
 # The k highest of n documents are selected where k * k < _SELECT * n: else sorting all of them is faster (measured).
 _SELECT = 16
@@ -48,14 +49,14 @@ def rank(
     in_threads(_survey, ((scores, offsets, k, keep_ties, lowest, depths, *span) for span in spans), n_jobs)
     starts = np.concatenate([np.zeros(1, np.int64), depths.cumsum()])
     ranking = Ranking(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64))
-    in_threads(_fill, ((scores, offsets, k, keep_ties, lowest, ranking, *span) for span in spans), n_jobs)
+    in_threads(_fill, ((scores, offsets, k, keep_ties, lowest, *ranking, *span) for span in spans), n_jobs)
     return ranking
 
 
 @compiled
 def _survey(
-    scores: NDArray[np.float64],
-    offsets: NDArray[np.int64],
+    scores: Vector[np.float64],
+    offsets: Vector[np.int64],
     k: int,
     keep_ties: bool,
     lowest: NDArray[np.float64],
@@ -66,47 +67,68 @@ def _survey(
     """Find the score at rank k and how many documents are to be ranked, for a span of queries."""
     top = np.empty(k, np.float64)
     for q in range(first, last):
-        own = scores[offsets[q] : offsets[q + 1]]
-        depths[q] = len(own)
-        if _is_selected(k, len(own)):
-            lowest[q] = _kth_highest(own, top)
-            depths[q] = (own >= lowest[q]).sum() if keep_ties else k
+        start, end = offsets[q], offsets[q + 1]
+        depths[q] = end - start
+        if _is_selected(k, end - start):
+            lowest[q] = _kth_highest(scores, start, end, top)
+            depths[q] = k
+            if keep_ties:
+                depths[q] = 0
+                for row in range(start, end):
+                    depths[q] += scores[row] >= lowest[q]
 
 
 @compiled
 def _fill(
-    scores: NDArray[np.float64],
-    offsets: NDArray[np.int64],
+    scores: Vector[np.float64],
+    offsets: Vector[np.int64],
     k: int,
     keep_ties: bool,
-    lowest: NDArray[np.float64],
-    ranking: Ranking,
+    lowest: Vector[np.float64],
+    starts: Vector[np.int64],
+    rows: NDArray[np.int64],
+    tie_ends: NDArray[np.int64],
     first: int,
     last: int,
 ) -> None:
     """Rank the documents of a span of queries."""
+    longest = np.int64(0)
     for q in range(first, last):
-        own = scores[offsets[q] : offsets[q + 1]]
-        rows = ranking.rows[ranking.starts[q] : ranking.starts[q + 1]]
-        if _is_selected(k, len(own)):
-            _select(own, lowest[q], rows)
+        longest = max(longest, offsets[q + 1] - offsets[q])
+    keys, spare_keys = np.empty(longest), np.empty(longest)
+    own_rows, spare_rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    for q in range(first, last):
+        start, end = offsets[q], offsets[q + 1]
+        place, n = starts[q], starts[q + 1] - starts[q]
+        if _is_selected(k, end - start):
+            _select(scores, start, end, lowest[q], rows, place, n)
         else:
-            rows[:] = np.argsort(-own, kind="mergesort")
-        _mark_ties(own, rows, keep_ties, ranking.tie_ends[ranking.starts[q] : ranking.starts[q + 1]])
-        rows += offsets[q]
+            for i in range(n):
+                keys[i], own_rows[i] = scores[start + i], start + i
+            sort_down(n, keys, own_rows, spare_keys, spare_rows)
+            for i in range(n):
+                rows[place + i] = own_rows[i]
+        tie = 0
+        for j in range(1, n + 1):
+            if j == n or not keep_ties or scores[rows[place + j]] != scores[rows[place + j - 1]]:
+                for i in range(tie, j):
+                    tie_ends[place + i] = j
+                tie = j
 
 
-@compiled
+@inner
 def _is_selected(k: int, n: int) -> bool:
     return k < n and k * k < _SELECT * n
 
 
-@compiled
-def _kth_highest(scores: NDArray[np.float64], top: NDArray[np.float64]) -> float:
+@inner
+def _kth_highest(scores: Vector[np.float64], start: int, end: int, top: NDArray[np.float64]) -> float:
     """The score at rank ``len(top)``; ``top`` is working space."""
-    top[:] = -np.inf
+    for j in range(len(top)):
+        top[j] = -np.inf
     last = len(top) - 1
-    for score in scores:
+    for row in range(start, end):
+        score = scores[row]
         if score > top[last]:
             j = last
             while j > 0 and top[j - 1] < score:
@@ -116,55 +138,51 @@ def _kth_highest(scores: NDArray[np.float64], top: NDArray[np.float64]) -> float
     return top[last]
 
 
-@compiled
-def _select(scores: NDArray[np.float64], lowest: float, rows: NDArray[np.int64]) -> None:
-    """Fill ``rows``, best first, with those above ``lowest``, then those equal to it as far as there is room."""
-    n = 0
-    for row in range(len(scores)):
+@inner
+def _select(
+    scores: Vector[np.float64], start: int, end: int, lowest: float, rows: NDArray[np.int64], place: int, n: int
+) -> None:
+    """Fill n places, best first, with the rows above ``lowest``, then those equal to it as far as there is room."""
+    found = place
+    for row in range(start, end):
         if scores[row] > lowest:
-            j = n
-            while j > 0 and scores[rows[j - 1]] < scores[row]:
+            j = found
+            while j > place and scores[rows[j - 1]] < scores[row]:
                 rows[j] = rows[j - 1]
                 j -= 1
             rows[j] = row
-            n += 1
-    row = 0
-    while n < len(rows):
+            found += 1
+    row = start
+    while found < place + n:
         if scores[row] == lowest:
-            rows[n] = row
-            n += 1
+            rows[found] = row
+            found += 1
         row += 1
 
 
 @compiled
-def _mark_ties(
-    scores: NDArray[np.float64], rows: NDArray[np.int64], keep_ties: bool, tie_ends: NDArray[np.int64]
-) -> None:
-    tie = 0
-    for j in range(1, len(rows) + 1):
-        if j == len(rows) or not keep_ties or scores[rows[j]] != scores[rows[j - 1]]:
-            tie_ends[tie:j] = j
-            tie = j
-
-
-@compiled
 def discounted_sum(
-    values: NDArray[np.float64], discounts: NDArray[np.float64], k: int, ranking: Ranking
+    values: Vector[np.float64],
+    discounts: Vector[np.float64],
+    k: int,
+    starts: Vector[np.int64],
+    rows: Vector[np.int64],
+    tie_ends: Vector[np.int64],
 ) -> NDArray[np.float64]:
     """The sum over ranks r <= k of value_r * discount_r, for each query.
 
     By linearity a tied document counts with the mean value of its tie.
     """
-    sums = np.zeros(len(ranking.starts) - 1)
+    sums = np.zeros(len(starts) - 1)
     for q in range(len(sums)):
-        start = ranking.starts[q]
-        depth = min(k, ranking.starts[q + 1] - start)
+        start = starts[q]
+        depth = min(k, starts[q + 1] - start)
         tie = 0
         while tie < depth:
-            end = ranking.tie_ends[start + tie]
+            end = tie_ends[start + tie]
             value = 0.0
             for j in range(tie, end):
-                value += values[ranking.rows[start + j]]
+                value += values[rows[start + j]]
             discount = 0.0
             for j in range(tie, min(end, depth)):
                 discount += discounts[j]
@@ -174,27 +192,29 @@ def discounted_sum(
 
 
 @compiled
-def cascade(stops: NDArray[np.float64], k: int, ranking: Ranking) -> NDArray[np.float64]:
+def cascade(
+    stops: Vector[np.float64], k: int, starts: Vector[np.int64], rows: Vector[np.int64], tie_ends: Vector[np.int64]
+) -> NDArray[np.float64]:
     """The sum over ranks r <= k of 1/r * stop_r * product over i < r of (1 - stop_i), for each query.
 
     That is the expected reciprocal of the rank at which a reader stops who stops at a document with chance
     ``stop``. Inside a tie that begins after rank p, let S_j be the expected chance to pass j of its documents, drawn
     at random. Then the chance to stop at rank p + j + 1 is S_j - S_{j+1}, times that of getting to the tie.
     """
-    sums = np.zeros(len(ranking.starts) - 1)
+    sums = np.zeros(len(starts) - 1)
     for q in range(len(sums)):
-        start = ranking.starts[q]
-        depth = min(k, ranking.starts[q + 1] - start)
+        start = starts[q]
+        depth = min(k, starts[q + 1] - start)
         reach = 1.0  # the chance to get to the next tie
         tie = 0
         while tie < depth and reach > 0:
-            end = ranking.tie_ends[start + tie]
+            end = tie_ends[start + tie]
             if end == tie + 1:
-                stop = stops[ranking.rows[start + tie]]
+                stop = stops[rows[start + tie]]
                 sums[q] += reach * stop / end
                 reach *= 1 - stop
             else:
-                passed = _pass_chances(stops, ranking.rows[start + tie : start + end], min(end, depth) - tie)
+                passed = _pass_chances(stops, rows[start + tie : start + end], min(end, depth) - tie)
                 for j in range(len(passed) - 1):
                     sums[q] += reach * (passed[j] - passed[j + 1]) / (tie + j + 1)
                 reach *= passed[-1]
@@ -202,7 +222,7 @@ def cascade(stops: NDArray[np.float64], k: int, ranking: Ranking) -> NDArray[np.
     return sums
 
 
-@compiled
+@inner
 def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -> NDArray[np.float64]:
     """S_j for j = 0 .. n: the expected product of (1 - stop) over j of these documents, drawn at random.
 
@@ -232,24 +252,26 @@ def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -
 
 
 @compiled
-def precision_sum(relevant: NDArray[np.float64], k: int, ranking: Ranking) -> NDArray[np.float64]:
+def precision_sum(
+    relevant: Vector[np.float64], k: int, starts: Vector[np.int64], rows: Vector[np.int64], tie_ends: Vector[np.int64]
+) -> NDArray[np.float64]:
     """The sum over ranks r <= k with a relevant document of (relevant documents to rank r) / r, for each query.
 
     In a tie of m documents, c of them relevant, after p documents, h of them relevant, the j-th is relevant with
     chance c/m, and then (j-1)(c-1)/(m-1) of those before it in the tie are expected to be so too.
     """
-    sums = np.zeros(len(ranking.starts) - 1)
+    sums = np.zeros(len(starts) - 1)
     for q in range(len(sums)):
-        start = ranking.starts[q]
-        depth = min(k, ranking.starts[q + 1] - start)
+        start = starts[q]
+        depth = min(k, starts[q + 1] - start)
         before = 0.0
         tie = 0
         while tie < depth:
-            end = ranking.tie_ends[start + tie]
+            end = tie_ends[start + tie]
             size = end - tie
             found = 0.0
             for j in range(tie, end):
-                found += relevant[ranking.rows[start + j]]
+                found += relevant[rows[start + j]]
             spread = (found - 1) / (size - 1) if size > 1 else 0.0
             for j in range(min(end, depth) - tie):
                 sums[q] += found / size * (before + 1 + j * spread) / (tie + j + 1)
@@ -259,7 +281,7 @@ def precision_sum(relevant: NDArray[np.float64], k: int, ranking: Ranking) -> ND
 
 
 @compiled
-def highest(values: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[np.float64]:
+def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np.float64]:
     """The highest value of each query; 0 where there is none above it."""
     tops = np.zeros(len(offsets) - 1)
     for q in range(len(tops)):
@@ -269,9 +291,7 @@ def highest(values: NDArray[np.float64], offsets: NDArray[np.int64]) -> NDArray[
 
 
 @compiled
-def exp2_gains(
-    ratings: NDArray[np.float64], offsets: NDArray[np.int64], tops: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def exp2_gains(ratings: Vector[np.float64], offsets: Vector[np.int64], tops: Vector[np.float64]) -> NDArray[np.float64]:
     """(2^rating - 1) / 2^top, with a top for each query.
 
     Nothing overflows where no rating is above its top, and whole numbers are exact. For ratings below 1 the difference

@@ -7,7 +7,8 @@ Differences are taken in double precision, because those of float32 overflow; wi
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import compiled
+from tierank.kernels import Matrix, OutMatrix, Vector, compiled, inner
+from tierank.kernels.sorting import sort_down
 
 # Points of a quantile map: a constant, because the search among them is fast only when unrolled.
 N_KNOTS = 256
@@ -17,7 +18,7 @@ _BITS_OF_ROOT_HALF = np.int64(0x3FE6A09E667F3BCD)
 _MANTISSA_BITS = np.int64(52)
 
 
-@compiled
+@inner
 def _log1p(value: float) -> float:
     """ln(1 + value) for value >= 0, to 1e-10 of itself: 1 + value = 2^e m with m near 1, ln m = 2 artanh((m-1)/(m+1)).
 
@@ -35,62 +36,66 @@ def _log1p(value: float) -> float:
 
 
 @compiled
-def take_logs(features: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """sign(x) ln(1 + |x|), NaN where x is."""
-    for row in range(features.shape[0]):
+def take_logs(features: Matrix[np.float32], start: int, end: int, out: OutMatrix[np.float32]) -> None:
+    """sign(x) ln(1 + |x|) of the rows ``start:end``, NaN where x is, into the first rows of ``out``."""
+    for row in range(start, end):
         for column in range(features.shape[1]):
             value = np.float64(features[row, column])
             log = _log1p(abs(value))
             signed = log if value >= 0 else -log
-            out[row, column] = signed if value == value else value
+            out[row - start, column] = signed if value == value else value
 
 
 @compiled
-def widen_ranges(features: NDArray[np.float32], low: NDArray[np.float32], high: NDArray[np.float32]) -> None:
-    """Take these rows into the lowest and the highest value of each column."""
-    for row in range(features.shape[0]):
+def find_ranges(
+    features: Matrix[np.float32],
+    start: int,
+    end: int,
+    low: NDArray[np.float32],
+    high: NDArray[np.float32],
+    center: NDArray[np.float64],
+    scale: NDArray[np.float64],
+) -> None:
+    """Take the rows ``start:end`` into the lowest and the highest value of each column, infinite where there is none.
+
+    ``center`` gets the lowest value and ``scale`` 1 / (highest - lowest), or 0 where all are equal or missing.
+    """
+    for row in range(start, end):
         for column in range(features.shape[1]):
             value = features[row, column]
             low[column] = value if value < low[column] else low[column]
             high[column] = value if value > high[column] else high[column]
-
-
-@compiled
-def find_spans(low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The lowest value and 1 / (highest - lowest) of each column; a factor of 0 where all are equal or missing."""
-    center, scale = np.zeros(len(low)), np.zeros(len(low))
-    for column in range(len(low)):
+    for column in range(features.shape[1]):
+        center[column], scale[column] = 0.0, 0.0
         if high[column] >= low[column]:
             center[column] = low[column] + 0.0  # the lowest of 0.0 and -0.0 depends on their order; this is 0.0
         if high[column] > low[column]:
             scale[column] = 1.0 / (np.float64(high[column]) - np.float64(low[column]))
-    return center, scale
 
 
-@compiled
 def power_above(n: int) -> float:
     """The lowest power of two above n."""
-    power = 1.0
-    while power <= n:
-        power *= 2.0
-    return power
+    return float(1 << n.bit_length())
 
 
 @compiled
 def add_moments(
-    features: NDArray[np.float32],
-    center: NDArray[np.float64],
-    scale: NDArray[np.float64],
+    features: Matrix[np.float32],
+    start: int,
+    end: int,
+    center: Vector[np.float64],
+    scale: Vector[np.float64],
     power: float,
-    moments: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    sums: NDArray[np.float64],
+    squares: NDArray[np.float64],
 ) -> None:
-    """Add these rows to the number, the sum and the sum of squares of z = (x - center) scale, which is in [0, 1].
+    """Add the rows ``start:end`` to the number, the sum and the sum of squares of z = (x - center) scale, in [0, 1].
 
     ``(z + power) - power`` rounds z to a multiple of 2^-52 power. Fewer than ``power`` such numbers in [0, 1] add up
     without any further rounding, hence to the same bits in any order.
     """
-    counts, sums, squares = moments[0], moments[1], moments[2]
-    for row in range(features.shape[0]):
+    for row in range(start, end):
         for column in range(features.shape[1]):
             value = features[row, column]
             z = (value - center[column]) * scale[column] if value == value else 0.0
@@ -100,80 +105,100 @@ def add_moments(
 
 
 @compiled
-def standardise(moments: NDArray[np.float64], center: NDArray[np.float64], scale: NDArray[np.float64]) -> None:
+def standardise(
+    counts: Vector[np.float64],
+    sums: Vector[np.float64],
+    squares: Vector[np.float64],
+    center: NDArray[np.float64],
+    scale: NDArray[np.float64],
+) -> None:
     """Turn lowest value and 1 / span into mean and 1 / standard deviation, given the moments of z."""
     for column in range(len(center)):
         if scale[column] > 0:
-            n = moments[0, column]
-            mean = moments[1, column] / n
+            n = counts[column]
+            mean = sums[column] / n
             # n numbers of which one is 0 and one is 1 vary by 1 / 2n at least, whatever was lost by rounding.
-            variance = max(moments[2, column] / n - mean * mean, 0.5 / n)
+            variance, least = squares[column] / n - mean * mean, 0.5 / n
             center[column] += mean / scale[column]
-            scale[column] /= np.sqrt(variance)
+            scale[column] /= np.sqrt(variance if variance > least else least)
 
 
 @compiled
 def rescale(
-    features: NDArray[np.float32],
-    center: NDArray[np.float64],
-    scale: NDArray[np.float64],
+    features: Matrix[np.float32],
+    start: int,
+    end: int,
+    center: Vector[np.float64],
+    scale: Vector[np.float64],
     least: float,
     most: float,
-    out: NDArray[np.float32],
+    first: int,
+    out: OutMatrix[np.float32],
 ) -> None:
-    """(x - center) scale, kept between ``least`` and ``most``; 0 where x is missing."""
-    for row in range(features.shape[0]):
+    """(x - center) scale of the rows ``start:end``, kept between ``least`` and ``most``; 0 where x is missing.
+
+    Into the rows of ``out`` from ``first`` on.
+    """
+    for row in range(start, end):
         for column in range(features.shape[1]):
             value = (features[row, column] - center[column]) * scale[column]
             value = value if value > least else least
             value = value if value < most else most
-            out[row, column] = value if features[row, column] == features[row, column] else 0.0
-
-
-@compiled
-def _rescale_query(
-    features: NDArray[np.float32], standard: bool, least: float, most: float, out: NDArray[np.float32]
-) -> None:
-    n_features = features.shape[1]
-    low, high = np.full(n_features, np.inf, np.float32), np.full(n_features, -np.inf, np.float32)
-    widen_ranges(features, low, high)
-    center, scale = find_spans(low, high)
-    if standard:
-        moments = np.zeros((3, n_features))
-        add_moments(features, center, scale, power_above(len(features)), moments)
-        standardise(moments, center, scale)
-    rescale(features, center, scale, least, most, out)
+            out[first + row - start, column] = value if features[row, column] == features[row, column] else 0.0
 
 
 @compiled
 def rescale_queries(
-    features: NDArray[np.float32],
-    offsets: NDArray[np.int64],
-    logs: bool,
-    standard: bool,
-    least: float,
-    most: float,
-    out: NDArray[np.float32],
+    features: Matrix[np.float32], offsets: Vector[np.int64], least: float, most: float, out: OutMatrix[np.float32]
 ) -> None:
-    """Rescale each query by its own range, or by its own mean and deviation; after the logarithm, if ``logs``."""
-    longest = np.max(np.diff(offsets)) if logs and len(offsets) > 1 else 0
-    scratch = np.empty((longest, features.shape[1]), np.float32)
+    """Rescale each query by its own range."""
+    n_features = features.shape[1]
+    low, high = np.empty(n_features, np.float32), np.empty(n_features, np.float32)
+    center, scale = np.empty(n_features), np.empty(n_features)
     for query in range(len(offsets) - 1):
         start, end = offsets[query], offsets[query + 1]
-        if logs:
-            take_logs(features[start:end], scratch[: end - start])
-            _rescale_query(scratch[: end - start], standard, least, most, out[start:end])
-        else:
-            _rescale_query(features[start:end], standard, least, most, out[start:end])
+        for column in range(n_features):
+            low[column], high[column] = np.inf, -np.inf
+        find_ranges(features, start, end, low, high, center, scale)
+        rescale(features, start, end, center, scale, least, most, start, out)
+
+
+@compiled
+def standardise_query_logs(
+    features: Matrix[np.float32], offsets: Vector[np.int64], least: float, most: float, out: OutMatrix[np.float32]
+) -> None:
+    """Take logarithms, and rescale each query by its own mean and deviation."""
+    n_features = features.shape[1]
+    zero = np.int64(0)  # a number that is written out is a type of its own to numba, and would be compiled for
+    longest = zero
+    for query in range(len(offsets) - 1):
+        longest = max(longest, offsets[query + 1] - offsets[query])
+    logs = np.empty((longest, n_features), np.float32)
+    low, high = np.empty(n_features, np.float32), np.empty(n_features, np.float32)
+    center, scale = np.empty(n_features), np.empty(n_features)
+    counts, sums, squares = np.empty(n_features), np.empty(n_features), np.empty(n_features)
+    for query in range(len(offsets) - 1):
+        start, end = offsets[query], offsets[query + 1]
+        take_logs(features, start, end, logs)
+        for column in range(n_features):
+            low[column], high[column] = np.inf, -np.inf
+            counts[column], sums[column], squares[column] = 0.0, 0.0, 0.0
+        find_ranges(logs, zero, end - start, low, high, center, scale)
+        power = 1.0
+        while power <= end - start:
+            power *= 2.0
+        add_moments(logs, zero, end - start, center, scale, power, counts, sums, squares)
+        standardise(counts, sums, squares, center, scale)
+        rescale(logs, zero, end - start, center, scale, least, most, start, out)
 
 
 @compiled
 def interpolate(
-    features: NDArray[np.float32],
-    knots: NDArray[np.float32],
-    levels: NDArray[np.float32],
-    slopes: NDArray[np.float64],
-    out: NDArray[np.float32],
+    features: Matrix[np.float32],
+    knots: Matrix[np.float32],
+    levels: Matrix[np.float32],
+    slopes: Matrix[np.float64],
+    out: OutMatrix[np.float32],
 ) -> None:
     """The level of each value, linear between the knots of its column, flat outside them; 0 where it is missing."""
     n_features = features.shape[1]
@@ -195,33 +220,39 @@ def interpolate(
 
 @compiled
 def copy_in_queries(
-    features: NDArray[np.float32], offsets: NDArray[np.int64], first: int, last: int, out: NDArray[np.float32]
+    features: Matrix[np.float32], offsets: Vector[np.int64], first: int, last: int, out: OutMatrix[np.float32]
 ) -> None:
     """For the queries from ``first`` to before ``last``: the features, their place in the range of the query, and their
     rank in it, side by side. Missing values stay missing, and count nowhere.
     """
     n_features = features.shape[1]
+    longest = np.int64(0)
     for query in range(first, last):
-        start, end = offsets[query], offsets[query + 1]
-        column = np.empty(end - start, np.float32)
+        longest = max(longest, offsets[query + 1] - offsets[query])
+    keys, spare_keys = np.empty(longest, np.float32), np.empty(longest, np.float32)
+    rows, spare_rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    for query in range(first, last):
         for f in range(n_features):
-            column[:] = features[start:end, f]
-            order = np.argsort(column)  # missing values last
             n = 0
-            while n < len(order) and column[order[n]] == column[order[n]]:
-                n += 1
-            low, high = np.float64(column[order[0]]), np.float64(column[order[max(n - 1, 0)]])
+            for row in range(offsets[query], offsets[query + 1]):
+                value = features[row, f]
+                out[row, f] = value
+                if value == value:
+                    keys[n], rows[n] = value, row
+                    n += 1
+                else:
+                    out[row, n_features + f], out[row, 2 * n_features + f] = np.nan, np.nan
+            sort_down(n, keys, rows, spare_keys, spare_rows)
+            low, high = np.float64(keys[n - 1]), np.float64(keys[0])
             scale = 1.0 / (high - low) if n > 0 and high > low else 0.0
             rank_scale = 0.5 / (n - 1) if n > 1 else 0.0
             at = 0
-            while at < len(order):
+            while at < n:
                 after = at + 1
-                while after < n and column[order[after]] == column[order[at]]:
+                while after < n and keys[after] == keys[at]:
                     after += 1
-                known = at < n
                 for place in range(at, after):
-                    row, value = start + order[place], column[order[place]]
-                    out[row, f] = value
-                    out[row, n_features + f] = (np.float64(value) - low) * scale if known else np.nan
-                    out[row, 2 * n_features + f] = (at + after - 1) * rank_scale if known else np.nan
+                    # The lowest of 0.0 and -0.0 depends on their order; what is added makes 0.0 of both.
+                    out[rows[place], n_features + f] = (np.float64(keys[place]) - low) * scale + 0.0
+                    out[rows[place], 2 * n_features + f] = (2 * n - 1 - at - after) * rank_scale
                 at = after

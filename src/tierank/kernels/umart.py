@@ -22,17 +22,16 @@ the layout. They are made once for a span of queries and handed down whole: a vi
 on a short list.
 """
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import compiled
+from tierank.kernels import Vector, compiled, inner
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.uint32]  # unsigned: numba asks of every signed index whether it counts from the end
 
 # Where sums over documents or pairs may be regrouped: all terms are finite.
-_in_vectors = numba.njit(cache=True, nogil=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp", "nsz"})
+_in_vectors = inner(fastmath={"reassoc", "contract", "arcp", "nsz"})
 
 # Places without weight behind each layout: as many as one turn of the loop over pairs may take at once.
 _PADDING = 8
@@ -49,7 +48,7 @@ def umart_gradients(
     first: int,
     last: int,
     scores: Floats,
-    offsets: NDArray[np.int64],
+    offsets: Vector[np.int64],
     tiers: NDArray[np.uint32],
     n_tiers: NDArray[np.int64],
     gains: Floats,
@@ -182,7 +181,7 @@ def umart_gradients(
 
 
 @compiled
-def sort_queries(offsets: NDArray[np.int64], values: Floats, order: Rows) -> None:
+def sort_queries(offsets: Vector[np.int64], values: Floats, order: Rows) -> None:
     """Sort the rows of each query by value, highest first; equal values keep their order."""
     longest = np.int64(0)
     for query in range(len(offsets) - 1):
@@ -193,7 +192,7 @@ def sort_queries(offsets: NDArray[np.int64], values: Floats, order: Rows) -> Non
         _sort(start, offsets[query + 1] - start, values, order, ranked_values, spare_values, spare_rows)
 
 
-@compiled
+@inner
 def _repair_order(
     start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, spare_scores: Floats, spare_rows: Rows
 ) -> None:
@@ -227,7 +226,7 @@ def _repair_order(
             return
 
 
-@compiled
+@inner
 def _sort(
     start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, spare_scores: Floats, spare_rows: Rows
 ) -> None:
@@ -258,7 +257,7 @@ def _sort(
         width *= 2
 
 
-@compiled
+@inner
 def _has_ties(n: int, ranked_scores: Floats) -> bool:
     n_equal = 0
     for rank in range(1, n):
@@ -266,7 +265,7 @@ def _has_ties(n: int, ranked_scores: Floats) -> bool:
     return n_equal > 0
 
 
-@compiled
+@inner
 def _share_ranks(
     n: int, ranked_scores: Floats, discounts: Floats, ranked_discounts: Floats, ranked_ties: Rows, tie_gap: Floats
 ) -> None:
@@ -291,7 +290,7 @@ def _share_ranks(
         first = last
 
 
-@compiled
+@inner
 def _take_powers(
     n: int, sigma: float, ranked_scores: Floats, bits: NDArray[np.int64], scale: Floats, ranked_powers: Floats
 ) -> None:
@@ -324,7 +323,7 @@ def _take_powers(
         ranked_powers[rank] *= scale[rank]
 
 
-@compiled
+@inner
 def _lay_out(
     start: int,
     first: int,
@@ -368,7 +367,7 @@ def _lay_out(
         gain[place] = gains[this_row]
 
 
-@compiled
+@inner
 def _pad(
     end: int,
     score: Floats,
@@ -385,13 +384,13 @@ def _pad(
         weight[place], weighted_discount[place] = 0.0, 0.0
 
 
-@compiled
+@inner
 def _clear(n: int, low: Floats, low_power: Floats, high: Floats, high_power: Floats) -> None:
     for place in range(n):
         low[place], low_power[place], high[place], high_power[place] = 0.0, 0.0, 0.0, 0.0
 
 
-@compiled
+@inner
 def _keep_below(n_top_below: int, n_below: int, top_end: int, rest_end: int, ranked_places: Rows) -> tuple[int, int]:
     """Keep the places below a tier, in order of score: how many of the first part are left, and how many of both.
 
@@ -424,7 +423,7 @@ def _sum_all(top_end: int, n_top: int, rest_end: int, end: int, power: Floats, w
         window_sum[place] = total
 
 
-@compiled
+@inner
 def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window_sum: Floats) -> None:
     """Windows of so many documents, in order of score; pairs on their own, where loops would cost more than sums."""
     n_paired = n - n % 2 if window == 2 else 0
@@ -441,7 +440,7 @@ def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window
             window_sum[ranked_places[rank]] = total
 
 
-@compiled
+@inner
 def _share_windows(n: int, ranked_places: Rows, tie: Rows, window_sum: Floats) -> None:
     """Give each tie the harmonic mean of the sums of the windows that it reaches into.
 
@@ -461,7 +460,7 @@ def _share_windows(n: int, ranked_places: Rows, tie: Rows, window_sum: Floats) -
         first = last
 
 
-@compiled
+@inner
 def _sum_wide_windows(
     n: int,
     window: int,
@@ -486,7 +485,7 @@ def _sum_wide_windows(
             window_sum[ranked_places[rank]], window_top[ranked_places[rank]] = total, top
 
 
-@compiled
+@inner
 def _share_wide_windows(
     n: int,
     sigma: float,
@@ -608,7 +607,7 @@ def _compare(
         high_power[place] += y_sum
 
 
-@compiled
+@inner
 def _compare_wide(
     first: int,
     last: int,
@@ -648,7 +647,7 @@ def _compare_wide(
             high_power[place] += x * of_document * r
 
 
-@compiled
+@inner
 def _compare_ties(
     first: int,
     last: int,
@@ -694,7 +693,7 @@ def _compare_ties(
         tie_count[tie[place]] = 0
 
 
-@compiled
+@inner
 def _level(n: int, sigma: float, high: Floats) -> float:
     """log2(1 + S) / S: lambdarank's answer to queries with many pairs."""
     total = 0.0

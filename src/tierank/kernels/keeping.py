@@ -1,0 +1,192 @@
+"""Where compiled code is kept between processes.
+
+In the folder of ``NUMBA_CACHE_DIR`` where that is set; otherwise beside the source and, where that cannot be written,
+in the user's cache folder. numba keeps code as pickles, and whoever can write those can run code in our name. Python
+itself trusts ``__pycache__`` that far, so the folder beside the source adds no danger; the user's folder is used only
+while nobody else can write to it or replace it.
+
+A folder that cannot be written is still read: an image is filled when it is built, and is read-only when it runs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numba.core import caching, config
+from numba.misc.appdirs import AppDirs
+
+from tierank import __version__
+
+Function = Callable[..., Any]
+
+
+class Folder(NamedTuple):
+    """A folder for compiled code, and whether it has to be private, as nobody named it."""
+
+    path: Path
+    must_be_private: bool
+
+
+def folders_for(function: Function, folder: Path | None = None) -> list[Folder]:
+    """Where the code of a function is looked for, first choice first; inside ``folder`` alone, where one is given."""
+    file = function.__code__.co_filename
+    name = caching._CacheLocator.get_suitable_cache_subpath(file)  # one for each installation
+    chosen = folder or getattr(config, "CACHE_DIR", None)
+    if chosen:
+        return [Folder(Path(chosen, name), must_be_private=False)]
+    beside = Folder(Path(file).absolute().parent / "__pycache__", must_be_private=False)
+    of_user = Path(AppDirs("tierank", appauthor=False).user_cache_dir, name)
+    has_home = of_user.is_absolute()  # otherwise it begins with "~"
+    return [beside, Folder(of_user, must_be_private=True)] if has_home else [beside]
+
+
+def is_private(path: Path) -> bool:
+    """Whether nobody but this user and root can write to a folder, or put another one in its place.
+
+    Looks at the folder and all above it, as far as they exist. In those above, others may make files where the sticky
+    bit keeps them from replacing ours.
+    """
+    if not hasattr(os, "getuid"):  # Windows: the folders of a user are private
+        return True
+    path = path.resolve()
+    for folder in (path, *path.parents):
+        if folder.exists():
+            found = folder.stat()
+            is_sticky = folder != path and found.st_mode & stat.S_ISVTX
+            is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_sticky
+            if is_open or found.st_uid not in (0, os.getuid()):
+                return False
+    return True
+
+
+class Keeper(caching.NullCache):
+    """What numba asks for the code of a function before it compiles, and hands the code to afterwards.
+
+    ``folder`` becomes where the code was found, or will be kept; ``obstacle`` why it cannot be kept. Where no code is
+    found, ``on_miss`` is called with the obstacle, or with None.
+    """
+
+    def __init__(
+        self, function: Function, folder: Path | None, on_miss: Callable[[str | None], None] | None = None
+    ) -> None:
+        self._places = [_Place(function, place) for place in folders_for(function, folder)]
+        self._on_miss = on_miss
+        self.has_missed = False
+        self.folder: Path | None = None
+        self.obstacle: str | None = None
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The code for these types, from the first folder that has it."""
+        for place in self._places:
+            try:
+                found = place.load_overload(sig, target_context)
+            except Exception:  # noqa: S112  (unreadable or damaged, however numba says so: it is compiled anew)
+                continue
+            if found is not None:
+                self.folder = place.locator.folder.path
+                return found
+        self.has_missed = True
+        self._try_places(lambda place: place.locator.ensure_cache_path())
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the code in the first folder that takes it."""
+        if self.obstacle is None:
+            self._try_places(lambda place: place.save_overload(sig, data))
+
+    def _try_places(self, use: Callable[[_Place], None]) -> None:
+        """Use the first folder that can be used, or say why there is none."""
+        reasons = []
+        for place in self._places:
+            try:
+                use(place)
+            except OSError as error:
+                reasons.append(f"{place.locator.folder.path}: {error.strerror or error}")
+            else:
+                self.folder = place.locator.folder.path
+                break
+        else:
+            self.folder, self.obstacle = None, "; ".join(reasons)
+        if self._on_miss is not None:
+            self._on_miss(self.obstacle)
+
+
+class _Place(caching.FunctionCache):
+    """The code of one function in one folder."""
+
+    def __init__(self, function: Function, folder: Folder) -> None:
+        self.locator = _Locator(function, folder)
+        self._impl_class = self._make_files
+        super().__init__(function)
+
+    def _make_files(self, function: Function) -> Any:
+        class Files(caching.CompileResultCacheImpl):
+            _locator_classes = (self.locator,)
+
+        return Files(function)
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """The code for these types, or None."""
+        return super().load_overload(sig, target_context) if self.locator.is_trusted() else None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep the code, with what is kept already, or instead of what is damaged."""
+        try:
+            super().save_overload(sig, data)
+        except OSError:
+            raise
+        except Exception:  # numba reads its list of what is kept first
+            self.flush()
+            super().save_overload(sig, data)
+
+
+class _Locator(caching._CacheLocator):
+    """Tells numba the folder, and which source the code in it was made from.
+
+    numba's own locators want to write before they read, and go by the time of the source, which images change.
+    """
+
+    def __init__(self, function: Function, folder: Folder) -> None:
+        self.function, self.folder = function, folder
+
+    def from_function(self, py_func: Any, py_file: Any) -> Any:  # type: ignore[override]
+        """Itself, for its function is known."""
+        return self
+
+    def is_trusted(self) -> bool:
+        """Whether what is in the folder may be used."""
+        return not self.folder.must_be_private or is_private(self.folder.path)
+
+    def get_cache_path(self) -> str:
+        """The folder."""
+        return str(self.folder.path)
+
+    def ensure_cache_path(self) -> None:
+        """Make the folder, for this user alone where nobody named it; an OSError where it cannot be used."""
+        path = self.folder.path
+        for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
+            missing.mkdir(mode=0o700 if self.folder.must_be_private else 0o777, exist_ok=True)
+        if not self.is_trusted():
+            raise PermissionError(f"others can write to {path} or to a folder above it")
+        tempfile.TemporaryFile(dir=path).close()
+
+    def get_source_stamp(self) -> str:
+        """The state of the source: of all kernels, as they call each other, and of how they are compiled."""
+        return _hash_sources(Path(self.function.__code__.co_filename).parent)
+
+    def get_disambiguator(self) -> str:
+        """The line, as numba has it."""
+        return str(self.function.__code__.co_firstlineno)
+
+
+@cache
+def _hash_sources(folder: Path) -> str:
+    sources = [path.read_bytes() for path in sorted(folder.glob("*.py"))]
+    return hashlib.sha256(b"\0".join([__version__.encode(), *sources])).hexdigest()
