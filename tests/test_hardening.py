@@ -52,7 +52,7 @@ def changed(text, line, value, tree=1):
     """The text with another value in a line of a tree, and sizes that fit."""
     before, mark, after = text.partition(f"\nTree={tree}\n")
     after = re.sub(rf"^{line}=.*$", f"{line}={value}", after, count=1, flags=re.MULTILINE)
-    return faults._with_sizes(before + mark + after)
+    return faults.with_sizes(before + mark + after)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +75,8 @@ def changed(text, line, value, tree=1):
         ("shrinkage", "x", "tree 1: expected numbers after shrinkage="),
         ("is_linear", "1", "tree 1: expected numbers after num_features="),
         ("num_cat", "2", "tree 1: expected numbers after cat_boundaries="),
+        ("leaf_weight", "", r"tree 1: expected \d+ values of leaf_weight"),
+        ("internal_count", "", r"tree 1: expected \d+ values of internal_count"),
     ],
 )
 def test_trees_that_are_none_are_found_before_lightgbm_sees_them(text, line, value, message):

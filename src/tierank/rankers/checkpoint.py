@@ -20,7 +20,7 @@ from tierank.rankers.model_folder import without_work
 from tierank.team import Team
 
 # What reading a damaged file ends in.
-_OF_DAMAGE = (KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
+_OF_DAMAGE = (EOFError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
 
 
 class _Nest(Mark):

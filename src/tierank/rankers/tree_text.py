@@ -14,7 +14,8 @@ _HEAD_KEYS = {
     "version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx", "objective", "feature_names",
     "monotone_constraints", "feature_infos", "tree_sizes",
 }  # fmt: skip
-# Arrays of a tree with a number for each split, and for each leaf; those called maybe can also be empty.
+# Arrays of a tree with a number for each split, and for each leaf; of a tree without splits those called maybe can be
+# empty. Elsewhere an empty one ends the process.
 _OF_SPLITS = ("split_feature", "threshold", "decision_type", "left_child", "right_child")
 _OF_SPLITS_MAYBE = ("split_gain", "internal_value", "internal_weight", "internal_count")
 _OF_LEAVES = ("leaf_value",)
@@ -98,8 +99,8 @@ def _check_tree(fields: dict[str, str], number: int, n_features: int) -> None:
     if len(_numbers(fields, "shrinkage", place)) != 1 or fields.get("is_linear") not in ("0", "1"):
         raise _damaged(place, "a shrinkage, and is_linear of 0 or 1")
     n_leaves, n_categorical = (int(count[0]) for count in counts)
-    _check_lengths(fields, _OF_SPLITS, _OF_SPLITS_MAYBE, n_leaves - 1, place)
-    _check_lengths(fields, _OF_LEAVES, _OF_LEAVES_MAYBE, n_leaves, place)
+    _check_lengths(fields, _OF_SPLITS, _OF_SPLITS_MAYBE, n_leaves - 1, n_leaves - 1, place)
+    _check_lengths(fields, _OF_LEAVES, _OF_LEAVES_MAYBE, n_leaves, n_leaves - 1, place)
     features, kinds = _whole(fields, "split_feature", place), _whole(fields, "decision_type", place)
     if ((features < 0) | (features >= n_features)).any() or ((kinds < 0) | (kinds > 15)).any():
         raise _damaged(place, f"splits by one of {n_features} features")
@@ -111,11 +112,11 @@ def _check_tree(fields: dict[str, str], number: int, n_features: int) -> None:
 
 
 def _check_lengths(
-    fields: Mapping[str, str], wanted: tuple[str, ...], maybe: tuple[str, ...], n: int, place: str
+    fields: Mapping[str, str], wanted: tuple[str, ...], maybe: tuple[str, ...], n: int, n_splits: int, place: str
 ) -> None:
     for name in (*wanted, *maybe):
         values = _numbers(fields, name, place)
-        if len(values) != n and not (name in maybe and not len(values)):
+        if len(values) != n and not (name in maybe and not len(values) and not n_splits):
             raise _damaged(place, f"{n} values of {name}")
 
 

@@ -1,0 +1,117 @@
+"""Changes that mean nothing: a ranker that learns from the changed data gives the same scores, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.faults.data import make_data, make_rankers
+from benchmarks.faults.runner import Case, Table, Wrong, run
+
+# Transforms that powers of two do change.
+_OF_SCALE = ("urank, log1p", "blend")
+
+
+def plain(seed: int) -> Any:
+    """Data with zeros, ties and rows of the same features."""
+    data = make_data("integers", seed, n_queries=24, n_features=5)
+    rng = np.random.default_rng(seed)
+    features = np.array(data.features)
+    features[:, 2:] = rng.normal(size=features[:, 2:].shape)
+    features[::9] = features[1]
+    return _built(features, data.ratings, np.repeat(data.query_ids, data.lengths))
+
+
+def _built(features: Any, ratings: Any, queries: Any) -> Any:
+    import tierank
+
+    return tierank.RankingDataset(features, ratings, queries)
+
+
+def negative_zero_ratings(data: Any, queries: Any, folder: Path, rng: np.random.Generator) -> Any:
+    return _built(data.features, np.where(data.ratings == 0, -0.0, data.ratings), queries)
+
+
+def negative_zero_features(data: Any, queries: Any, folder: Path, rng: np.random.Generator) -> Any:
+    features = np.array(data.features)
+    features[(features == 0) & (rng.random(features.shape) < 0.5)] = -0.0
+    return _built(features, data.ratings, queries)
+
+
+def powers_of_two(data: Any, queries: Any, folder: Path, rng: np.random.Generator) -> Any:
+    return _built(np.ldexp(data.features, rng.integers(-6, 7, data.n_features)), data.ratings, queries)
+
+
+def renamed_queries(data: Any, queries: Any, folder: Path, rng: np.random.Generator) -> Any:
+    return _built(data.features, data.ratings, 1000 + rng.permutation(data.n_queries)[queries])
+
+
+def queries_of_texts(data: Any, queries: Any, folder: Path, rng: np.random.Generator) -> Any:
+    return _built(data.features, data.ratings, np.array([f"query {q}" for q in queries]))
+
+
+def text_file(data: Any, queries: Any, folder: Path, rng: np.random.Generator) -> Any:
+    return _through_file(data, folder / "data.txt")
+
+
+def binary_folder(data: Any, queries: Any, folder: Path, rng: np.random.Generator) -> Any:
+    return _through_file(data, folder / "data.tierank")
+
+
+def _through_file(data: Any, path: Path) -> Any:
+    import tierank
+
+    tierank.write(data, path)
+    return tierank.read(path)
+
+
+Change = Callable[[Any, Any, Path, np.random.Generator], Any]
+CHANGES: dict[str, Change] = {
+    "-0.0 for 0.0 in ratings": negative_zero_ratings,
+    "-0.0 for 0.0 in features": negative_zero_features,
+    "features times powers of two": powers_of_two,
+    "queries with other names": renamed_queries,
+    "queries with texts for names": queries_of_texts,
+    "from a text file": text_file,
+    "from a binary folder": binary_folder,
+}
+SHUFFLED = "rows in another order"
+
+
+def compare(folder: str, name: str, changes: list[str], seed: int) -> None:
+    """Fit a ranker to plain data and to changed data, and compare the scores of each document."""
+    rng = np.random.default_rng(seed)
+    data = plain(seed)
+    queries = np.repeat(data.query_ids, data.lengths)
+    expected = make_rankers()[name].fit(data).predict(data)
+    order = np.arange(data.n_documents)
+    changed = data
+    for change in changes:
+        if change == SHUFFLED:
+            order = rng.permutation(data.n_documents)
+            changed = _built(data.features[order], data.ratings[order], queries[order])
+        else:
+            changed = CHANGES[change](data, queries, Path(folder), rng)
+    scores = make_rankers()[name].fit(changed).predict(changed)
+    if not np.array_equal(scores, expected[order]):
+        apart = np.abs(scores - expected[order]).max() / expected.std()
+        raise Wrong(f"scores differ by {apart:.0e} of their deviation")
+
+
+def comparisons(count: int, folder: Path, seed: int) -> Iterator[Case]:
+    for number in range(seed, seed + count):
+        for change in [*CHANGES, SHUFFLED]:
+            for name in make_rankers():
+                if change == "features times powers of two" and name in _OF_SCALE:
+                    continue  # these see the scale itself
+                place = folder / f"{name}-{change}-{number}".replace(" ", "-").replace(",", "")
+                place.mkdir()
+                yield Case(f"invariance: {change}", compare, (str(place), name, [change], number), place, name)
+
+
+def attack(table: Table, folder: Path, count: int, seed: int) -> None:
+    """All changes for every ranker, with so many seeds."""
+    run(table, comparisons(count, folder, seed), deadline=180)
