@@ -491,10 +491,10 @@ def test_ranks_train_one_model(files, tmp_path, capfd):
 
 
 def test_what_one_process_refuses_is_said_once(files, tmp_path, capfd):
-    arguments = tierank_train(files, tmp_path / "m", "umart", "--ranks", "2", "--set", "base=3")
+    arguments = tierank_train(files, tmp_path / "m", "umart", "--ranks", "2", "--set", "categorical_feature=[99]")
     assert main(arguments) == 2
     said = capfd.readouterr().err
-    assert said.count("base: expected") == 1
+    assert said.count("categorical_feature: expected numbers of features below") == 1
     assert "the 2 processes have ended; the line above says why" in said
     assert main(tierank_train(files, tmp_path / "m", "umart", "--ranks", "0")) == 2
     assert "ranks: expected" in capfd.readouterr().err

@@ -367,3 +367,22 @@ def test_a_folder_that_is_not_there_is_said(model, tmp_path):
 def test_a_device_that_is_full_is_said():
     with pytest.raises(WriteError, match="/dev/full: expected a place that can be written, got: No space left on dev"):
         tierank.write_scores("/dev/full", [0.5] * 10_000)
+
+
+def test_ctrl_c_while_a_folder_is_made_or_removed_leaves_nothing(tmp_path, monkeypatch):
+    """At each step of the way: SIGINT comes from inside the functions that make, hold and remove the folder."""
+    for name in ("tempfile.mkdtemp", "shutil.rmtree"):
+        module, _, function = name.partition(".")
+        original = getattr(sys.modules[module], function)
+
+        def interrupted(*arguments, original=original, **named):
+            made = original(*arguments, **named)
+            os.kill(os.getpid(), signal.SIGINT)
+            return made
+
+        with monkeypatch.context() as patch:
+            patch.setattr(f"tierank.files.{name}", interrupted)
+            with pytest.raises(KeyboardInterrupt, match=r"^$"), replacing(tmp_path / "file") as fresh:
+                fresh.write_text("new")
+        assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -204,6 +204,23 @@ def test_values_that_a_function_closes_over_count():
     assert identity_of(made_with(Steep(a=[1])))["code"] == identity_of(made_with(Steep(a=[1])))["code"]
 
 
+def test_what_a_function_sets_itself_does_not_count():
+    """A count of its calls is where it stands, not what it does."""
+    n_calls, margin = 0, 1.0
+
+    def loss(scores):
+        nonlocal n_calls
+        n_calls += 1
+        return scores * margin
+
+    first = identity_of(loss)
+    loss(1.0)
+    assert n_calls == 1
+    assert identity_of(loss) == first
+    margin = 2.0
+    assert identity_of(loss) != first
+
+
 def test_things_that_hold_each_other_come_to_an_end():
     ring = Steep()
     ring.itself = [ring]

@@ -173,19 +173,18 @@ def test_same_bits_for_rows_in_any_order(loss, parts):
 def test_a_run_that_broke_off_goes_on_to_the_same_bits(parts, tmp_path):
     train, valid, test = parts
     settings = {**QUICK, "n_trees": 120, "patience": 1000}
-    calls = []
+    n_calls = 0
 
     def listmle(scores, batch):  # with shuffled ties: what is random has to be drawn again
-        calls.append(1)
-        if stops and len(calls) > 70:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls == 70:
             raise KeyboardInterrupt("stopped")
         return LOSSES["listmle"](scores, batch)
 
-    stops = True
     with pytest.raises(KeyboardInterrupt, match="stopped"):
         TreeRanker(loss=listmle, **settings).fit(train, valid=valid, checkpoint=tmp_path / "c")
     assert (tmp_path / "c").is_dir()
-    stops = False
     resumed = TreeRanker(loss=listmle, **settings).fit(train, valid=valid, checkpoint=tmp_path / "c")
     whole = TreeRanker(loss=listmle, **settings).fit(train, valid=valid)
     np.testing.assert_array_equal(resumed.predict(test), whole.predict(test))

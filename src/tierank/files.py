@@ -7,13 +7,16 @@ import glob
 import json
 import os
 import shutil
+import signal
 import stat
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from tierank.errors import DataError, WriteError
@@ -227,7 +230,7 @@ def _replace_folder(fresh: Path, target: Path) -> None:
         except OSError as error:  # another process was at the same place in the same moment
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not fresh.exists():
                 raise
-    raise OSError(errno.EBUSY, f"{target}: others write to this place all the time")
+    raise OSError(errno.EBUSY, f"{target}: too many processes write there")
 
 
 def _exchange(fresh: Path, target: Path) -> bool:
@@ -242,13 +245,34 @@ def _workshop(target: Path) -> Iterator[Path]:
 
     Those that killed processes left are removed first: they can be as large as the whole.
     """
-    _sweep(target)
-    folder, held = _open_workshop(target)
+    folder, held = None, None
     try:
+        with _undisturbed():
+            _sweep(target)
+            folder, held = _open_workshop(target)
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        _let_go(held)
+        if folder is not None:
+            with _undisturbed():
+                shutil.rmtree(folder, ignore_errors=True)
+                _let_go(held)
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: between making a folder and knowing of it, it would leave the folder."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            before(*came[0])
 
 
 def _open_workshop(target: Path) -> tuple[Path, int | None]:

@@ -2,9 +2,10 @@
 
 A run that goes on has to notice that a loss is no longer the one that it began with. What such a thing does cannot be
 known for certain, so this is the rule. A function counts by its compiled code, its defaults, and the values that it
-closes over or reads from its module; a class by what is defined in it and in its bases; any other object by its class
-and its attributes. Whatever belongs to another package than the thing itself counts by its name alone. Comments, blank
-lines and the place in the file do not count; another version of Python compiles to other code, and does.
+closes over or reads from its module, but for those that it sets itself, such as a count of its calls; a class by what
+is defined in it and in its bases; any other object by its class and its attributes. Whatever belongs to another package
+than the thing itself counts by its name alone. Comments, blank lines and the place in the file do not count; another
+version of Python compiles to other code, and does.
 """
 
 from __future__ import annotations
@@ -115,8 +116,12 @@ class _Digest:
             self._say("named", name_of(value))
         elif isinstance(value, FunctionType):
             self._all("function", [value.__code__, value.__defaults__, value.__kwdefaults__])
-            self._all("closed over", (cell.cell_contents for cell in value.__closure__ or () if _is_filled(cell)))
-            self._table("globals", {n: value.__globals__[n] for n in _read(value.__code__) if n in value.__globals__})
+            state = set(_names(value.__code__, "STORE_GLOBAL", "STORE_DEREF"))
+            cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+            held = {n: cell.cell_contents for n, cell in cells.items() if n not in state and _is_filled(cell)}
+            self._table("closed over", held)
+            read = set(_names(value.__code__, "LOAD_GLOBAL", "LOAD_NAME")) - state
+            self._table("globals", {n: value.__globals__[n] for n in read if n in value.__globals__})
         elif isinstance(value, type):
             self._all(f"class {name_of(value)}", value.__bases__)
             self._table("defined", {n: v for n, v in vars(value).items() if n not in _OF_PYTHON})
@@ -180,11 +185,11 @@ def _is_filled(cell: Any) -> bool:
     return True
 
 
-def _read(code: CodeType) -> Iterator[str]:
-    """The names that code reads from its module, that of functions inside it included."""
+def _names(code: CodeType, *instructions: str) -> Iterator[str]:
+    """The names that these instructions of code speak of, that of functions inside it included."""
     for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+        if instruction.opname in instructions:
             yield instruction.argval
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _read(constant)
+            yield from _names(constant, *instructions)
