@@ -78,7 +78,7 @@ def kill_and_resume(n_kills: int, folder: Path, ranker: str, seed: int = 0, roun
     subprocess.run(train_command(folder, ranker, folder / "whole", rounds=rounds), check=True, capture_output=True)
     lasts, expected = time.monotonic() - start, fingerprint(folder / "whole")
     found: Counter[str] = Counter()
-    out, in_a_row = folder / "killed", 0
+    out, in_a_row = folder / f"killed-{ranker}", 0  # the last kill leaves a checkpoint, which is no other ranker's
     while found["kills"] < n_kills:
         command = train_command(folder, ranker, out, "--resume", rounds=rounds)
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
@@ -91,7 +91,7 @@ def kill_and_resume(n_kills: int, folder: Path, ranker: str, seed: int = 0, roun
             else:
                 found["crashes"] += run.returncode != 0
                 if run.returncode != 0:
-                    checkpoint = out.with_name("killed.checkpoint")
+                    checkpoint = out.with_name(f"{out.name}.checkpoint")
                     print(said, [file.name for file in checkpoint.glob("*")])
                     shutil.rmtree(checkpoint, ignore_errors=True)
         if out.exists():  # reported as saved, or killed just after: it has to be whole
