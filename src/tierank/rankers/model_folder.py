@@ -14,7 +14,7 @@ import numpy as np
 from tierank import __version__
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator
-from tierank.files import Mark, building, make_folder
+from tierank.files import Mark, building, make_folder, read_json
 from tierank.inputs import as_names
 from tierank.metrics import Rule
 from tierank.settings import as_whole
@@ -116,8 +116,7 @@ def _read_once(folder: Path, rankers: Mapping[str, type[Ranker]]) -> Ranker:
     if file.stat().st_size > _LARGEST_DESCRIPTION:
         raise DataError(f"{file}: expected a description of a model, got {file.stat().st_size} bytes")
     try:
-        text = file.read_text(encoding="utf-8")
-        described = _of_model(json.loads(text, object_pairs_hook=_once, parse_constant=_refused))
+        described = _of_model(read_json(file))
         version, name, files = described["format"], described["ranker"], described["files"]
         settings, fitted, n_features = described["settings"], described["fitted"], described["n_features"]
         names, has_queries, longest = described["feature_names"], described["has_queries"], described["longest_query"]
@@ -144,18 +143,6 @@ def _read_once(folder: Path, rankers: Mapping[str, type[Ranker]]) -> Ranker:
     except _OF_DAMAGE as error:
         raise DataError(f"{file}: expected a model that fits its description, got a damaged one: {error}") from None
     return ranker
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, if it has each name once."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name twice")
-    return found
-
-
-def _refused(constant: str) -> None:
-    raise ValueError(constant)  # NaN and the infinities, which JSON does not have and we do not write
 
 
 def _of_model(described: Any) -> Any:
