@@ -6,6 +6,7 @@ Each process is ``tierank train`` with its place in the team in the environment,
 from __future__ import annotations
 
 import shutil
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -105,9 +106,7 @@ def command_of(folder: Path, ranker: str, case: str, number: int) -> list[str]:
 
 def train_apart(folder: Path, ranker: str, case: str) -> list[Ended]:
     """How both processes end."""
-    from tierank.distributed.processes import free_port
-
-    team = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    team = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
     places = [team | {"RANK": str(number), "LOCAL_RANK": str(number)} for number in range(2)]
     started = [start(command_of(folder, ranker, case, number), place) for number, place in enumerate(places)]
     end = time.monotonic() + DEADLINE
@@ -139,3 +138,8 @@ def attack(table: Table, folder: Path, count: int, seed: int) -> None:
             table.add(f"team of two, {ranker}: {kind} data", end, words, note=case)
             for left in ("model", "model.checkpoint"):
                 shutil.rmtree(folder / left, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
