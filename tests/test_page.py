@@ -356,6 +356,11 @@ def test_titles_and_folders_that_cannot_be_used(run, tmp_path, capsys):
     (tmp_path / "titles.csv").write_text("query,name\n1,2\n")
     with pytest.raises(DataError, match=r"titles.csv: expected the columns query, document and title, got query, name"):
         Titles.read(tmp_path / "titles.csv")
+    head = b"query,document,title\n"
+    for damaged in (head + b"1,2,\xff\n", head + b'1,2,"' + b"x" * 200_000 + b'"\n'):
+        (tmp_path / "titles.csv").write_bytes(damaged)
+        with pytest.raises(DataError, match=r"titles.csv: expected a CSV file in UTF-8, got: "):
+            Titles.read(tmp_path / "titles.csv")
     assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "x.html")]) == 2
     assert "expected the folder of a run" in capsys.readouterr().err
     assert not (tmp_path / "x.html").exists()

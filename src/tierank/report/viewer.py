@@ -45,13 +45,16 @@ class Titles:
     def read(cls, path: str | os.PathLike[str]) -> Titles:
         """A CSV file with the columns query, document and title; document is an id, or the row inside the query."""
         file = Path(path)
-        with file.open(newline="", encoding="utf-8-sig") as lines:
-            rows = csv.DictReader(lines)
-            missing = {"query", "document", "title"} - set(rows.fieldnames or ())
-            if missing:
-                got = ", ".join(rows.fieldnames or ()) or "an empty file"
-                raise DataError(f"{file}: expected the columns query, document and title, got {got}")
-            return cls({(row["query"], row["document"]): row["title"] or "" for row in rows})
+        try:
+            with file.open(newline="", encoding="utf-8-sig") as lines:
+                rows = csv.DictReader(lines)
+                missing = {"query", "document", "title"} - set(rows.fieldnames or ())
+                if missing:
+                    got = ", ".join(rows.fieldnames or ())[:200] or "an empty file"
+                    raise DataError(f"{file}: expected the columns query, document and title, got {got}")
+                return cls({(row["query"], row["document"]): row["title"] or "" for row in rows})
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise DataError(f"{file}: expected a CSV file in UTF-8, got: {error}") from None
 
 
 class Lists:
