@@ -84,6 +84,14 @@ def test_lambdamart_takes_any_ratings():
         assert np.ptp(ranker.predict(features)) > 0
 
 
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, 1e-40, np.nan])
+@pytest.mark.parametrize("kind", [UMart, LambdaMART])
+def test_features_that_tell_nothing_apart_give_one_score(kind, value):
+    features = np.full((40, 3), value, np.float32)
+    ranker = kind(n_trees=3, n_jobs=1).fit(features, np.arange(40) % 3, qid=np.arange(40) // 10)
+    assert np.ptp(ranker.predict(features)) == 0
+
+
 def test_a_query_of_sixty_thousand_documents():
     rng = np.random.default_rng(0)
     features = rng.normal(size=(60_000, 2)).astype(np.float32)

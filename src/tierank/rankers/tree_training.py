@@ -161,16 +161,12 @@ class Run:
         seeds = {name: (value + stretch) % (MOST + 1) for name, value in self.params.items() if name.endswith("seed")}
         if self.state.scores is not None:
             self.train.set_init_score(self.state.scores)
-        try:
-            booster = lightgbm.Booster(self.params | seeds, self.train)
-        except lightgbm.basic.LightGBMError as error:
-            if "num_features" not in str(error):
-                raise
+        params = self.params | seeds
+        if not any(self.train.feature_num_bin(feature) > 1 for feature in range(self.train.num_feature())):
             # No feature tells documents apart. LightGBM can say so, by a tree of one leaf, for its own objectives only.
             self.gradients = None
-            booster = lightgbm.Booster(
-                self.params | {"objective": "regression", "boost_from_average": False}, self.train
-            )
+            params |= {"objective": "regression", "boost_from_average": False}
+        booster = lightgbm.Booster(params, self.train)
         if self.valid is not None:
             if self.state.valid_scores is not None:
                 self.valid.set_init_score(self.state.valid_scores)
