@@ -1,34 +1,44 @@
 """The errors of tierank, drawn as a tree.
 
     TierankError
-    ├── DataError        the data cannot be used as they are     (also a ValueError)
-    │   ├── DataTypeError    nor could anything make numbers of it   (also a TypeError)
-    │   └── WriteError       a place that cannot be written          (also an OSError)
-    │       └── WriteDenied      because it is not permitted             (also a PermissionError)
-    ├── NotFittedError   a ranker was asked before it was fitted
-    ├── ParameterError   a name or a setting cannot be used      (also a ValueError)
-    ├── ProcessError     a process that worked for this one has ended
-    └── TeamError        a process of several that train together was lost, or has other data or settings
+    ├── DataError        data that cannot be used               (also a ValueError)
+    │   ├── DataTypeError    of a type that is not supported        (also a TypeError)
+    │   └── WriteError       a file or folder that cannot be written (also an OSError)
+    │       └── WriteDenied      because of its permissions             (also a PermissionError)
+    ├── NotFittedError   a ranker that was used before it was fitted
+    ├── ParameterError   a name or a setting that cannot be used (also a ValueError)
+    ├── ProcessError     a worker process that ended early
+    └── TeamError        a process that trains together with others was lost, or has different data or settings
 
-Every message says where, what was expected, what came, and what to do. The command line prints the
-message alone and exits with 2.
+An error has fields, and ``str(error)`` composes them into one line:
+
+    where: argument: expected ..., got ...; fix
+
+The front ends render the same fields in their own words: the command line names options, the server names the
+place in the JSON that it was sent.
 """
+
+from __future__ import annotations
 
 import difflib
 import errno
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self
 
 # How many names a message lists.
 _LISTED = 20
 # Characters of a name that are compared to known ones.
 _COMPARED = 200
-# What the system says where there is no room.
+# What the system says where the disk is full.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-# What a process returns to the system if the others of its team have left it alone.
+# The exit code of a process that only knows that another process of its team is missing.
 LEFT_ALONE = 3
+
+# Arguments that a text speaks of stand in backticks.
+_ARGUMENT = re.compile(r"`(\w+)`")
+_FIELDS = ("argument", "where", "expected", "got", "fix")
 
 
 def near_name(name: object, known: Iterable[str]) -> str | None:
@@ -42,7 +52,87 @@ def near_name(name: object, known: Iterable[str]) -> str | None:
 
 
 class TierankError(Exception):
-    """What every error of tierank can be caught as."""
+    """Base class of all tierank errors.
+
+    Parameters
+    ----------
+    message : str, optional
+        The whole message, for errors that the fields do not fit. ``argument`` and ``where`` are put before it.
+    argument : str, optional
+        The argument or setting that is wrong, by its name in Python.
+    where : str, optional
+        The file, line, row or query where the problem is.
+    expected : str, optional
+        What would have been accepted. Other arguments it speaks of stand in backticks, as in ``fix``.
+    got : str, optional
+        What was given instead.
+    fix : str, optional
+        What to do.
+
+    Examples
+    --------
+    >>> error = ParameterError(argument="n_jobs", expected="an integer >= 1", got="0", fix="leave out `n_jobs`")
+    >>> print(error)
+    n_jobs: expected an integer >= 1, got 0; leave out n_jobs
+    >>> error.render({"n_jobs": "--jobs"}.get)
+    '--jobs: expected an integer >= 1, got 0; leave out --jobs'
+    """
+
+    message: str | None
+    argument: str | None
+    where: str | None
+    expected: str | None
+    got: str | None
+    fix: str | None
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        argument: str | None = None,
+        where: str | os.PathLike[str] | None = None,
+        expected: str | None = None,
+        got: str | None = None,
+        fix: str | None = None,
+    ) -> None:
+        super().__init__(*(() if message is None else (message,)))
+        self.message, self.argument, self.expected, self.got, self.fix = message, argument, expected, got, fix
+        self.where = None if where is None else os.fsdecode(where)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, dict(vars(self)))
+
+    def __str__(self) -> str:
+        return self.render()
+
+    def render(self, rename: Callable[[str], str | None] = str) -> str:
+        """The message, with arguments by the names that ``rename`` gives them; None keeps a name."""
+
+        def named(text: str) -> str:
+            return _ARGUMENT.sub(lambda found: rename(found[1]) or found[1], text)
+
+        head = [part for part in (self.where, self.argument and (rename(self.argument) or self.argument)) if part]
+        body = [named(part) for part in (self.message, self.expected and f"expected {self.expected}") if part]
+        if self.got is not None:  # data of callers: no text with arguments of ours
+            body.append(f"got {self.got}" if not self.got.startswith(": ") else f"got{self.got}")
+        line = ": ".join([*head, ", ".join(body)] if body else head)
+        return line if self.fix is None else f"{line}; {named(self.fix)}"
+
+    def at(self, where: str | os.PathLike[str]) -> Self:
+        """The same error, with the place where it happened before what it says of the place already."""
+        self.where = os.fsdecode(where) if self.where is None else f"{os.fsdecode(where)}: {self.where}"
+        return self
+
+    def fields(self) -> dict[str, str]:
+        """The fields that are set, by name."""
+        return {name: value for name in _FIELDS if (value := getattr(self, name)) is not None}
+
+
+def _rebuilt(kind: type[TierankError], args: tuple[Any, ...], state: dict[str, Any]) -> TierankError:
+    """An error that came from another process."""
+    error = kind(*args)
+    vars(error).update(state)
+    return error
 
 
 class DataError(TierankError, ValueError):
@@ -50,25 +140,26 @@ class DataError(TierankError, ValueError):
 
 
 class DataTypeError(DataError, TypeError):
-    """Data of a type that is no number and no text."""
+    """Data of a type that is not supported."""
 
 
 class WriteError(DataError, OSError):
-    """A file or folder that cannot be written: no room, no permission, a disk that fails."""
+    """A file or folder that cannot be written: the disk is full, a permission is missing, or the disk fails."""
 
     @classmethod
-    def of(cls, place: str | os.PathLike[str], error: OSError) -> "WriteError":
-        """The error of a place, for what the system or a library said of it.
+    def of(cls, place: str | os.PathLike[str], error: OSError) -> WriteError:
+        """The error for a place, from what the system or a library said about it.
 
         >>> print(WriteError.of("model", OSError(28, "No space left on device")))
         model: expected a place that can be written, got: No space left on device; make room, or choose another place
         """
         kind = WriteDenied if isinstance(error, PermissionError) else cls
         said = error.strerror or f"{error} (no room left on the disk?)"  # libraries that write by themselves say little
-        advice = "; make room, or choose another place" if error.errno in (None, *_NO_ROOM) else ""
-        found = kind(f"{os.fsdecode(place)}: expected a place that can be written, got: {said}{advice}")
-        found.errno = error.errno
-        return found
+        is_full = error.errno in (None, *_NO_ROOM)
+        fix = "make room, or choose another place" if is_full else None
+        own = kind(where=place, expected="a place that can be written", got=f": {said}", fix=fix)
+        own.errno = error.errno
+        return own
 
 
 class WriteDenied(WriteError, PermissionError):
@@ -76,20 +167,20 @@ class WriteDenied(WriteError, PermissionError):
 
 
 class NotFittedError(TierankError):
-    """A ranker that was asked for scores before it learned anything."""
+    """A ranker that was used before it was fitted."""
 
 
 class ParameterError(TierankError, ValueError):
     """A name or a setting that cannot be used.
 
-    Where a name is in no table, ``name`` is that name, and ``known`` are those that are.
+    Where a name is unknown, ``name`` is that name, and ``known`` are the names that could have been given.
     """
 
     name: object = None
     known: Sequence[str] = ()
 
     @classmethod
-    def unknown(cls, kind: str, name: object, known: Iterable[str]) -> "ParameterError":
+    def unknown(cls, kind: str, name: object, known: Iterable[str]) -> ParameterError:
         """The error for a name that no table holds, with the nearest names that one does.
 
         >>> print(ParameterError.unknown("rule", "lightgmb", ["lightgbm", "letor"]))
@@ -105,32 +196,32 @@ class ParameterError(TierankError, ValueError):
 
 
 class ProcessError(TierankError):
-    """A process that worked for this one, and ended before it had an answer."""
+    """A worker process that ended before it had a result."""
 
 
 class TeamError(TierankError):
-    """A process, of several that train one model together, that ended, does not answer, or was given something else."""
+    """A process that trains together with others: it ended, does not answer, or was given different data."""
 
-    # Whether this process knows nothing but that another one is missing: that one, if any, can say why.
+    # Whether this process only knows that another one is missing: that one, if it still runs, can say why.
     is_left_alone: bool = False
 
     @classmethod
-    def left_alone(cls, message: str) -> "TeamError":
+    def left_alone(cls, message: str) -> TeamError:
         """The error of a process that misses another one."""
         error = cls(message)
         error.is_left_alone = True
         return error
 
     @classmethod
-    def lost(cls, number: int, size: int, error: Exception) -> "TeamError":
-        """The error of a process that another one left alone in the midst of it.
+    def lost(cls, number: int, size: int, error: Exception) -> TeamError:
+        """The error of a process that lost contact with another one in the middle of training.
 
         >>> print(TeamError.lost(0, 2, OSError("Connection closed by peer")))
-        process 0 of 2: expected an answer of the others, got: Connection closed by peer; one of them has ended, or its
-        machine is gone: train again with the same checkpoint to go on
+        process 0 of 2: lost contact with the other processes: Connection closed by peer; one of them has ended, or its
+        machine is gone: train again with the same checkpoint to continue
         """
         what = (str(error) or type(error).__name__).splitlines()[0]
         return cls.left_alone(
-            f"process {number} of {size}: expected an answer of the others, got: {what}; one of them has ended, or its"
-            " machine is gone: train again with the same checkpoint to go on"
+            f"process {number} of {size}: lost contact with the other processes: {what}; one of them has ended, or its"
+            " machine is gone: train again with the same checkpoint to continue"
         )
