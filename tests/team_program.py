@@ -195,7 +195,7 @@ def fitted(kind, given, team):
 
 def differences(team, out):
     """What each process says where the last one was given something else; then all are given the same."""
-    told, last = {}, team.number == team.size - 1
+    told, last = {}, team.rank == team.size - 1
     usual = given_alike()
     for name, kind in known_rankers().items():
         for what, change in DIFFERENCES.items():
@@ -303,12 +303,12 @@ FAULTS = {
 def everything(team, out):
     """All that a team of any size has to give as one process does."""
     train, valid = generated()
-    found, told = {}, {"number": team.number, "size": team.size, "gathered": team.gather({"I am": team.number})}
-    told["shared"] = (team.share(b"from the first" if team.is_first else None) or b"").decode()
-    told["nothing"] = team.share(None)
-    found["sum"] = team.sum(np.full(3, team.number + 1.0))
-    found["bits"] = team.sum(np.array([2**63 + team.number], np.uint64))
-    found["rows"] = team.gather_rows(np.full((team.number + 1, 2), team.number, np.float32))
+    found, told = {}, {"number": team.rank, "size": team.size, "gathered": team.all_gather({"I am": team.rank})}
+    told["shared"] = (team.broadcast(b"from the first" if team.is_first else None) or b"").decode()
+    told["nothing"] = team.broadcast(None)
+    found["sum"] = team.all_reduce(np.full(3, team.rank + 1.0))
+    found["bits"] = team.all_reduce(np.array([2**63 + team.rank], np.uint64))
+    found["rows"] = team.gather_rows(np.full((team.rank + 1, 2), team.rank, np.float32))
     for name in STEADY:
         found[f"gradient {name}"] = gradients(team, train, [0, 1, 2, 3, 4, 5, 6], loss=name)
     weighted = tierank.RankingDataset.from_parts(
@@ -351,7 +351,7 @@ def everything(team, out):
     own = team.part(train)
     team.holds_parts = True
     parted = tierank.UMart(n_trees=8, **exact).fit(
-        own, valid=valid.select(np.arange(valid.n_queries) % team.size == team.number), team=team
+        own, valid=valid.select(np.arange(valid.n_queries) % team.size == team.rank), team=team
     )
     told["parted"] = {"text": parted.model_text_, "history": parted.history_}
     told["refused"]["parts"] = refusal(lambda: tierank.URank().fit(own, team=team))
@@ -366,4 +366,4 @@ if __name__ == "__main__":
         sys.exit(main(sys.argv[3:]))
     program, place = sys.argv[1:]
     with join() as gathered:
-        globals()[program](gathered, f"{place}.{gathered.number}")
+        globals()[program](gathered, f"{place}.{gathered.rank}")

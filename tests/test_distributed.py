@@ -106,7 +106,7 @@ def test_parts_of_a_team_are_all_queries_once():
     parts = []
     for number in range(4):
         team = Team()
-        team.size, team.number = 4, number
+        team.size, team.rank = 4, number
         parts.append(team.part(data))
         assert np.shares_memory(parts[-1].features, data.features)
     assert np.concatenate([part.query_ids for part in parts]).tolist() == data.query_ids.tolist()
@@ -239,12 +239,12 @@ def test_ratings_of_one_part_decide_for_all(team, alone):
 class Thread(Team):
     """One of a team of threads, which share what they gather."""
 
-    def __init__(self, number, size, meeting, holds_parts):
-        self.number, self.size, self.holds_parts = number, size, holds_parts
+    def __init__(self, rank, size, meeting, holds_parts):
+        self.rank, self.size, self.holds_parts = rank, size, holds_parts
         self._barrier, self._said = meeting
 
-    def gather(self, value):
-        self._said[self.number] = json.dumps(value)
+    def all_gather(self, value):
+        self._said[self.rank] = json.dumps(value)
         self._barrier.wait(LONG)
         found = [json.loads(text) for text in self._said]
         self._barrier.wait(LONG)
@@ -289,7 +289,7 @@ def test_one_changed_number_is_noticed_wherever_it_is(name, place, value, size, 
     as_valid = data.draw(st.booleans())
 
     def work(team):
-        given = other if team.number == number else SMALL
+        given = other if team.rank == number else SMALL
         check_contents(team, *((SMALL, given) if as_valid else (given, None)), n_jobs=1)
 
     odd, usual = (number, int(number == 0)) if size > 2 else (1, 0)
@@ -307,7 +307,7 @@ def test_a_team_that_agrees_goes_on(size, holds_parts):
     def work(team):
         with agreement(team) as facts:
             facts["settings"] = {"seed": 3, "gain": None, "rate": math.nan}
-        own = SMALL.select([team.number]) if holds_parts else SMALL
+        own = SMALL.select([team.rank]) if holds_parts else SMALL
         check_contents(team, own, own, n_jobs=1)
 
     assert in_threads(work, size, holds_parts) == [None] * size
@@ -318,7 +318,7 @@ def test_the_odd_one_out_is_named_and_long_values_are_cut():
 
     def work(team):
         with agreement(team) as facts:
-            facts["settings"] = told[team.number]
+            facts["settings"] = told[team.rank]
 
     message = (
         f"process 1 of 4: the settings differ from those of process 0: names {'x' * 60}..., expected none; others"
@@ -336,7 +336,7 @@ def test_the_odd_one_out_is_named_and_long_values_are_cut():
 def test_what_one_process_refuses_all_of_them_know():
     def work(team):
         with agreement(team):
-            if team.number == 1:
+            if team.rank == 1:
                 raise ZeroDivisionError
 
     errors = in_threads(work, 3)
@@ -351,7 +351,7 @@ def test_settings_that_are_objects_are_the_same_in_every_process():
 
     def work(team):
         with agreement(team) as facts:
-            settings = {"gain": Gain(), "loss": partial(print, Gain()), "n_jobs": team.number, "rate": np.float32(0.5)}
+            settings = {"gain": Gain(), "loss": partial(print, Gain()), "n_jobs": team.rank, "rate": np.float32(0.5)}
             facts |= facts_of_call("URank", settings, {"qid": True}, SMALL, None, team)
 
     assert in_threads(work, 2) == [None, None]
@@ -459,9 +459,9 @@ def test_leaves_may_be_small(team):
 def test_join_needs_a_place(monkeypatch):
     for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ParameterError, match="number: expected a number, or RANK in the environment as torchrun sets"):
+    with pytest.raises(ParameterError, match="rank: expected a number, or RANK in the environment as torchrun sets"):
         join()
-    with pytest.raises(ParameterError, match="number: expected 0 to 1 in a team of 2, got 2"):
+    with pytest.raises(ParameterError, match="rank: expected 0 to 1 in a team of 2, got 2"):
         join(2, 2, "127.0.0.1:1")
 
 

@@ -20,12 +20,12 @@ class Team:
     follows says how work and numbers are shared. All processes have to call these methods in the same order.
 
     >>> team = Team()
-    >>> team.size, team.number, team.gather("here"), team.sum(np.array([1.0, 2.0])).tolist()
+    >>> team.size, team.rank, team.all_gather("here"), team.all_reduce(np.array([1.0, 2.0])).tolist()
     (1, 0, ['here'], [1.0, 2.0])
     """
 
     size: int = 1
-    number: int = 0
+    rank: int = 0
     # Whether each process was given its own part of the data alone, not all of it.
     holds_parts: bool = False
     # The address of this process's machine, as the others see it; and the seconds that it waits for them.
@@ -35,21 +35,21 @@ class Team:
     @property
     def is_first(self) -> bool:
         """Whether this is the process that writes files and shows progress."""
-        return self.number == 0
+        return self.rank == 0
 
-    def sum(self, values: T) -> T:
+    def all_reduce(self, values: T) -> T:
         """The sum of an array, or a tensor, over the processes; the argument may be overwritten."""
         return values
 
-    def gather(self, value: Any) -> list[Any]:
-        """What each process gave, in the order of their numbers: anything that JSON can hold."""
+    def all_gather(self, value: Any) -> list[Any]:
+        """What each process gave, in the order of their ranks: anything that JSON can hold."""
         return [value]
 
     def gather_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """The rows of all processes, one after the other."""
         return rows
 
-    def share(self, content: bytes | None) -> bytes | None:
+    def broadcast(self, content: bytes | None) -> bytes | None:
         """What the first process gave, in all of them."""
         return content
 
@@ -57,18 +57,18 @@ class Team:
         """The rows, of ``n`` that all processes have, that this process looks at."""
         if self.holds_parts:
             return slice(0, n)
-        return slice(n * self.number // self.size, n * (self.number + 1) // self.size)
+        return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def part(self, data: RankingDataset) -> RankingDataset:
         """The queries of this process, where each has its own: neighbours, with a fair share of the documents."""
         if self.holds_parts or self.size == 1:
             return data
         cuts = cut_queries(data.offsets, self.size)
-        return data.select(np.arange(cuts[self.number], cuts[self.number + 1]))
+        return data.select(np.arange(cuts[self.rank], cuts[self.rank + 1]))
 
     def deal(self, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which of these queries are this process's: all processes get about the same number of documents."""
-        return np.asarray(deal_queries(lengths, self.size) == self.number)
+        return np.asarray(deal_queries(lengths, self.size) == self.rank)
 
 
 def cut_queries(offsets: NDArray[np.int64], n_parts: int) -> NDArray[np.int64]:

@@ -181,7 +181,7 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
         if turn == int(os.environ.get("LOCAL_RANK", "0") != "0"):
             train = read_to_learn(options, options.data)
             valid = None if options.valid is None else read_to_learn(options, options.valid, train)
-        team.gather(None)
+        team.all_gather(None)
     ranker.fit(train, valid=valid, checkpoint=checkpoint, progress=True, team=team)
     if not team.is_first:
         return

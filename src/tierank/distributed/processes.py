@@ -26,26 +26,26 @@ class Processes(Team):
     """A team of several processes; leaving it (``with join() as team:``) closes the connections."""
 
     def __init__(
-        self, number: int, size: int, address: str, timeout: float, holds_parts: bool, is_hosted: bool = False
+        self, rank: int, size: int, address: str, timeout: float, holds_parts: bool, is_hosted: bool = False
     ) -> None:
-        self.number, self.size, self.timeout, self.holds_parts = number, size, timeout, holds_parts
+        self.rank, self.size, self.timeout, self.holds_parts = rank, size, timeout, holds_parts
         has_cards = torch.cuda.is_available() and torch_distributed.is_nccl_available()
         if has_cards:
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", number)) % torch.cuda.device_count())
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
         host, _, port = address.rpartition(":")
         self.host = _own_address(host)
         limit = timedelta(seconds=timeout)
         try:
             store = torch_distributed.TCPStore(  # type: ignore[attr-defined]
-                host, int(port), size, is_master=number == 0 and not is_hosted, timeout=limit
+                host, int(port), size, is_master=rank == 0 and not is_hosted, timeout=limit
             )
             torch_distributed.init_process_group(
-                "cpu:gloo,cuda:nccl" if has_cards else "gloo", store=store, rank=number, world_size=size, timeout=limit
+                "cpu:gloo,cuda:nccl" if has_cards else "gloo", store=store, rank=rank, world_size=size, timeout=limit
             )
-            self.gather(None)  # nobody begins before all are there
+            self.all_gather(None)  # nobody begins before all are there
         except (RuntimeError, ValueError) as error:
             raise TeamError.left_alone(
-                f"process {number} of {size}: expected all processes at {address} within {timeout:g} seconds, got:"
+                f"process {rank} of {size}: expected all processes at {address} within {timeout:g} seconds, got:"
                 f" {_first_line(error)}"
             ) from None
 
@@ -57,7 +57,7 @@ class Processes(Team):
     ) -> None:
         torch_distributed.destroy_process_group()
 
-    def sum(self, values: Any) -> Any:
+    def all_reduce(self, values: Any) -> Any:
         """The sum of an array, or a tensor, over the processes; the argument may be overwritten."""
         if isinstance(values, Tensor):
             self._reduce(values)
@@ -67,8 +67,8 @@ class Processes(Team):
         self._reduce(summed)
         return summed.numpy().view(values.dtype)
 
-    def gather(self, value: Any) -> list[Any]:
-        """What each process gave, in the order of their numbers: anything that JSON can hold."""
+    def all_gather(self, value: Any) -> list[Any]:
+        """What each process gave, in the order of their ranks: anything that JSON can hold."""
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         return [json.loads(content.tobytes()) for content in self._gather(own)]
 
@@ -77,10 +77,10 @@ class Processes(Team):
         flat = self._gather(np.ascontiguousarray(rows).reshape(-1))
         return np.concatenate(flat).reshape(-1, rows.shape[1])
 
-    def share(self, content: bytes | None) -> bytes | None:
+    def broadcast(self, content: bytes | None) -> bytes | None:
         """What the first process gave, in all of them."""
         own = np.frombuffer(content or b"", np.uint8) if self.is_first else np.empty(0, np.uint8)
-        length = self.gather(None if self.is_first and content is None else len(own))[0]
+        length = self.all_gather(None if self.is_first and content is None else len(own))[0]
         if length is None:
             return None
         sent = torch.from_numpy(own.copy()) if self.is_first else torch.empty(length, dtype=torch.uint8)
@@ -91,13 +91,13 @@ class Processes(Team):
     def _gather(self, own: NDArray[Any]) -> list[NDArray[Any]]:
         """Arrays of different lengths: lengths first, then each from its process."""
         lengths = torch.zeros(self.size, dtype=torch.int64)
-        lengths[self.number] = len(own)
+        lengths[self.rank] = len(own)
         self._reduce(lengths)
         found = []
-        for number, length in enumerate(lengths.tolist()):
-            array = own.copy() if number == self.number else np.empty(length, own.dtype)
+        for rank, length in enumerate(lengths.tolist()):
+            array = own.copy() if rank == self.rank else np.empty(length, own.dtype)
             if length:
-                self._together(torch_distributed.broadcast, torch.from_numpy(array), number)
+                self._together(torch_distributed.broadcast, torch.from_numpy(array), rank)
             found.append(array)
         return found
 
@@ -108,11 +108,11 @@ class Processes(Team):
         try:
             collective(*arguments)
         except RuntimeError as error:
-            raise TeamError.lost(self.number, self.size, error) from None
+            raise TeamError.lost(self.rank, self.size, error) from None
 
 
 def join(
-    number: int | None = None,
+    rank: int | None = None,
     size: int | None = None,
     address: str | None = None,
     *,
@@ -121,7 +121,7 @@ def join(
 ) -> Processes:
     """Join the team: call it once in each process, and hand the team to ``fit``.
 
-    ``number`` counts the processes from 0, ``size`` is how many there are, ``address`` is ``host:port`` of the first.
+    ``rank`` counts the processes from 0, ``size`` is how many there are, ``address`` is ``host:port`` of the first.
     Where they are not given they come from the environment, as ``torchrun`` and ``tierank train --ranks`` set it.
     ``timeout`` is how many seconds a process waits for the others, at any time, before it gives up. ``holds_parts``
     says that each process was given only its own part of the data: whole queries, none of them in two parts.
@@ -133,16 +133,16 @@ def join(
             if team.is_first:
                 ranker.save("model")
     """
-    number = _from_environment("number", number, "RANK")
+    rank = _from_environment("rank", rank, "RANK")
     size = _from_environment("size", size, "WORLD_SIZE")
-    if not 0 <= number < size:
-        raise ParameterError(f"number: expected 0 to {size - 1} in a team of {size}, got {number}")
+    if not 0 <= rank < size:
+        raise ParameterError(f"rank: expected 0 to {size - 1} in a team of {size}, got {rank}")
     is_hosted = False
     if address is None:
         is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun is at this address itself
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         address = f"{host}:{_from_environment('address', None, 'MASTER_PORT')}"
-    return Processes(number, size, address, timeout, holds_parts, is_hosted)
+    return Processes(rank, size, address, timeout, holds_parts, is_hosted)
 
 
 def open_meeting() -> Any:

@@ -51,10 +51,10 @@ def agreement(team: Team) -> Iterator[Facts]:
     except Exception as error:
         if team.size > 1:
             with suppress(TeamError):  # the error of this process is the one to tell
-                team.gather({"refusal": str(error) or type(error).__name__})
+                team.all_gather({"refusal": str(error) or type(error).__name__})
         raise
     if team.size > 1:
-        _compare(team.gather({"facts": facts}))
+        _compare(team.all_gather({"facts": facts}))
 
 
 def facts_of_call(
@@ -91,7 +91,7 @@ def check_contents(team: Team, train: RankingDataset, valid: RankingDataset | No
                 facts[area] = digests[area] | {"features": _content(digest_features(one, n_jobs))}
     if team.holds_parts:
         for area, own in digests.items():
-            _check_parts(area, team.gather(own))
+            _check_parts(area, team.all_gather(own))
 
 
 # Facts

@@ -152,7 +152,7 @@ class Ranker(Estimator):
         """Keep what is to be known of the training data of all processes."""
         seen = train.features[team.rows(train.n_documents)]
         has_missing = any(bool(np.isnan(rows).any()) for rows in chunks(seen))
-        found = team.gather([has_missing, self.longest_query_])
+        found = team.all_gather([has_missing, self.longest_query_])
         self.has_missing_, self.longest_query_ = (max(of_processes) for of_processes in zip(*found, strict=True))
 
     def _fit_for_target(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
@@ -465,9 +465,9 @@ def make_judge(
     """
     rule, team = as_rule(rule), team or Team()
     if team.size > 1 and rule.err_max == "data":
-        rule = replace(rule, err_max=max(team.gather(float(valid.ratings.max()))) or 1.0)
+        rule = replace(rule, err_max=max(team.all_gather(float(valid.ratings.max()))) or 1.0)
     judge = Judge(valid, [select_by] if isinstance(select_by, str) else list(select_by), rule, n_jobs=n_jobs)
-    if all(team.gather(judge.n_empty == valid.n_queries)):
+    if all(team.all_gather(judge.n_empty == valid.n_queries)):
         raise DataError("valid: expected at least one query with a rating above 0 to choose the model by, got none")
     return judge
 
@@ -481,7 +481,7 @@ def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = N
     if team is None or team.size == 1:
         return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
     sums = np.array([[np.nansum(values), np.isfinite(values).sum()] for values in per_query.values()])
-    totals = team.sum(sums)
+    totals = team.all_reduce(sums)
     return {metric: float(total / n) for metric, (total, n) in zip(per_query, totals, strict=True)}
 
 

@@ -52,7 +52,7 @@ class Checkpoint:
     def _check(self) -> None:
         """An error where the folder is somebody else's, or of another run; all processes of a team know it."""
         seen = json.dumps([_MARK.refusal(self.folder), _MARK.content(self.folder)]) if self.team.is_first else ""
-        refusal, found = json.loads(self.team.share(seen.encode()) or b"")
+        refusal, found = json.loads(self.team.broadcast(seen.encode()) or b"")
         if refusal is not None:
             raise DataError(refusal)
         if found is not None and found["identity"] != self.identity:
@@ -78,7 +78,7 @@ class Checkpoint:
     def content(self, name: str) -> bytes | None:
         """A file of the folder, which the first process of a team reads for all; None where there is none."""
         file = self.folder / name
-        return self.team.share(file.read_bytes() if self.team.is_first and file.exists() else None)
+        return self.team.broadcast(file.read_bytes() if self.team.is_first and file.exists() else None)
 
     @contextmanager
     def reading(self) -> Iterator[None]:

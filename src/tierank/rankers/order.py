@@ -124,4 +124,4 @@ def _hash_rows(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs
         cuts = np.linspace(start, end, n_threads(n_jobs) + 1).astype(int).tolist()
         in_threads(content.hash_rows, [(bits, a, b, *hashes) for a, b in pairwise(cuts)], n_jobs)
         forget(data.features[start:end])
-    return team.sum(hashes)
+    return team.all_reduce(hashes)

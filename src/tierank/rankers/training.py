@@ -81,10 +81,10 @@ class Lists:
         network.eval()
         scores = np.zeros(self.data.n_documents)
         with torch.no_grad():
-            for queries in islice(self._chunks(), self.team.number, None, self.team.size):
+            for queries in islice(self._chunks(), self.team.rank, None, self.team.size):
                 features, batch = self.batch(queries)
                 scores[self.order[batch.rows.cpu().numpy()]] = network(features, batch).double().cpu().numpy()
-        return self.team.sum(scores)
+        return self.team.all_reduce(scores)
 
     def _let_go(self, n_bytes: int) -> None:
         """What was read of a mapped matrix is not kept: memory does not grow with the data."""
@@ -188,7 +188,7 @@ class Training:
         order = self.teaching[torch.randperm(len(self.teaching), generator=generator)]
         # What losses and networks draw at random, each process of a team draws for itself.
         if not self.team.is_first:
-            generator.manual_seed(seed + _APART * self.team.number)
+            generator.manual_seed(seed + _APART * self.team.rank)
         self.lists.whole.generator = generator
         total = 0.0
         for queries in torch.split(order, self.settings["queries_per_step"]) if len(order) else ():
@@ -231,12 +231,12 @@ class Training:
         """Sum the gradients over the team, and the loss with them: one message for all."""
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         told = parts[0].new_tensor([loss, float(wrong is not None)])
-        summed = self.team.sum(torch.cat([*(part.flatten() for part in parts), told]))
+        summed = self.team.all_reduce(torch.cat([*(part.flatten() for part in parts), told]))
         sizes = [part.numel() for part in parts]
         for parameter, gradient in zip(self.parameters, torch.split(summed[:-2], sizes), strict=True):
             parameter.grad = gradient.view_as(parameter)
         if summed[-1] > 0:
-            wrong = next(query for query in self.team.gather(wrong) if query is not None)
+            wrong = next(query for query in self.team.all_gather(wrong) if query is not None)
         return float(summed[-2]), wrong
 
     def _values(self, features: Tensor, batch: Batch) -> Tensor:

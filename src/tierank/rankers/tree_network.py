@@ -43,7 +43,7 @@ def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield params
         return
     port, listener = _reserve()
-    places = team.gather(f"{team.host}:{port}")
+    places = team.all_gather(f"{team.host}:{port}")
     listener.close()
     before = _open_files()
     try:
@@ -53,11 +53,11 @@ def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
             # Between processes documents of a leaf are guessed, and a guess of none would end the process.
             fewest = max(1, params["min_data_in_leaf"])
             yield params | {"num_machines": team.size, "tree_learner": "data", "min_data_in_leaf": fewest}
-            team.gather(None)  # nobody closes a connection that another one still listens to
+            team.all_gather(None)  # nobody closes a connection that another one still listens to
     except lightgbm.basic.LightGBMError as error:
         if not _LOST.search(str(error)):
             raise
-        raise TeamError.lost(team.number, team.size, error) from None
+        raise TeamError.lost(team.rank, team.size, error) from None
     finally:
         _call("LGBM_NetworkFree")
 
@@ -91,7 +91,7 @@ def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset
 
     LightGBM can draw the sample itself, of what one process has, and takes several times the memory for it.
     """
-    total = int(team.sum(np.array([len(rows)]))[0])
+    total = int(team.all_reduce(np.array([len(rows)]))[0])
     wanted = int(params.get("bin_construct_sample_cnt", _SAMPLE))
     n_own = len(rows) if total <= wanted else max(1, wanted * len(rows) // total)
     sample = team.gather_rows(rows.sample(np.arange(n_own) * len(rows) // n_own))

@@ -82,12 +82,12 @@ class Data:
         if weight is not None:
             own.set_weight(weight[order])
         objective.prepare(ratings, offsets, None if weight is None else weight[order])
-        contents: list[str | None] = [join_contents(team.gather(content)), None]
+        contents: list[str | None] = [join_contents(team.all_gather(content)), None]
         if valid is None:
             return cls(own, None, (rows, None), objective, contents)
         valid_rows = Rows(valid.features, np.arange(valid.n_documents))
         held_out = lightgbm.Dataset(valid_rows, label=valid.ratings, reference=own, params=params).construct()
-        contents[1] = join_contents(team.gather(canonical_rows(valid, settings["n_jobs"])[2]))
+        contents[1] = join_contents(team.all_gather(canonical_rows(valid, settings["n_jobs"])[2]))
         return cls(own, held_out, (rows, valid_rows), objective, contents)
 
 

@@ -503,8 +503,8 @@ class TreeRanker(_Trees):
 
 def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
     """A row for each process that took part, with what it learned from."""
-    own = {"number": team.number, "host": team.host, "pid": os.getpid()}
-    return team.gather(own | {"queries": train.n_queries, "documents": train.n_documents})
+    own = {"number": team.rank, "host": team.host, "pid": os.getpid()}
+    return team.all_gather(own | {"queries": train.n_queries, "documents": train.n_documents})
 
 
 def _is_sampled(params: dict[str, Any]) -> bool:
