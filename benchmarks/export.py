@@ -43,9 +43,9 @@ def make_rankers() -> dict[str, Ranker]:
             rankers[f"{name}, `query_features=True`"] = kind(query_features=True, **TREES)
         else:
             rankers[name] = kind(**NETWORK)
-            rankers[f'{name}, `transform="standard"`'] = kind(transform="standard", **NETWORK)
-    rankers['umart, `base=URank(transform="standard")`'] = tierank.UMart(
-        base=tierank.URank(transform="standard", **NETWORK), **TREES
+            rankers[f'{name}, `transform="standard"`'] = kind(feature_transform="standard", **NETWORK)
+    rankers['umart, `base=URank(feature_transform="standard")`'] = tierank.UMart(
+        base=tierank.URank(feature_transform="standard", **NETWORK), **TREES
     )
     return rankers
 

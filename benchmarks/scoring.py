@@ -30,7 +30,7 @@ NETWORK = {"max_epochs": 1, "n_jobs": 1}
 BLEND = {"n_configs": 1, "n_seeds": 1, "rotate": False, "n_trees": 300, "max_epochs": 1, "n_jobs": 1}
 
 # The rows of the table of what goes where: a model, and whether its data have missing values.
-POINTWISE = {"transform": "standard"}
+POINTWISE = {"feature_transform": "standard"}
 MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
     "`umart`, `lambdamart`": (tierank.UMart(), False),
     "the same, on data with missing values": (tierank.UMart(), True),
@@ -39,8 +39,8 @@ MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
     "networks as they are (`query_minmax`), `query_log1p`": (tierank.URank(), False),
     'networks with `transform="standard"`': (tierank.URank(**POINTWISE), False),
     "networks with `standard`, on data with missing values": (tierank.URank(**POINTWISE), True),
-    'networks with `transform="none"`': (tierank.URank(transform="none"), True),
-    'networks with `transform="log1p"` or `"quantile"`': (tierank.URank(transform="quantile"), False),
+    'networks with `transform="none"`': (tierank.URank(feature_transform="none"), True),
+    'networks with `transform="log1p"` or `"quantile"`': (tierank.URank(feature_transform="quantile"), False),
     'the paper\'s `activation="elu"`; `gelu`, `silu`': (tierank.URank(activation="elu", **POINTWISE), False),
     "`n_seeds=3`": (tierank.URank(n_seeds=3, **POINTWISE), False),
     '`uboost` with `transform="standard"`': (tierank.UBoost(**POINTWISE), False),

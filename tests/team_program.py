@@ -24,9 +24,9 @@ from tierank.losses import LOSSES
 from tierank.rankers import agreement, known_rankers, trees
 from tierank.rankers import training as loop
 from tierank.rankers.base import Job, Ranker
-from tierank.rankers.neural import NetworkRanker, build_network
-from tierank.rankers.training import Lists, Task, Training
-from tierank.rankers.tree_training import TreeCheckpoint
+from tierank.rankers.networks import NetworkRanker, build_network
+from tierank.training.networks import Training
+from tierank.training.trees import TreeCheckpoint
 from tierank.transforms import TRANSFORMS
 
 # Losses whose value depends on the scores alone: listmle and its kin shuffle ties.

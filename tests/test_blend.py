@@ -12,7 +12,8 @@ from hypothesis.extra.numpy import arrays
 import tierank
 from tierank import Blend, DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank, make_ranking
 from tierank.rankers import blend
-from tierank.rankers.blend import BUDGETS, CONFIGS, take_turns
+from tierank.rankers.blend import CONFIGS
+from tierank.training.blend import take_turns
 from tierank.transforms import add_query_copies
 
 QUICK = {"n_configs": 2, "n_seeds": 1, "n_trees": 6, "max_epochs": 2, "n_jobs": 1}

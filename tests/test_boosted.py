@@ -327,7 +327,7 @@ def test_urboost_ranks_by_the_first_step_of_its_network(data):
 @BOTH
 def test_presets_are_the_settings_of_the_paper(halves, kind):
     train, valid = halves
-    preset = kind(preset="paper-mq2007", max_epochs=2, n_learners=2, n_jobs=1).fit(train, valid=valid)
+    preset = kind.from_preset("paper-mq2007", max_epochs=2, n_learners=2, n_jobs=1).fit(train, valid=valid)
     written = {"hidden": (100, 100), "learning_rate": 1e-5, "activation": "elu", "queries_per_step": 1, "patience": 200}
     select_by = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
     explicit = kind(**written, select_by=select_by, max_epochs=2, n_learners=2, n_jobs=1).fit(train, valid=valid)

@@ -25,8 +25,8 @@ from tierank.distributed import launch as launching
 from tierank.distributed.processes import join, open_meeting
 from tierank.errors import DataError, ParameterError, TeamError
 from tierank.rankers import known_rankers
-from tierank.rankers.agreement import agreement, check_contents, facts_of_call
 from tierank.team import Team, cut_queries, deal_queries
+from tierank.training.agreement import agreement, check_contents, facts_of_call
 
 PROGRAM = Path(team_program.__file__)
 # Seconds after which something that has to happen is taken to have failed: as many as a busy machine may need.

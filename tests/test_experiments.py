@@ -35,7 +35,7 @@ from tierank.experiments.folds import folds_of
 from tierank.experiments.runs import PAPER_METRICS
 from tierank.experiments.tuning import Between, OneOf
 from tierank.rankers import RANKERS, Ranker
-from tierank.rankers.neural import NeuralRanker
+from tierank.rankers.networks import NeuralRanker
 from tierank.report import draw_improvement, tabulate_run
 from tierank.report.figures import _improvement
 from tierank.report.page import write_report

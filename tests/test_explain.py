@@ -33,8 +33,8 @@ KINDS = {
     "three seeds": lambda: tierank.URank(**NETWORK, n_seeds=3),
     "attention": lambda: tierank.URank(**{**NETWORK, "max_epochs": 1}, network="attention", width=8),
     "elu": lambda: tierank.URank(**NETWORK, activation="elu", output_activation="tanh"),
-    "fitted scaling": lambda: tierank.URank(**NETWORK, transform="quantile"),
-    "logarithms": lambda: tierank.URank(**NETWORK, transform="query_log1p"),
+    "fitted scaling": lambda: tierank.URank(**NETWORK, feature_transform="quantile"),
+    "logarithms": lambda: tierank.URank(**NETWORK, feature_transform="query_log1p"),
     "on trees": lambda: tierank.UBoost(**NETWORK, base=tierank.UMart(**TREES)),
     "on trees, two seeds": lambda: tierank.UBoost(**NETWORK, base=tierank.UMart(**TREES), n_seeds=2),
     "trees on a network": lambda: tierank.UMart(**TREES, base=tierank.URank(**NETWORK)),
@@ -65,7 +65,7 @@ def test_contributions_sum_to_the_difference(kind, data):
 
 
 def test_a_linear_network_by_hand(data):
-    ranker = tierank.URank(**{**NETWORK, "hidden": ()}, transform="standard").fit(data)
+    ranker = tierank.URank(**{**NETWORK, "hidden": ()}, feature_transform="standard").fit(data)
     weights = ranker.members_[0]["output.weight"].double().numpy()[0]
     a, b = data.offsets[3], data.offsets[3] + 2
     scaled = ranker.transform_.transform(data.features).astype(np.float64)

@@ -38,7 +38,7 @@ from tierank.export.portable import floor_float32
 from tierank.export.proof import generate_rows
 from tierank.export.solr import _Scaled
 from tierank.rankers import tree_text
-from tierank.rankers.tree_text import MAX_DEPTH
+from tierank.training.tree_text import MAX_DEPTH
 from tierank.transforms import TRANSFORMS, Unchanged, add_query_copies
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +46,7 @@ ENGINES = ("elasticsearch", "opensearch", "solr", "vespa")
 
 TREES = {"n_trees": 30, "min_documents": 5, "n_jobs": 1}
 NETWORK = {"max_epochs": 4, "hidden": (12, 6), "n_jobs": 1, "learning_rate": 0.01}
-POINTWISE = {**NETWORK, "transform": "standard"}
+POINTWISE = {**NETWORK, "feature_transform": "standard"}
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +78,11 @@ CASES = {
     "gaps as zeros": (UMart(use_missing=False, **TREES), True, EVERY),
     "zeros as gaps": (UMart(zero_as_missing=True, **TREES), True, LISTS),
     "urank": (URank(**NETWORK), True, LISTS),
-    "query_log1p": (URank(**NETWORK | {"transform": "query_log1p"}), True, LISTS),
+    "query_log1p": (URank(**NETWORK | {"feature_transform": "query_log1p"}), True, LISTS),
     "standard": (URank(**POINTWISE), False, ("onnx", "solr", "vespa", "c")),
     "standard with gaps": (URank(**POINTWISE), True, ("onnx", "vespa", "c")),
-    "log1p": (URank(**NETWORK | {"transform": "log1p"}), True, ("onnx", "vespa", "c")),
-    "quantile": (URank(**NETWORK | {"transform": "quantile"}), True, ("onnx", "vespa", "c")),
+    "log1p": (URank(**NETWORK | {"feature_transform": "log1p"}), True, ("onnx", "vespa", "c")),
+    "quantile": (URank(**NETWORK | {"feature_transform": "quantile"}), True, ("onnx", "vespa", "c")),
     "tanh": (URank(activation="tanh", output_activation="sigmoid", **POINTWISE), False, ("onnx", "solr", "vespa", "c")),
     "leaky": (URank(activation="leaky_relu", **POINTWISE), False, ("onnx", "solr", "vespa", "c")),
     "elu": (URank(activation="elu", output_activation="elu", **POINTWISE), False, ("onnx", "vespa", "c")),
@@ -138,7 +138,7 @@ def test_scores_alike_or_is_refused(name, fitted, tmp_path):
 def test_executors_follow_the_engines_rules(name, fitted, tmp_path):
     """Each executor, which works on all documents at once, and a twin that walks nested JSON give the same bits."""
     ranker, data = fitted(name)
-    rows = generate_rows(ranker._model(), data, bounded=False)
+    rows = generate_rows(ranker.portable(), data, bounded=False)
     rows = rows.features[np.random.default_rng(1).permutation(rows.n_documents)[:60]]
     for target in set(ENGINES) & set(CASES[name][2]):
         ranker.export(tmp_path / target, to=target)
@@ -295,7 +295,7 @@ def test_a_tie_is_told_from_a_swap():
 
 def test_generated_rows_sit_on_every_threshold(fitted, plain):
     ranker, data = fitted("umart with gaps")
-    model = ranker._model()
+    model = ranker.portable()
     rows = generate_rows(model, data, bounded=True).features
     at = model.scorer.threshold
     for feature in np.unique(model.scorer.feature):
@@ -305,14 +305,14 @@ def test_generated_rows_sit_on_every_threshold(fitted, plain):
     seen = model.seen_missing()
     assert seen.any()
     assert np.isnan(rows[:, seen]).any(axis=0).all()
-    assert not np.isnan(generate_rows(fitted("umart")[0]._model(), plain, bounded=True).features).any()
+    assert not np.isnan(generate_rows(fitted("umart")[0].portable(), plain, bounded=True).features).any()
 
 
 def test_generated_lists_sit_on_the_thresholds_of_copies(fitted):
     """In lists that go from 0 to 1 a value is its own place in the range of the query."""
     ranker, data = fitted("query_features")
-    trees = ranker._model().scorer.trees
-    copies = add_query_copies(generate_rows(ranker._model(), data, bounded=True)).features
+    trees = ranker.portable().scorer.trees
+    copies = add_query_copies(generate_rows(ranker.portable(), data, bounded=True)).features
     at = trees.threshold
     in_range = (trees.feature >= 7) & (trees.feature < 14)
     assert in_range.any()
@@ -353,7 +353,7 @@ def test_trees_of_single_leaves(tmp_path):
     rows = RankingDataset(np.array([[1.0, np.nan], [5.0, 2.0]]))
     for target in TARGETS:
         ranker.export(tmp_path / target, to=target)
-        constant = TARGETS[target].constant(ranker._model())
+        constant = TARGETS[target].constant(ranker.portable())
         found = TARGETS[target].open(tmp_path / target)(rows.features, rows.offsets) - constant
         np.testing.assert_allclose(found, ranker.predict(rows), atol=1e-6)
 
@@ -415,7 +415,7 @@ REFUSED_BEFORE = [
     (URank(**NETWORK), False, "solr", "scales by the list of the query; train with transform='standard' or 'none'"),
     (URank(n_seeds=2, **POINTWISE), False, "vespa", "train with n_seeds=1"),
     (URank(activation="elu", **POINTWISE), False, "solr", "it has no activation 'elu'"),
-    (URank(preset="paper-ohsumed", n_jobs=1), False, "vespa", "scales by the list of the query"),
+    (URank.from_preset("paper-ohsumed", n_jobs=1), False, "vespa", "scales by the list of the query"),
     (URank(**POINTWISE), True, "solr", "replace missing values by 0 before training"),
     (URank(**POINTWISE), False, "elasticsearch", "it holds trees alone"),
     (URank(network="attention", n_jobs=1), False, "onnx", "network: expected 'mlp' to export, .* got 'attention'"),
@@ -480,7 +480,7 @@ def test_networks_in_c_are_nearer_than_single_precision(plain, tmp_path):
     """Sums in double precision, rounded to float32 after each layer: a layer is the nearest float32 of the true one."""
     ranker = URank(**POINTWISE).fit(plain)
     ranker.export(tmp_path / "m", to="c")
-    network = ranker._model().scorer
+    network = ranker.portable().scorer
     values = network.transform.apply(plain.features, None)
     for layer in network.layers:
         sums = values.astype(np.float64) @ layer.weights.astype(np.float64).T + layer.bias
@@ -526,7 +526,7 @@ def test_what_training_saw_is_saved(plain, gaps, tmp_path):
         URank(**POINTWISE).fit(data).save(tmp_path / "model")
         loaded = tierank.load(tmp_path / "model")
         assert loaded.has_missing_ is has_missing
-        assert bool(loaded._model().seen_missing().all()) is has_missing
+        assert bool(loaded.portable().seen_missing().all()) is has_missing
 
 
 def test_command(plain, tmp_path, capsys):
@@ -816,7 +816,7 @@ def test_any_network_on_any_data(name, data, tmp_path_factory):
     documents, transform = data.draw(any_data()), data.draw(st.sampled_from(sorted(TRANSFORMS)))
     if transform == "none":  # a network that sees numbers as they are learns from few of them
         documents = documents.with_features(np.clip(documents.features, -100, 100), None)
-    chosen = SMALL_BLEND if name == "blend" else SMALL_NETWORK | {"transform": transform}
+    chosen = SMALL_BLEND if name == "blend" else SMALL_NETWORK | {"feature_transform": transform}
     check_exports(tierank.RANKERS[name](**chosen).fit(documents), documents, tmp_path_factory.mktemp("any"))
 
 

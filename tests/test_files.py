@@ -16,7 +16,7 @@ from tierank import Blend, DataError, UMart, URank, files
 from tierank.cli import main
 from tierank.errors import WriteError
 from tierank.files import Mark, building, remove_folder, replacing
-from tierank.rankers.checkpoint import remove_checkpoint
+from tierank.training.checkpoint import remove_checkpoint
 
 MARK = Mark("a folder of these tests", "mark.json", ("format",))
 QUICK = {

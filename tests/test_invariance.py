@@ -9,7 +9,7 @@ from test_rankers import every_ranker, make, raw
 
 import tierank
 from tierank import RankingDataset
-from tierank.rankers.order import canonical_queries, canonical_rows
+from tierank.training.order import canonical_queries, canonical_rows
 
 
 @pytest.fixture(scope="module")

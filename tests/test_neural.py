@@ -305,7 +305,11 @@ def test_row_weight_is_refused(data):
         (RankNet, {"sigma": 0}, "sigma: expected a finite number above 0, got 0"),
         (NetworkRanker, {"loss": "urnak"}, r"unknown loss 'urnak': did you mean 'urank'\?"),
         (URank, {"network": "mpl"}, r"unknown network 'mpl': did you mean 'mlp'\?"),
-        (URank, {"transform": "query_minmx"}, r"unknown transform 'query_minmx': did you mean 'query_minmax'\?"),
+        (
+            URank,
+            {"feature_transform": "query_minmx"},
+            r"unknown transform 'query_minmx': did you mean 'query_minmax'\?",
+        ),
         (URank, {"activation": "rellu"}, r"unknown activation 'rellu': did you mean 'relu'\?"),
         (URank, {"output_activation": "tanhh"}, r"unknown output_activation 'tanhh': did you mean 'tanh'\?"),
         (URank, {"preset": "paper-mq2008"}, r"unknown preset 'paper-mq2008': did you mean 'paper-mq2007'\?"),
@@ -376,9 +380,9 @@ def test_presets_are_the_settings_of_the_paper(halves, preset, hidden, learning_
         "clip_norm": 5.0,
         "patience": 200,
         "select_by": ["ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10"],
-        "transform": "query_minmax",
+        "feature_transform": "query_minmax",
     }
-    preset = URank(preset=preset, max_epochs=2, n_jobs=1).fit(train, valid=valid)
+    preset = URank.from_preset(preset, max_epochs=2, n_jobs=1).fit(train, valid=valid)
     explicit = URank(**written, max_epochs=2, n_jobs=1).fit(train, valid=valid)
     assert preset.history_ == explicit.history_
     np.testing.assert_array_equal(preset.predict(valid), explicit.predict(valid))
@@ -386,7 +390,7 @@ def test_presets_are_the_settings_of_the_paper(halves, preset, hidden, learning_
 
 def test_a_given_setting_comes_before_the_preset(data):
     given = {"hidden": (8,), "learning_rate": 0.02, "max_epochs": 2, "n_jobs": 1}
-    preset = URank(preset="paper-mslr", **given).fit(data)
+    preset = URank.from_preset("paper-mslr", **given).fit(data)
     explicit = URank(activation="elu", queries_per_step=1, **given).fit(data)
     np.testing.assert_array_equal(preset.predict(data), explicit.predict(data))
 
@@ -420,7 +424,7 @@ def test_one_query_without_ids(data):
 
 
 def test_a_model_of_a_preset_is_loaded(data, tmp_path):
-    ranker = URank(preset="paper-mq2007", max_epochs=1, n_jobs=1).fit(data)
+    ranker = URank.from_preset("paper-mq2007", max_epochs=1, n_jobs=1).fit(data)
     ranker.save(tmp_path / "model")
     loaded = tierank.load(tmp_path / "model").set_params(n_jobs=1)
     np.testing.assert_array_equal(loaded.predict(data), ranker.predict(data))

@@ -33,6 +33,8 @@ LAYERS = [
     "networks",
     "objectives",
     "export",
+    "models",
+    "training",
     "rankers",
     "distributed",
     "description",

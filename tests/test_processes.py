@@ -211,7 +211,7 @@ print("begins")
 import torch
 import tierank
 from tierank.networks import MLP, NETWORKS
-from tierank.rankers.neural import NeuralRanker
+from tierank.rankers.networks import NeuralRanker
 
 margin = 1.0
 

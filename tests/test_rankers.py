@@ -17,7 +17,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import tierank
 from tierank import RANKERS, DataError, NotFittedError, ParameterError, RankingDataset
-from tierank.rankers.order import canonical_rows
+from tierank.training.order import canonical_rows
 
 # Settings that make each ranker quick; the contract does not depend on them.
 TREES = {"n_trees": 25, "min_documents": 5, "n_jobs": 1}
@@ -281,7 +281,7 @@ RESUME = """
 import json, os, signal, sys, numpy as np, tierank
 from tierank import RANKERS
 from tierank.rankers import training
-from tierank.rankers.tree_training import TreeCheckpoint
+from tierank.training.trees import TreeCheckpoint
 training._EVERY = 0.0
 name, folder, out, settings, *killed = sys.argv[1:]
 def write_and_die(self, *given):
@@ -378,13 +378,13 @@ def test_a_given_setting_comes_before_the_preset_whatever_its_value(name, preset
     kind = RANKERS[name]
     defaults = kind().get_params(deep=False)
     for setting, of_preset in kind.PRESETS[preset].items():
-        assert kind(preset=preset)._resolved()[setting] == of_preset
+        assert kind.from_preset(preset)._resolved()[setting] == of_preset
         for value in {defaults[setting]} if setting in defaults else ():  # given, though it is the default
-            given = kind(preset=preset, **{setting: value})
-            later = kind(preset=preset).set_params(**{setting: value})
+            given = kind.from_preset(preset, **{setting: value})
+            later = kind.from_preset(preset).set_params(**{setting: value})
             for ranker in (given, clone(given), pickle.loads(pickle.dumps(given)), later, clone(later)):
                 assert ranker._resolved()[setting] == value
-    assert clone(kind(preset=preset))._resolved() == kind(preset=preset)._resolved()
+    assert clone(kind.from_preset(preset))._resolved() == kind.from_preset(preset)._resolved()
 
 
 def test_trees_have_the_leaves_that_were_given_beside_a_preset(parts):
@@ -400,7 +400,7 @@ def test_a_setting_that_changes_after_fit_changes_no_score(name, parts, tmp_path
     expected = ranker.predict(test)
     other = {
         "n_trees": 3, "n_leaves": 3, "query_features": name != "blend", "activation": "tanh", "hidden": (7,),
-        "transform": "standard", "coefficient": 0.5, "seed": 9, "n_seeds": 3, "network": "attention", "n_learners": 1,
+        "feature_transform": "standard", "coefficient": 0.5, "seed": 9, "n_seeds": 3, "network": "attention", "n_learners": 1,
         "pooling": "mean", "score_from": "state", "gain": "linear", "base": tierank.UMart(), "rotate": True,
     }  # fmt: skip
     changed = {setting: value for setting, value in other.items() if setting in ranker.get_params(deep=False)}
@@ -503,10 +503,10 @@ def test_validation_data_without_query_ids(parts):
         ("umart", {}, False),
         ("umart", {"query_features": True}, True),
         ("urank", {}, True),
-        ("urank", {"transform": "standard"}, False),
-        ("urank", {"transform": "standard", "n_seeds": 2}, True),
-        ("urank", {"transform": "standard", "network": "attention"}, True),
-        ("uboost", {"base": tierank.UMart(query_features=True, n_trees=2), "transform": "standard"}, True),
+        ("urank", {"feature_transform": "standard"}, False),
+        ("urank", {"feature_transform": "standard", "n_seeds": 2}, True),
+        ("urank", {"feature_transform": "standard", "network": "attention"}, True),
+        ("uboost", {"base": tierank.UMart(query_features=True, n_trees=2), "feature_transform": "standard"}, True),
         ("blend", {}, True),
     ],
 )

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import tierank
 from tierank import DataError, LambdaMART, ParameterError, RankingDataset, TreeRanker, UMart
 from tierank.rankers import tree_settings
-from tierank.rankers.tree_network import Rows, bin_rows
 from tierank.rankers.tree_settings import OF_LAMBDARANK, USED, for_features
 from tierank.team import Team
+from tierank.training.lightgbm_adapter import Rows, bin_rows
 
 ALIASES = lightgbm.basic._ConfigAliases._get_all_param_aliases()
 KINDS = {"UMart": UMart, "LambdaMART": LambdaMART, "TreeRanker": TreeRanker}

@@ -48,7 +48,7 @@ def test_lambdamart_is_that_of_lightgbm(parts, ours, theirs):
     """150 rounds are three boosters; their sum is what LightGBM itself makes in one, up to its table of sigmoids."""
     train, _, test = parts
     ranker = LambdaMART(n_trees=150, min_documents=5, n_leaves=5, ties="rows", **ours).fit(train)
-    order, offsets, _ = tierank.rankers.order.canonical_rows(train, 1)
+    order, offsets, _ = tierank.training.order.canonical_rows(train, 1)
     data = lightgbm.Dataset(
         train.features[order].astype(np.float64), label=train.ratings[order], group=np.diff(offsets)
     )
@@ -171,11 +171,11 @@ def test_a_function_cannot_be_saved(parts, tmp_path):
 
 
 def test_presets_fill_what_was_left_at_its_default(parts):
-    resolved = UMart(preset="paper", n_trees=7)._resolved()
+    resolved = UMart.from_preset("paper-ohsumed", n_trees=7)._resolved()
     assert (resolved["n_trees"], resolved["n_leaves"], resolved["max_bin"]) == (7, 64, 10_000)
     assert resolved["select_by"] == ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
-    assert UMart(preset="paper-mq2007")._resolved()["window"] == 10
-    assert UMart(preset="paper", n_trees=3).fit(parts[0]).n_rounds_ == 3
+    assert UMart.from_preset("paper-mq2007")._resolved()["window"] == 10
+    assert UMart.from_preset("paper-ohsumed", n_trees=3).fit(parts[0]).n_rounds_ == 3
 
 
 def test_joined_text_is_what_lightgbm_writes(parts):

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.rankers.base import Ranker
+from tierank.rankers import Ranker
 from tierank.settings import as_limit
 
 Floats = NDArray[np.float64]
@@ -71,7 +71,7 @@ def explain_pair(
 
     ``above`` and ``below`` are document ids, where the data have them, or row numbers inside the query, from 1 on as in
     the file. Trees: differences of TreeSHAP values. Networks: integrated gradients along the path between the two
-    documents in their list, with as many steps as it takes (see ``rankers.attribution``). A feature that is scaled
+    documents in their list, with as many steps as it takes (see ``training.attribution``). A feature that is scaled
     within the query counts by its own name: a scaled value depends on that column alone.
 
     >>> import tierank
@@ -85,7 +85,7 @@ def explain_pair(
     rows = [_find_document(chosen, name) for name in (above, below)]
     if rows[0] == rows[1]:
         raise ParameterError(f"expected two documents of query {query!s}, got {above!r} twice")
-    return _explain(ranker, chosen, own, ranker._predict(own), np.array(rows[:1]), np.array(rows[1:]))[0]
+    return _explain(ranker, chosen, own, _scores(ranker, own), np.array(rows[:1]), np.array(rows[1:]))[0]
 
 
 def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | None = 10) -> list[Explanation]:
@@ -94,7 +94,7 @@ def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | 
     The differences telescope: those of the whole list sum to the score of the first document less that of the last.
     """
     chosen, own = _list_of(ranker, data, query)
-    scores = ranker._predict(own)
+    scores = _scores(ranker, own)
     order = np.argsort(-scores, kind="stable")
     k = as_limit("k", k)
     return _explain(ranker, chosen, own, scores, order[:-1][:k], order[1:][:k])
@@ -105,7 +105,7 @@ def explain_rows(
 ) -> list[Explanation]:
     """What puts some rows above others: pairs of rows, from 0 on, of data that are one query."""
     chosen, own = _list_of(ranker, data, data.query_ids[0])
-    return _explain(ranker, chosen, own, ranker._predict(own), above, below)
+    return _explain(ranker, chosen, own, _scores(ranker, own), above, below)
 
 
 def _explain(
@@ -120,7 +120,7 @@ def _explain(
     if not len(above):
         return []
     differences = scores[above] - scores[below]
-    contributions = ranker._contributions(own, above, below)
+    contributions = ranker.model_.contributions(own, above, below, ranker.resources())
     names = own.feature_names or tuple(f"feature {j}" for j in range(1, own.n_features + 1))
     return [
         Explanation(
@@ -138,13 +138,17 @@ def _explain(
     ]
 
 
+def _scores(ranker: Ranker, data: RankingDataset) -> Floats:
+    return ranker.model_.predict(data, ranker.resources())
+
+
 def _list_of(ranker: Ranker, data: RankingDataset, query: object) -> tuple[RankingDataset, RankingDataset]:
     """The documents of one query, and the same with the features that the ranker learned from."""
-    ranker._check_fitted()
+    ranker.check_fitted()
     if not isinstance(data, RankingDataset):
         raise DataError(f"data: expected a RankingDataset, got {type(data).__name__}")
     chosen = data.select([_find_query(data, query)])
-    return chosen, ranker._as_own_features(chosen, None)
+    return chosen, ranker.match_features(chosen)
 
 
 def _find_query(data: RankingDataset, query: object) -> int:

@@ -172,7 +172,7 @@ def _train(options: argparse.Namespace) -> None:
 
 def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
     """Train as one of a team, the first of which writes and speaks."""
-    from tierank.rankers.checkpoint import remove_checkpoint
+    from tierank.training.checkpoint import remove_checkpoint
 
     checkpoint = _checkpoint(options)
     if team.is_first and not options.resume:
@@ -194,8 +194,8 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
 def _launch(options: argparse.Namespace) -> None:
     """Train in several processes of this machine."""
     from tierank.distributed.launch import launch
-    from tierank.rankers.checkpoint import remove_checkpoint
     from tierank.settings import as_whole
+    from tierank.training.checkpoint import remove_checkpoint
 
     as_whole("ranks", options.ranks)
     before = _identity(options.out)
@@ -222,8 +222,8 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 def _check_places(options: argparse.Namespace) -> None:
     """An error before the work where what training writes would take the place of something else."""
-    from tierank.rankers.checkpoint import check_checkpoint
-    from tierank.rankers.model_folder import MODEL
+    from tierank.models import MODEL
+    from tierank.training.checkpoint import check_checkpoint
 
     check_place(options.out, is_folder=True)
     MODEL.check(options.out)
@@ -237,11 +237,12 @@ def _checkpoint(options: argparse.Namespace) -> Path:
 
 def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
     from tierank.rankers import RANKERS
-    from tierank.rankers.base import settings_of
 
     if name not in RANKERS:
         raise ParameterError.unknown("ranker", name, RANKERS)
-    ranker = RANKERS[name](**settings_of(RANKERS[name], settings))
+    preset = settings.pop("preset", None)
+    kind = RANKERS[name]
+    ranker = kind(**settings) if preset is None else kind.from_preset(preset, **settings)
     ranker.check_settings()  # before any data are read
     return ranker
 

@@ -26,7 +26,7 @@ from tierank.deadline import Deadline, seconds_left
 from tierank.errors import ParameterError, TierankError, near_name
 from tierank.explain import Explanation
 from tierank.kernels import n_threads
-from tierank.rankers.base import Ranked
+from tierank.rankers import Ranked
 from tierank.serve.counters import Counters, gauge
 from tierank.serve.documents import Documents
 from tierank.serve.keys import Keys

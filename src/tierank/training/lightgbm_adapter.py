@@ -1,4 +1,7 @@
-"""LightGBM's own network between the processes of a team, and rows in the bins that they agree on."""
+"""The only module that knows LightGBM's internals: bins from a sample of ours, its network, its parameter names.
+
+At import it checks that the installed LightGBM has everything it uses, and says what is missing.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import TeamError
-from tierank.inputs import forget, rows_in
+from tierank.inputs import chunks, forget, rows_in
+from tierank.kernels import n_threads
 from tierank.team import Team
+
+# What is used of LightGBM beside its public names, and what for.
+_USED = {
+    "basic._LIB": "to call its C library",
+    "basic._safe_call": "to turn its error codes into exceptions",
+    "basic._c_str": "to hand strings to its C library",
+    "basic._ConfigAliases._get_all_param_aliases": "to know the names of its parameters",
+    "Dataset._init_from_sample": "to find bins from a sample",
+    "Dataset._push_rows": "to fill a data set without a copy of the features",
+}
 
 # What LightGBM finds bins from, as one process does: so many documents, its default of bin_construct_sample_cnt.
 _SAMPLE = 200_000
@@ -32,8 +47,51 @@ _ZERO = 1e-35
 _CONNECT = 2
 # Seconds between two looks at its connections.
 _LOOK = 0.5
-# What LightGBM's messages say where another process is gone.
+# What LightGBM's messages say when another process is gone.
 _LOST = re.compile(r"[Ss]ocket|Connect|network|linkers", re.IGNORECASE)
+# Bytes of features that are scored at a time.
+_SCORED = 1 << 27
+
+
+def missing_capabilities(library: Any = lightgbm) -> dict[str, str]:
+    """What this tierank needs of LightGBM and the installed version does not have, with what it is for."""
+    return {path: use for path, use in _USED.items() if not _has(library, path)}
+
+
+def _has(library: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(library, name):
+            return False
+        library = getattr(library, name)
+    return True
+
+
+if missing_capabilities():
+    _broken = ", ".join(f"{path} ({use})" for path, use in missing_capabilities().items())
+    raise ImportError(
+        f"LightGBM {lightgbm.__version__} does not have what tierank needs: {_broken}; install a version from 4.6 on"
+        " that has, or a newer tierank"
+    )
+
+# A forked process gets one LightGBM thread, as n_threads says: loading a model does not ask for a number of threads.
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
+
+
+@cache
+def parameter_names() -> dict[str, str]:
+    """The main name of every parameter name that LightGBM knows, aliases included."""
+    aliases = lightgbm.basic._ConfigAliases._get_all_param_aliases()
+    return {alias: name for name, others in aliases.items() for alias in (name, *others)}
+
+
+def predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: int | None) -> NDArray[np.float64]:
+    """The score of each row, a good number of rows at a time."""
+    threads = n_threads(n_jobs)
+    parts = chunks(features, rows_in(features, _SCORED))
+    return np.concatenate(
+        [booster.predict(rows, raw_score=True, num_threads=threads) for rows in parts], dtype=np.float64
+    )
 
 
 @contextmanager

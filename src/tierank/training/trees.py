@@ -1,8 +1,9 @@
-"""A training run of trees: the data as LightGBM has them, rounds in stretches, the judge, and where it stands."""
+"""Boosted trees: training in stretches of rounds, exact resumption, and the fitted model."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,27 +15,215 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
-from tierank.errors import ParameterError
-from tierank.inputs import chunks, rows_in
+from tierank.errors import DataError, ParameterError
+from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.kernels import n_threads
 from tierank.metrics import Judge
 from tierank.objectives import Objective
 from tierank.progress import Progress
-from tierank.rankers.base import Job, Selection, means_of
-from tierank.rankers.checkpoint import Checkpoint
-from tierank.rankers.order import canonical_rows, join_contents
-from tierank.rankers.tree_network import Rows, bin_rows
-from tierank.rankers.tree_settings import MOST
-from tierank.rankers.tree_text import check_trees
 from tierank.team import Team
-
-Floats = NDArray[np.float64]
+from tierank.training.checkpoint import Checkpoint
+from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, connected, predicted
+from tierank.training.model import FitContext, FittedModel, Floats, Resources, SavedModel, Seen
+from tierank.training.model import Rows as RowNumbers
+from tierank.training.order import canonical_rows, join_contents
+from tierank.training.selection import Selection, make_judge, means_of
+from tierank.training.tree_parameters import check_files, for_features
+from tierank.training.tree_text import check_trees
+from tierank.transforms import add_query_copies
 
 # LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
 # starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
 _STRETCH = 50
-# Bytes of features that are scored in one go.
-_SCORED = 1 << 27
+# The largest seed that LightGBM takes.
+_LARGEST_SEED = 2**31 - 1
+
+
+class TreeModel(FittedModel):
+    """Fitted trees, in LightGBM's text form.
+
+    Attributes
+    ----------
+    text : str
+        The trees as LightGBM writes them.
+    n_rounds : int
+        How many trees were kept.
+    base : FittedModel or None
+        The model that the trees add to.
+    processes : list of dict
+        The processes that took part in training.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        history: list[dict[str, Any]],
+        n_rounds: int,
+        seen: Seen,
+        query_features: bool,
+        base: FittedModel | None = None,
+        processes: list[dict[str, Any]] | None = None,
+    ) -> None:
+        self.text, self.history, self.n_rounds, self.seen = text, history, n_rounds, seen
+        self.query_features, self.base, self.processes = query_features, base, processes or []
+        self.best = history[n_rounds - 1]
+        self._loaded: lightgbm.Booster | None = None
+
+    @classmethod
+    def restore(cls, saved: SavedModel, query_features: bool, base: FittedModel | None) -> TreeModel:
+        """The model that was saved; the text is checked before LightGBM reads it."""
+        try:
+            n_rounds, history = int(saved.facts["n_rounds"]), list(saved.facts["history"])
+            model = cls(saved.files["trees.txt"].decode(), history, n_rounds, saved.seen, query_features, base)
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            raise DataError(expected="trees and their history", got="a damaged description") from None
+        check_trees(model.text, saved.seen.n_features * (3 if query_features else 1))
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_loaded": None}
+
+    @property
+    def booster(self) -> lightgbm.Booster:
+        """The trees as LightGBM's own model, loaded once."""
+        if self._loaded is None:
+            try:
+                self._loaded = lightgbm.Booster(model_str=self.text)
+            except (lightgbm.basic.LightGBMError, ValueError) as error:
+                raise DataError(f"trees.txt: LightGBM cannot read these trees: {error}") from None
+        return self._loaded
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether trees see copies of the features within the query, or the base looks at lists."""
+        return self.query_features or (self.base is not None and self.base.needs_list)
+
+    def predict(self, data: RankingDataset, resources: Resources) -> Floats:
+        """The sum of the leaves, and the scores of the base."""
+        scores = predicted(self.booster, self._widened(data, resources).features, resources.n_jobs)
+        return scores if self.base is None else self.base.predict(data, resources) + scores
+
+    def contributions(self, data: RankingDataset, above: RowNumbers, below: RowNumbers, resources: Resources) -> Floats:
+        """Differences of TreeSHAP values, computed for the documents of the pairs only."""
+        rows, places = np.unique([above, below], return_inverse=True)
+        features = self._widened(data, resources).features[rows]
+        shap = self.booster.predict(features, pred_contrib=True, num_threads=n_threads(resources.n_jobs))
+        # The last column is one constant for all documents.
+        values = self.of_features(np.asarray(shap, np.float64)[:, :-1])
+        first, second = places.reshape(2, -1)
+        differences = np.asarray(values[first] - values[second], np.float64)
+        return (
+            differences if self.base is None else differences + self.base.contributions(data, above, below, resources)
+        )
+
+    def used_features(self, n_features: int) -> NDArray[np.bool_]:
+        """The features that some split uses."""
+        used = self.importance("split") > 0
+        return used if self.base is None else used | self.base.used_features(n_features)
+
+    def importance(self, kind: str) -> Floats:
+        """The total gain of the splits of each feature, or their number."""
+        return self.of_features(np.asarray(self.booster.feature_importance(kind), np.float64))
+
+    def of_features(self, values: Floats) -> Floats:
+        """Values of what the trees see, summed over a feature and its copies; the last axis is the features'."""
+        copies = values.shape[-1] // self.seen.n_features
+        return np.asarray(values.reshape(*values.shape[:-1], copies, self.seen.n_features).sum(axis=-2), np.float64)
+
+    def portable(self) -> Scorer:
+        """The trees, and the base before them."""
+        trees = widened_scorer(Trees.from_lightgbm(self.booster.dump_model()), self.query_features)
+        return trees if self.base is None else Sum(((1.0, self.base.portable()), (1.0, trees)))
+
+    def files(self) -> dict[str, bytes]:
+        """The text of the trees, and the files of the base."""
+        of_base = {} if self.base is None else self.base.files()
+        return {"trees.txt": self.text.encode()} | {f"base.{name}": content for name, content in of_base.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """The history of training."""
+        base = None if self.base is None else self.base.facts()
+        return {"n_rounds": self.n_rounds, "history": self.history, "base": base}
+
+    def _widened(self, data: RankingDataset, resources: Resources) -> RankingDataset:
+        return add_query_copies(data, resources.n_jobs) if self.query_features else data
+
+
+def widened_scorer(trees: Trees, query_features: bool) -> Scorer:
+    """The trees on the features that they see."""
+    return QueryCopies(trees) if query_features else trees
+
+
+def outline_trees(params: dict[str, Any], query_features: bool, seen: Seen) -> Scorer:
+    """One split on a feature with missing values, if there is one, as the trees to come may have it."""
+    if params.get("linear_tree"):
+        raise ParameterError(
+            argument="for_target", expected="None with `linear_tree`, because no target has linear leaves"
+        )
+    missing = NONE
+    if params.get("use_missing", True):
+        missing = ZERO if params.get("zero_as_missing") else NAN if seen.has_missing else NONE
+    return widened_scorer(Trees.stump(0, 0.5, (0.0, 1.0), missing, default_left=False), query_features)
+
+
+def train_trees(
+    settings: dict[str, Any],
+    params: dict[str, Any],
+    objective: Objective,
+    data: tuple[RankingDataset, RankingDataset | None],
+    context: FitContext,
+    base: FittedModel | None,
+) -> TreeModel:
+    """Grow trees.
+
+    ``params`` are LightGBM's; ``data`` are the parts of this process, for training and validation.
+    """
+    check_files(params)
+    check_goss(params, settings)
+    train, valid = data
+    team, query_features = context.team, settings["query_features"]
+    judge = None
+    if valid is not None:
+        judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
+    starts, resources = None, Resources(settings["n_jobs"])
+    if base is not None:
+        starts = base.predict(train, resources), None if valid is None else base.predict(valid, resources)
+    params = params | for_features(params, train.n_features, train.feature_names, 3 if query_features else 1)
+    if query_features:
+        train = _with_copies(train, context.seen, settings["n_jobs"])
+        valid = None if valid is None else _with_copies(valid, context.seen, settings["n_jobs"])
+    try:
+        prepared = Data.prepare(train, valid, objective, params, settings, team)
+        with connected(team, params) as of_team:
+            run = Run(prepared, judge, of_team, settings, context, starts)
+            run.boost()
+    except lightgbm.basic.LightGBMError as error:
+        what = " ".join(str(error).split()).split(" at /")[0]
+        raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
+    state = run.state
+    n_rounds = state.best_round if judge is not None else len(state.history)
+    text = cut_text(join_texts(state.texts), n_rounds)
+    processes = _attendance(train, team)
+    if team.size > 1 and not _is_sampled(params):
+        check_is_global(text, sum(process["documents"] for process in processes))
+    return TreeModel(text, state.history, n_rounds, context.seen, query_features, base, processes)
+
+
+def _with_copies(data: RankingDataset, seen: Seen, n_jobs: int | None) -> RankingDataset:
+    if not seen.has_queries:
+        raise DataError(argument="query_features", expected="query ids in fit", got="none")
+    return add_query_copies(data, n_jobs)
+
+
+def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
+    """A row for each process that took part, with the size of its data."""
+    this = {"rank": team.rank, "host": team.host, "pid": os.getpid()}
+    return team.all_gather(this | {"queries": train.n_queries, "documents": train.n_documents})
+
+
+def _is_sampled(params: dict[str, Any]) -> bool:
+    """Whether trees see only some of the documents, so that their roots count fewer."""
+    return bool(params.get("bagging_freq")) or params.get("data_sample_strategy", "bagging") != "bagging"
 
 
 @dataclass
@@ -100,16 +289,16 @@ class Run:
         judge: Judge | None,
         params: dict[str, Any],
         settings: dict[str, Any],
-        job: Job,
+        context: FitContext,
         starts: tuple[Floats, Floats | None] | None,
     ) -> None:
         self.train, self.valid, self.judge = data.train, data.valid, judge
         self.gradients: Callable[..., tuple[Any, Any]] | None = data.gradients
         self.params = params | {"objective": "none"}
-        self.settings, self.job, self.checkpoint = settings, job, None
+        self.settings, self.context, self.checkpoint = settings, context, None
         found = None
-        if job.checkpoint is not None:
-            self.checkpoint = TreeCheckpoint(job.checkpoint, settings, data, job.team)
+        if context.checkpoint is not None:
+            self.checkpoint = TreeCheckpoint(context.checkpoint, settings, data, context.team)
             found = self.checkpoint.read()
         self.state = found or State()
         if found is None and starts is not None:
@@ -129,7 +318,7 @@ class Run:
     def boost(self) -> None:
         """Run to the end, stretch by stretch."""
         n_trees = self.settings["n_trees"]
-        with Progress("training", n_trees, show=self.job.progress, done=len(self.state.history)) as shown:
+        with Progress("training", n_trees, show=self.context.progress, done=len(self.state.history)) as shown:
             while not self.state.finished:
                 self._stretch(min(_STRETCH, n_trees - len(self.state.history)), shown)
                 if self.checkpoint is not None:
@@ -158,7 +347,11 @@ class Run:
 
     def _start_booster(self, stretch: int) -> lightgbm.Booster:
         """A booster that goes on from the scores so far, with random numbers of its own."""
-        seeds = {name: (value + stretch) % (MOST + 1) for name, value in self.params.items() if name.endswith("seed")}
+        seeds = {
+            name: (value + stretch) % (_LARGEST_SEED + 1)
+            for name, value in self.params.items()
+            if name.endswith("seed")
+        }
         if self.state.scores is not None:
             self.train.set_init_score(self.state.scores)
         params = self.params | seeds
@@ -176,7 +369,7 @@ class Run:
     def _judged(self, booster: lightgbm.Booster) -> dict[str, float]:
         if self.judge is None:
             return {}
-        return means_of(self.judge(_scores_of(booster.eval_valid)), self.job.team)
+        return means_of(self.judge(_scores_of(booster.eval_valid)), self.context.team)
 
 
 def check_goss(params: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -226,15 +419,6 @@ class TreeCheckpoint(Checkpoint):
         file = self.folder / f"{name}.npy"
         is_kept = self.team.size == 1 and file.exists()
         return np.asarray(np.load(file, allow_pickle=False), np.float64) if is_kept else None
-
-
-def predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: int | None) -> Floats:
-    """The score of each row, a good number of rows at a time."""
-    threads = n_threads(n_jobs)
-    parts = chunks(features, rows_in(features, _SCORED))
-    return np.concatenate(
-        [booster.predict(rows, raw_score=True, num_threads=threads) for rows in parts], dtype=np.float64
-    )
 
 
 def _row_weights(data: RankingDataset) -> Floats | None:

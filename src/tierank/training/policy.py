@@ -1,8 +1,6 @@
-"""MDPRank: ranking as a sequence of decisions, learned by policy gradient."""
+"""Policy gradient: ranking as a sequence of decisions, for MDPRank."""
 
 from __future__ import annotations
-
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +11,6 @@ from tierank.losses import Batch
 from tierank.losses.batch import check
 from tierank.losses.ladder import select_from
 from tierank.losses.segments import sum_by
-from tierank.rankers.neural import NeuralRanker, URank
 from tierank.settings import as_choice, as_number, as_whole
 
 _REWARDS = ("ndcg", "dcg")
@@ -110,39 +107,3 @@ def _ideals(batch: Batch) -> Tensor:
     """The IDCG of each query; 0 where there is no order to learn."""
     relative = sum_by(batch.relative_gains, batch.query, batch.n_queries)
     return torch.where(relative > 0, sum_by(batch.gains, batch.query, batch.n_queries) / relative, 0.0)
-
-
-class MDPRank(NeuralRanker):
-    """MDPRank (Wei et al. 2017): documents are chosen one after the other, by a policy that learns from DCG.
-
-    The policy chooses among the documents that are left by the softmax of their scores. Each step draws rankings from
-    it and makes what earned much more probable: see ``policy_gradient``. Settings: ``URank``, and
-
-    ==================  ============================================================================================
-    ``gamma``           what a reward is worth one rank later, from 0 to 1
-    ``n_episodes``      rankings drawn for each query of a step: more of them, steadier steps
-    ``reward``          ``"ndcg"``; or ``"dcg"`` (Wei et al.), by which queries with high ratings weigh more
-    ``baseline``        ``"random"``: a return counts by how far it exceeds that of a random order; ``"none"`` (Wei
-                        et al.): by itself, which makes steps noisier
-    ``preset``          as of ``URank``, with the rewards of Wei et al.
-    ==================  ============================================================================================
-
-    The ``loss`` in ``history_`` is minus the mean return: that of rankings drawn at random, not of the best one.
-    """
-
-    LOSS = staticmethod(policy_gradient)
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        name: settings | {"reward": "dcg", "baseline": "none"} for name, settings in URank.PRESETS.items()
-    }
-
-    def __init__(
-        self,
-        *,
-        gamma: float = 1.0,
-        n_episodes: int = 1,
-        reward: str = "ndcg",
-        baseline: str = "random",
-        **settings: Any,
-    ) -> None:
-        super().__init__(**settings)
-        self.gamma, self.n_episodes, self.reward, self.baseline = gamma, n_episodes, reward, baseline

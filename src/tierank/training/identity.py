@@ -64,7 +64,7 @@ def name_of(value: Any) -> str:
     """The qualified name of a function or class; of anything else, that of its class.
 
     >>> name_of(name_of), name_of(partial(name_of))
-    ('tierank.rankers.identity.name_of', 'functools.partial')
+    ('tierank.training.identity.name_of', 'functools.partial')
     """
     named = value if hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"

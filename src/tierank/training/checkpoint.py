@@ -15,9 +15,9 @@ from safetensors import SafetensorError
 from tierank.errors import DataError
 from tierank.estimators import Estimator
 from tierank.files import Mark, building, contents, make_folder, remove_folder, replacing
-from tierank.rankers.identity import identity_of, is_of_caller, name_of
-from tierank.rankers.model_folder import without_work
+from tierank.models import without_work
 from tierank.team import Team
+from tierank.training.identity import identity_of, is_of_caller, name_of
 
 # What reading a damaged file ends in.
 _OF_DAMAGE = (EOFError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
@@ -105,7 +105,7 @@ def described(value: Any) -> Any:
     """A setting that JSON has no form for: rankers by their settings, what callers wrote by what it does.
 
     >>> described(described)
-    'tierank.rankers.checkpoint.described'
+    'tierank.training.checkpoint.described'
     """
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from tierank import __version__
 from tierank.dataset import RankingDataset
 from tierank.errors import TeamError
-from tierank.rankers.checkpoint import described
-from tierank.rankers.model_folder import without_work
-from tierank.rankers.order import digest_features
+from tierank.models import without_work
 from tierank.team import Team
+from tierank.training.checkpoint import described
+from tierank.training.order import digest_features
 
 # By area ("settings", "training data"), and by name within it; anything that JSON can hold.
 Facts = dict[str, Any]
