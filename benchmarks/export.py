@@ -1,7 +1,8 @@
 """The proof of every export: largest relative difference and order on more than 100,000 generated documents.
 
 Each ranker with quick settings, to every target that holds it: as it is, and where a target scores one document at a
-time with ``transform="standard"``. Half of the features have values on both sides of 0, and half of those are integers.
+time with ``feature_transform="standard"``. Half of the features have values on both sides of 0, and half of those are
+integers.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def make_rankers() -> dict[str, Ranker]:
             rankers[f"{name}, `query_features=True`"] = kind(query_features=True, **TREES)
         else:
             rankers[name] = kind(**NETWORK)
-            rankers[f'{name}, `transform="standard"`'] = kind(feature_transform="standard", **NETWORK)
+            rankers[f'{name}, `feature_transform="standard"`'] = kind(feature_transform="standard", **NETWORK)
     rankers['umart, `base=URank(feature_transform="standard")`'] = tierank.UMart(
         base=tierank.URank(feature_transform="standard", **NETWORK), **TREES
     )

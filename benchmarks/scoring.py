@@ -21,6 +21,7 @@ import numpy as np
 import tierank
 from tierank import RANKERS, TARGETS, ParameterError, RankingDataset
 from tierank.export import Model
+from tierank.training.model import Seen
 
 LENGTH = 1000
 # Trees that see where a value stands in its query.
@@ -37,14 +38,14 @@ MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
     "the same, with `use_missing=False`": (tierank.UMart(use_missing=False), True),
     "`umart` with `zero_as_missing=True`": (tierank.UMart(zero_as_missing=True), False),
     "networks as they are (`query_minmax`), `query_log1p`": (tierank.URank(), False),
-    'networks with `transform="standard"`': (tierank.URank(**POINTWISE), False),
+    'networks with `feature_transform="standard"`': (tierank.URank(**POINTWISE), False),
     "networks with `standard`, on data with missing values": (tierank.URank(**POINTWISE), True),
-    'networks with `transform="none"`': (tierank.URank(feature_transform="none"), True),
-    'networks with `transform="log1p"` or `"quantile"`': (tierank.URank(feature_transform="quantile"), False),
+    'networks with `feature_transform="none"`': (tierank.URank(feature_transform="none"), True),
+    'networks with `feature_transform="log1p"` or `"quantile"`': (tierank.URank(feature_transform="quantile"), False),
     'the paper\'s `activation="elu"`; `gelu`, `silu`': (tierank.URank(activation="elu", **POINTWISE), False),
     "`n_seeds=3`": (tierank.URank(n_seeds=3, **POINTWISE), False),
-    '`uboost` with `transform="standard"`': (tierank.UBoost(**POINTWISE), False),
-    '`urboost` with `transform="standard"`': (tierank.UrBoost(**POINTWISE), False),
+    '`uboost` with `feature_transform="standard"`': (tierank.UBoost(**POINTWISE), False),
+    '`urboost` with `feature_transform="standard"`': (tierank.UrBoost(**POINTWISE), False),
     'the same with `n_learners=1, score_from="state"`': (
         tierank.UrBoost(n_learners=1, score_from="state", **POINTWISE),
         False,
@@ -75,10 +76,10 @@ def _sample(has_missing: bool) -> RankingDataset:
     return RankingDataset(features, [0, 1, 2, 0, 1, 2], [1, 1, 1, 2, 2, 2])
 
 
-def _refusal(ranker: tierank.rankers.Ranker, target: str, data: RankingDataset, has_missing: bool) -> str | None:
-    ranker._settle(has_queries=True, has_missing=has_missing, longest_query=3)
+def _refusal(ranker: tierank.Ranker, target: str, data: RankingDataset, has_missing: bool) -> str | None:
+    seen = Seen(data.n_features, has_missing=has_missing, longest_query=3)
     try:
-        TARGETS[target].check(Model(ranker._outline(data), data.n_features, None, has_missing))
+        TARGETS[target].check(Model(ranker.outline(data, seen), data.n_features, None, has_missing))
     except ParameterError as error:
         return str(error).removeprefix(f"{target}: ")
     return None

@@ -24,7 +24,7 @@ from tierank.cli import main
 from tierank.distributed import launch as launching
 from tierank.distributed.processes import join, open_meeting
 from tierank.errors import DataError, ParameterError, TeamError
-from tierank.rankers import known_rankers
+from tierank.rankers import known_classes
 from tierank.team import Team, cut_queries, deal_queries
 from tierank.training.agreement import agreement, check_contents, facts_of_call
 
@@ -199,7 +199,7 @@ def test_roots_count_all_documents(team):
         roots = re.findall(r"^internal_count=(\d+)", told["umart"]["text"], re.MULTILINE)
         assert {int(root) for root in roots} == {train.n_documents}
         attended = told["umart"]["team"]
-        assert [process["number"] for process in attended] == list(range(len(team)))
+        assert [process["rank"] for process in attended] == list(range(len(team)))
         assert len({process["pid"] for process in attended}) == len(team)
         assert sum(process["documents"] for process in attended) == train.n_documents
         assert sum(process["queries"] for process in attended) == train.n_queries
@@ -389,7 +389,7 @@ SAID = {
 
 @pytest.mark.parametrize("what", team_program.DIFFERENCES)
 def test_a_process_with_something_else_is_named_by_all(what, differing):
-    for name, (number, told) in product(known_rankers(), enumerate(differing)):
+    for name, (number, told) in product(known_classes().rankers, enumerate(differing)):
         refused = told[f"{name}: {what}"]
         if what == "no ratings" and number == 1:
             assert refused.startswith("DataError: this data set has no ratings"), name
@@ -415,12 +415,12 @@ def test_what_else_a_team_disagrees_on(differing):
             " and ratings of process 0;"
         )
     assert [told["refused by one"].split("'")[0] for told in differing] == [
-        "TeamError: process 1 of 2: unknown preset ",
-        "ParameterError: unknown preset ",
+        "TeamError: process 1 of 2: n_leaves: expected an integer >= 2 and <= 131072, got 1",
+        "ParameterError: n_leaves: expected an integer >= 2 and <= 131072, got 1",
     ]
     assert [told["wrong type"] for told in differing] == [
-        "TeamError: process 1 of 2: valid: expected a RankingDataset, or (X, y, qid)",
-        "DataError: valid: expected a RankingDataset, or (X, y, qid)",
+        "TeamError: process 1 of 2: valid: expected a RankingDataset or (X, y, qid), got int",
+        "DataError: valid: expected a RankingDataset or (X, y, qid), got int",
     ]
 
 
@@ -487,7 +487,7 @@ def test_ranks_train_one_model(files, tmp_path, capfd):
     train, valid = team_program.generated()
     ranker = tierank.load(tmp_path / "m")
     assert ranker.predict(valid).shape == (valid.n_documents,)
-    assert int(re.search(r"internal_count=(\d+)", ranker.model_text_)[1]) == train.n_documents
+    assert int(re.search(r"internal_count=(\d+)", ranker.model_.text)[1]) == train.n_documents
 
 
 def test_what_one_process_refuses_is_said_once(files, tmp_path, capfd):

@@ -127,7 +127,7 @@ def test_an_array_that_changes_later_changes_no_model(data, expected, tmp_path):
 
 
 def test_an_inner_ranker_with_an_array(data, tmp_path):
-    ranker = UMart(**TREES, base=LambdaMART(**TREES, gain=np.array(GAINS)), preset="paper").fit(data)
+    ranker = UMart(**TREES, base=LambdaMART(**TREES, gain=np.array(GAINS)), window=None).fit(data)
     ranker.save(tmp_path / "model")
     np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(data), ranker.predict(data))
 
@@ -220,4 +220,4 @@ def test_ratings_that_the_data_do_not_have_need_no_gain(data):
     by_function = LambdaMART(**TREES, gain=lambda levels: np.array([table[level] for level in levels])).fit(holes)
     by_mapping = LambdaMART(**TREES, gain=table).fit(holes)
     by_list = LambdaMART(**TREES, gain=[0, 2, 2, 7]).fit(holes)
-    assert by_function.model_text_ == by_mapping.model_text_ == by_list.model_text_
+    assert by_function.model_.text == by_mapping.model_.text == by_list.model_.text

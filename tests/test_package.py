@@ -49,8 +49,8 @@ LAYERS = [
 ]
 HOMES = {
     "numba": {"kernels"},
-    "torch": {"losses", "networks", "rankers", "objectives", "distributed"},
-    "lightgbm": {"rankers"},
+    "torch": {"losses", "networks", "objectives", "training", "distributed"},
+    "lightgbm": {"training", "rankers"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
     "msgspec": {"serve"},

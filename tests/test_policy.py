@@ -325,9 +325,9 @@ def test_what_cannot_be_used_is_refused():
     with pytest.raises(ParameterError, match=r"draws rankings at random: expected Batch\(..., generator=.*, got none"):
         policy_gradient(torch.zeros(2), Batch([0, 2], [0, 1]))
     for settings, message in [
-        ({"gamma": 1.5}, "gamma: expected a number from 0 to 1, got 1.5"),
-        ({"gamma": math.nan}, "gamma: expected a number from 0 to 1, got nan"),
-        ({"n_episodes": 0}, "n_episodes: expected a whole number from 1 on, got 0"),
+        ({"gamma": 1.5}, "gamma: expected a number >= 0 and <= 1, got 1.5"),
+        ({"gamma": math.nan}, "gamma: expected a number >= 0 and <= 1, got nan"),
+        ({"n_episodes": 0}, "n_episodes: expected an integer >= 1.*, got 0"),
         ({"reward": "ndgc"}, "unknown reward 'ndgc': did you mean 'ndcg'"),
         ({"baseline": False}, "unknown baseline False: Known: none, random"),
     ]:

@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from tierank.rankers import MDPRank as MDPRank
     from tierank.rankers import NetworkRanker as NetworkRanker
     from tierank.rankers import PListMLE as PListMLE
+    from tierank.rankers import Ranked as Ranked
+    from tierank.rankers import Ranker as Ranker
     from tierank.rankers import RankNet as RankNet
     from tierank.rankers import TreeRanker as TreeRanker
     from tierank.rankers import UBoost as UBoost
@@ -72,7 +74,13 @@ if TYPE_CHECKING:
     from tierank.report.profile import write_profile as write_profile
     from tierank.synth import make_ranking as make_ranking
     from tierank.team import Team as Team
+    from tierank.training.model import FitContext as FitContext
+    from tierank.training.model import FittedModel as FittedModel
+    from tierank.training.model import Resources as Resources
+    from tierank.training.model import SavedModel as SavedModel
+    from tierank.training.model import Seen as Seen
     from tierank.transforms import TRANSFORMS as TRANSFORMS
+    from tierank.transforms import Transform as Transform
     from tierank.validation import QueryKFold as QueryKFold
     from tierank.validation import scorer as scorer
 
@@ -103,6 +111,8 @@ _HOMES = {
     "NetworkRanker": "rankers",
     "PListMLE": "rankers",
     "RankNet": "rankers",
+    "Ranked": "rankers",
+    "Ranker": "rankers",
     "URank": "rankers",
     "UBoost": "rankers",
     "UrBoost": "rankers",
@@ -113,7 +123,13 @@ _HOMES = {
     "QueryKFold": "validation",
     "RankingDataset": "dataset",
     "Rule": "metrics",
+    "FitContext": "training.model",
+    "FittedModel": "training.model",
+    "Resources": "training.model",
+    "SavedModel": "training.model",
+    "Seen": "training.model",
     "Team": "team",
+    "Transform": "transforms",
     "TeamError": "errors",
     "TierankError": "errors",
     "WriteError": "errors",

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.metrics import WHY_LEFT_OUT, Floats, Judge, Rule, as_scores
+from tierank.metrics import WHY_LEFT_OUT, Floats, Judge, Metric, Rule, as_scores
 
 # Differences of two queries' values that are no more than rounding.
 _ROUNDING = 1e-12
@@ -25,17 +25,34 @@ _DRAWS = 1 << 21
 def evaluate(
     data: RankingDataset | Sequence[Any],
     scores: ArrayLike,
-    metrics: str | Iterable[str] | None = None,
+    metrics: Metric | Iterable[Metric] | None = None,
     rule: str | Rule = "tierank",
     *,
     n_jobs: int | None = None,
 ) -> Evaluation:
     """Judge the scores of one system, one per row of the data **in the caller's order**.
 
-    ``metrics`` are names such as ``"ndcg@10"`` or ``"map"``; None means NDCG at 1, 3, 5 and 10, and ERR at 10 where the
-    rule has it. ``rule`` is a name of ``RULES`` or a ``Rule``. ``data`` may also be ``(X, y, qid)``, or ``(y, qid)``:
-    features do not matter here.
+    Parameters
+    ----------
+    data : RankingDataset, (X, y, qid) or (y, qid)
+        The ratings and queries; features do not matter here.
+    scores : array
+        One score per row.
+    metrics : str, callable, or list of them, optional
+        Names such as ``"ndcg@10"`` or ``"map"``, or your own functions ``metric(ratings, scores)``, which get the
+        documents of one query and return a number. Default: NDCG at 1, 3, 5 and 10, and ERR at 10 if the rule has it.
+    rule : str or Rule, default "tierank"
+        A key of ``RULES``, or a ``Rule``.
+    n_jobs : int, optional
+        Number of threads; default one per core.
 
+    Returns
+    -------
+    Evaluation
+        The value of each metric for each query, and their means.
+
+    Examples
+    --------
     >>> print(evaluate(([0, 2, 1, 0], ["a", "a", "b", "c"]), [0.9, 0.1, 0.3, 0.2], ["ndcg@3", "mrr"]))
     2 queries; 1 left out: no rating above 0
     metric  mean    standard error
@@ -144,7 +161,7 @@ def compare(
     data: RankingDataset | Sequence[Any],
     scores: Mapping[str, ArrayLike],
     baseline: str | None = None,
-    metrics: str | Iterable[str] | None = None,
+    metrics: Metric | Iterable[Metric] | None = None,
     rule: str | Rule = "tierank",
     *,
     seed: int = 0,

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from tierank.errors import DataError, TierankError
+from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator
 from tierank.files import Mark, building, make_folder, read_json
-from tierank.metrics import Rule
+from tierank.metrics import Rule, metric_name
 
 T = TypeVar("T")
 # What to write for a setting that JSON cannot hold: takes the value and its name.
@@ -42,6 +42,27 @@ class Known:
     rankers: Mapping[str, type] = field(default_factory=dict)
     networks: Mapping[str, Any] = field(default_factory=dict)
     transforms: Mapping[str, type] = field(default_factory=dict)
+
+
+class ForgottenMetric:
+    """A caller's metric by its name: what a model file keeps of it. It cannot judge."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ForgottenMetric) and other.__name__ == self.__name__
+
+    def __hash__(self) -> int:
+        return hash(self.__name__)
+
+    def __call__(self, *_: Any) -> float:
+        """Refuse."""
+        raise ParameterError(
+            f"the metric {self.__name__} is a function, which a model file does not hold",
+            argument="select_by",
+            fix="give it again: set_params(select_by=...)",
+        )
 
 
 # Folders
@@ -148,7 +169,7 @@ def without_work(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def unwritable(value: Any, name: str) -> None:
     """What a model file says about a setting that JSON cannot hold: nothing, if the model can predict without it."""
-    if name == "loss":  # a function of the user's own is not needed to predict
+    if name in ("loss", "for_target"):  # a caller's loss or target is not needed to predict
         return
     raise DataError(
         argument=name,
@@ -168,8 +189,8 @@ def encode(value: Any, name: str, otherwise: Otherwise = unwritable) -> Any:
         return {kind: class_name(type(value)), "settings": encode_settings(value.get_params(deep=False), otherwise)}
     if name == "network" and isinstance(value, type):
         return {"network": class_name(value)}
-    if name == "select_by" and callable(value):  # a metric of the user's own is not needed to predict
-        return getattr(value, "name", None) or getattr(value, "__name__", repr(value))
+    if name == "select_by" and callable(value):  # a caller's metric is not needed to predict
+        return {"metric": metric_name(value)}
     if isinstance(value, Mapping):
         return {"table": [[encode(key, name), encode(item, name, otherwise)] for key, item in value.items()]}
     if isinstance(value, (list, tuple)):
@@ -196,6 +217,8 @@ def decode(value: Any, known: Known) -> Any:
         return Rule(**{one: decode(item, known) for one, item in value["rule"].items()})
     if set(value) == {"table"}:
         return {key: decode(item, known) for key, item in value["table"]}
+    if set(value) == {"metric"}:
+        return ForgottenMetric(str(value["metric"]))
     if set(value) == {"network"}:
         return known_class(known.networks, "network", value["network"])
     for kind, classes in (("ranker", known.rankers), ("transform", known.transforms)):
@@ -208,7 +231,7 @@ def decode_settings(settings: Any, known: Known) -> dict[str, Any]:
     """The settings that ``encode_settings`` gave."""
     if not isinstance(settings, dict):
         raise TypeError(f"settings of type {type(settings).__name__}")
-    return {name: decode(value, known) for name, value in settings.items()}
+    return {name: decode(value, known) for name, value in without_work(settings).items()}
 
 
 def class_name(kind: type) -> str:
@@ -221,9 +244,7 @@ def known_class(known: Mapping[str, Any], kind: str, name: object) -> Any:
     if not isinstance(name, str) or name not in known:
         shown = name if isinstance(name, str) and name.isidentifier() else "..."
         raise DataError(
-            argument=kind,
-            expected=f"one of {', '.join(sorted(known))}",
-            got=repr(name),
+            str(ParameterError.unknown(kind, name, known)),
             fix=f"if it is your own class, hand it over: tierank.load(path, {kind}s=[{shown}])",
         )
     return known[name]

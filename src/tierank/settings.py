@@ -189,7 +189,7 @@ class Optional(Kind):
         try:
             return self.kind.check(name, value)
         except ParameterError as error:
-            if error.expected is None:  # an unknown name, or another message of its own
+            if error.expected is None or error.got != repr(value):  # an unknown name, or a value inside a list
                 raise
             raise ParameterError(argument=name, expected=self.expected, got=error.got, fix=error.fix) from None
 

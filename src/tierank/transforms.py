@@ -46,10 +46,10 @@ _FETCHED = 1 << 14
 
 
 class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ignore[misc]
-    """The base of all transforms, each of them a scikit-learn transformer.
+    """Base class of all transforms, and the class to derive from to write one. They are scikit-learn transformers.
 
-    ``fit`` takes a ``RankingDataset``, or features and one query id per row. ``apply`` is the fast way for rows that
-    are grouped and checked already. A subclass learns from all features, applies, and names its fitted arrays.
+    ``fit`` takes a ``RankingDataset``, or features and one query id per row. A subclass defines ``learn``, which sets
+    the arrays that it names in ``ARRAYS``, and ``apply``, the fast path for rows that are already grouped and checked.
     """
 
     # Whether a value depends on the other documents of its query.
@@ -65,7 +65,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
         """Learn the statistics of all documents; ``y`` is not looked at. Without ``qid`` queries are unknown."""
         data = as_dataset(X, None, qid)
         self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
-        self._learn(data.features)
+        self.learn(data.features)
         self._set_features(data.n_features, data.feature_names)
         return self
 
@@ -89,7 +89,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
         """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
 
     @abstractmethod
-    def _learn(self, features: NDArray[np.float32]) -> None:
+    def learn(self, features: NDArray[np.float32]) -> None:
         """Set the fitted arrays."""
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -99,12 +99,17 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
 
     @classmethod
     def from_state(cls, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """The transform that ``state`` was taken from; an error where the arrays are not what it would have given.
+        """The transform that ``state`` was taken from, with default settings.
 
         >>> fitted = Standard().fit([[1.0], [3.0]])
         >>> Standard.from_state(fitted.state(), n_features=1).transform([[5.0]])
         array([[3.]], dtype=float32)
         """
+        return cls().load_state(state, n_features)
+
+    def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
+        """Become the transform that ``state`` was taken from; an error if the arrays do not have the right shapes."""
+        cls = type(self)
         if set(state) != {"has_queries", *cls.ARRAYS}:
             raise DataError(
                 f"{cls.__name__}: expected the arrays {', '.join(['has_queries', *cls.ARRAYS])}, got {', '.join(state)}"
@@ -112,7 +117,6 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
         _check_array(state["has_queries"], "has_queries", np.bool_, ())
         for name, (kind, shape) in cls.ARRAYS.items():
             _check_array(state[name], name, kind, (n_features, *shape))
-        self = cls()
         self.has_queries_ = bool(state["has_queries"])
         for name in cls.ARRAYS:
             setattr(self, f"{name}_", np.ascontiguousarray(state[name]))
@@ -169,7 +173,7 @@ class Rescaling(Transform):
         scaling.rescale(features, 0, len(features), self.center_, self.scale_, *self.LIMITS, 0, out)
         return out
 
-    def _learn(self, features: NDArray[np.float32]) -> None:
+    def learn(self, features: NDArray[np.float32]) -> None:
         n, n_features = features.shape
         low, high = np.full(n_features, np.inf, np.float32), np.full(n_features, -np.inf, np.float32)
         self.center_, self.scale_ = np.zeros(n_features), np.zeros(n_features)
@@ -263,7 +267,7 @@ class Quantile(Transform):
         scaling.interpolate(features, self.knots_, self.levels_, self.slopes_, out)
         return out
 
-    def _learn(self, features: NDArray[np.float32]) -> None:
+    def learn(self, features: NDArray[np.float32]) -> None:
         n_features = features.shape[1]
         shape = (n_features, scaling.N_KNOTS)
         self.knots_, self.levels_ = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -294,7 +298,7 @@ class Unchanged(Transform):
         """The features, 0 where missing."""
         return np.where(np.isnan(features), np.float32(0), features)
 
-    def _learn(self, features: NDArray[np.float32]) -> None:
+    def learn(self, features: NDArray[np.float32]) -> None:
         pass
 
 

@@ -59,7 +59,7 @@ class Scorer:
         """The mean of the metric over the queries, by the scores that the estimator predicts."""
         estimator = getattr(estimator, "best_estimator_", estimator)  # the search itself predicts without query ids
         known = qid is not None or isinstance(X, RankingDataset)
-        if not known and getattr(_last_step(estimator), "has_queries_", True):
+        if not known and _has_queries(_last_step(estimator)):
             raise DataError(
                 f"qid: expected one query id per row, got none; all rows as one query would give another {self.metric}."
                 f" {_HOW_TO_ROUTE}"
@@ -91,6 +91,12 @@ class Scorer:
 def _last_step(estimator: Any) -> Any:
     """The ranker at the end of a pipeline, or the estimator itself."""
     return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
+
+
+def _has_queries(estimator: Any) -> bool:
+    """Whether the estimator was fitted with query ids; True if it does not say."""
+    seen = getattr(estimator, "seen_", None)
+    return seen is None or bool(seen.has_queries)
 
 
 class QueryKFold(BaseCrossValidator):  # type: ignore[misc]

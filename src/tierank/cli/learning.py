@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierank.cli.console import check_place, made, say
 from tierank.cli.options import add_command, add_judging, add_reading, named_pairs
+from tierank.cli.own import as_own, import_own, is_own
 from tierank.cli.printing import print_table, show
 from tierank.cli.reading import read_to_learn, reading_options
 from tierank.errors import ParameterError, TeamError
@@ -236,12 +237,14 @@ def _checkpoint(options: argparse.Namespace) -> Path:
 
 
 def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
-    from tierank.rankers import RANKERS
+    from tierank.rankers import RANKERS, Ranker
 
-    if name not in RANKERS:
+    kind = import_own(name) if is_own(name) else RANKERS.get(name)
+    if kind is None:
         raise ParameterError.unknown("ranker", name, RANKERS)
+    if not isinstance(kind, type) or not issubclass(kind, Ranker):
+        raise ParameterError(argument="ranker", expected="a class derived from tierank.Ranker", got=name)
     preset = settings.pop("preset", None)
-    kind = RANKERS[name]
     ranker = kind(**settings) if preset is None else kind.from_preset(preset, **settings)
     ranker.check_settings()  # before any data are read
     return ranker
@@ -288,11 +291,14 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A setting as JSON has it (numbers, lists, true, null) or as Python has it (tuples, True, None); else a text."""
+    """A setting as JSON has it (numbers, lists, true, null) or as Python has it (tuples, True, None); else a text.
+
+    ``package.module:Name`` is what callers wrote themselves: a loss, a network, a metric, a transform.
+    """
     for parse in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return parse(text)
-    return text
+    return as_own(text)
 
 
 def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
@@ -334,7 +340,9 @@ def _cross_validated(options: argparse.Namespace) -> Run:
         raise ParameterError.unknown("paper", paper, PAPERS)
     if options.data is None:
         raise ParameterError("expected --data: a folder of folds, or a file to be cut in five")
-    common = _settings(options.set) | ({"select_by": options.select.split(",")} if options.select else {})
+    common = _settings(options.set) | (
+        {"select_by": [as_own(metric) for metric in options.select.split(",")]} if options.select else {}
+    )
     asked: dict[str, tuple[str, dict[str, Any]]] = {}
     for text in options.rankers:
         name, kind, own = _named_ranker(text)

@@ -361,5 +361,5 @@ def _train(
     finally:
         _MEETINGS.pop(int(job.address.rpartition(":")[2]), None)
     ranker.n_jobs = threads
-    digest = hashlib.sha256(ranker.model_text_.encode()).hexdigest()
+    digest = hashlib.sha256(ranker.model_.text.encode()).hexdigest()
     return (ranker if number == 0 else None), digest

@@ -78,12 +78,12 @@ class Paper:
         return {name: dict(zip(PAPER_METRICS, map(float, cells), strict=True)) for name, *cells in lines}
 
     def settings(self, ranker: str) -> dict[str, Any]:
-        """The paper's settings of a ranker."""
+        """The paper's settings of a ranker, by name."""
         if ranker not in RANKERS:
             raise ParameterError.unknown("ranker", ranker, RANKERS)
         if self.preset not in RANKERS[ranker].PRESETS:
             raise ParameterError(f"{ranker}: the paper has no settings for it; expected one of its models or baselines")
-        return {"preset": self.preset}
+        return dict(RANKERS[ranker].PRESETS[self.preset])
 
     def doubt(self, row: str, metric: str) -> str | None:
         """Why a cell cannot be compared, or None."""

@@ -15,6 +15,7 @@ from sklearn.base import clone
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, WriteError
 from tierank.files import make_folder
+from tierank.metrics import metric_name
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
 from tierank.settings import Between, OneOf, Space, as_choice, as_whole
@@ -56,11 +57,33 @@ def tune(
 ) -> Tuning:
     """Try settings of a ranker, and keep the fitted one that is best on validation data.
 
-    The first trial has the settings of the ranker as they are: the outcome is never worse than they are on validation
-    data. The others are drawn by Optuna from ``space`` (None: ``SPACES`` of the ranker), and judged by the first metric
-    of ``select_by``. ``study`` is a file that keeps the trials: a later call with the same data, settings and space
-    goes on with it, up to ``trials`` in all.
+    The first trial has the settings of the ranker as they are, so the result is never worse than they are on the
+    validation data. The others are drawn by Optuna. All are judged by the first metric of ``select_by``.
 
+    Parameters
+    ----------
+    ranker : str or Ranker
+        A key of ``RANKERS``, or a ranker with its settings.
+    train, valid : RankingDataset
+        Training and validation data.
+    trials : int, default 20
+        Number of trials, those of an earlier call with the same ``study`` included.
+    space : dict of str to Between or OneOf, optional
+        What to search. Default: the search spaces that the settings of the ranker declare.
+    seed : int, default 0
+        Random seed of the search.
+    study : path, optional
+        A file that keeps the trials: a later call with the same data, settings and space continues it.
+    progress : bool, default False
+        Show a progress bar.
+
+    Returns
+    -------
+    Tuning
+        The best settings, and the fitted ranker.
+
+    Examples
+    --------
     >>> import tierank
     >>> train, valid = tierank.make_ranking(40, n_features=5, mean_length=10, max_length=20).split(0.6, 0.4)
     >>> found = tune(tierank.UMart(n_trees=5, n_jobs=1), train, valid, trials=3)
@@ -100,8 +123,8 @@ class _Search:
         self.start, self.train, self.valid, self.space = start, train, valid, space
         self.settings = settings = start.checked_settings()
         metrics = settings["select_by"]
-        self.metric: str = metrics if isinstance(metrics, str) else metrics[0]
-        self.judge = make_judge(valid, [self.metric], settings["rule"], 1)
+        self.metric = metric_name(metrics[0])
+        self.judge = make_judge(valid, metrics[:1], settings["rule"], 1)
         self.best: tuple[int, float, Ranker] | None = None
 
     def identity(self) -> dict[str, Any]:

@@ -57,14 +57,16 @@ TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, ELASTICSE
 _EXPORT = Mark("a folder of an earlier export", ".tierank.json", ("tierank", "export"))
 
 
-def as_target(name: str) -> Target:
-    """The target of this name."""
-    if name not in TARGETS:
-        raise ParameterError.unknown("target", name, TARGETS)
-    return TARGETS[name]
+def as_target(target: str | Target) -> Target:
+    """The target of this name, or a caller's own target as it is."""
+    if isinstance(target, Target):
+        return target
+    if not isinstance(target, str) or target not in TARGETS:
+        raise ParameterError.unknown("target", target, TARGETS)
+    return TARGETS[target]
 
 
-def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
+def write_model(model: Model, path: str | os.PathLike[str], to: str | Target) -> None:
     """Write a model in the form of a target, whole or not at all."""
     target, place = as_target(to), Path(path)
     target.check(model)
@@ -72,7 +74,9 @@ def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
     with replacing(place, _EXPORT) as fresh:
         target.write(model, fresh)
         if fresh.is_dir():
-            (fresh / _EXPORT.file).write_text(json.dumps({"tierank": __version__, "export": to}), encoding="utf-8")
+            (fresh / _EXPORT.file).write_text(
+                json.dumps({"tierank": __version__, "export": target.name}), encoding="utf-8"
+            )
 
 
 def check_export_place(place: Path) -> None:
@@ -81,7 +85,7 @@ def check_export_place(place: Path) -> None:
         _EXPORT.check(place)
 
 
-def verify(ranker: Exportable, path: str | os.PathLike[str], to: str, data: RankingDataset) -> Proof:
+def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, data: RankingDataset) -> Proof:
     """Whether an export scores as the ranker does, on data and on rows made to find a difference.
 
     Generated are rows with a value on each threshold of the trees and one float32 step beside it, extremes, and missing

@@ -64,13 +64,13 @@ def _check_transform(transform: Transform, has_missing: bool) -> None:
         raise refuse(
             "solr",
             f"it has no normaliser like the transform {type(transform).__name__}",
-            f"train with transform={_TRANSFORMS}",
+            f"train with feature_transform={_TRANSFORMS}",
         )
     if has_missing and isinstance(transform, Standard):
         raise refuse(
             "solr",
             "it takes a missing value for 0, and the transform 'standard' takes it for the mean",
-            "replace missing values by 0 before training, or train with transform='none'",
+            "replace missing values by 0 before training, or train with feature_transform='none'",
         )
     if isinstance(transform, Standard):
         _check_scale(transform)

@@ -69,7 +69,7 @@ def check_pointwise(target: str, model: Model, transforms: str) -> None:
             raise refuse(
                 target,
                 "it scores one document at a time, and this transform scales by the list of the query",
-                f"train with transform={transforms}",
+                f"train with feature_transform={transforms}",
             )
 
 

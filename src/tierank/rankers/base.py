@@ -22,7 +22,7 @@ from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.inputs import as_names
-from tierank.metrics import Judge, Rule, as_rule, parse_metric
+from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
 from tierank.models import (
     MODEL,
     Known,
@@ -166,7 +166,12 @@ class Ranker(Estimator):
     @classmethod
     def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
         """The error for a setting that the ranker does not have."""
-        return ParameterError.unknown(f"setting of {cls.__name__}", name, known)
+        if name == "preset" and cls.PRESETS:
+            return ParameterError(
+                "is not a setting", argument=name, fix=f"make the ranker by {cls.__name__}.from_preset(...)"
+            )
+        ours = [one for one, declaration in declared(cls).items() if not declaration.group]
+        return ParameterError.unknown(f"setting of {cls.__name__}", name, known, ours or None)
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; ``base__n_trees`` is the setting ``n_trees`` of the ranker in the setting ``base``."""
@@ -179,20 +184,23 @@ class Ranker(Estimator):
         super().set_params(**settings)
         return self
 
-    def checked_settings(self) -> dict[str, Any]:
-        """All settings in their plain form; raises ``ParameterError`` if one cannot be used."""
+    def plain_settings(self) -> dict[str, Any]:
+        """All settings in their plain form, each checked by itself; rankers among them are copies, plain too."""
         settings: dict[str, Any] = self.get_params(deep=False)
-        known = declared(self)
-        for name, one in known.items():
-            settings[name] = one.kind.check(name, settings[name])
+        settings |= {name: one.kind.check(name, settings[name]) for name, one in declared(self).items()}
+        inner = {name: one for name, one in settings.items() if isinstance(one, Ranker)}
+        return settings | {name: type(one)(**one.plain_settings()) for name, one in inner.items()}
+
+    def checked_settings(self) -> dict[str, Any]:
+        """All settings in their plain form; raises ``ParameterError`` if they cannot be used."""
+        settings, known = self.plain_settings(), declared(self)
         for name, one in known.items():
             if not one.needs or settings[name] == one.default:
                 continue
             if all(settings[other] == known[other].default for other in one.needs):
                 needed = " or ".join(f"`{other}`" for other in one.needs)
-                raise ParameterError(
-                    argument=name, expected=f"{needed} to be set too", got="neither" if len(one.needs) > 1 else "not"
-                )
+                got = ", ".join(f"{other}={settings[other]!r}" for other in one.needs)
+                raise ParameterError(argument=name, expected=f"{needed} to be set too", got=got)
         self.check_together(settings)
         return settings
 
@@ -281,9 +289,8 @@ class Ranker(Estimator):
         return self
 
     def _keep(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
-        """Become a fitted ranker. Rankers among the settings are copied: changing them does not change the model."""
-        self.model_, self.seen_ = model, seen
-        self.settings_ = {name: clone(one) if isinstance(one, Ranker) else one for name, one in settings.items()}
+        """Become a fitted ranker."""
+        self.model_, self.seen_, self.settings_ = model, seen, dict(settings)
         self._set_features(seen.n_features, seen.feature_names)
 
     def _as_training(self, X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:
@@ -449,16 +456,16 @@ class Ranker(Estimator):
         self._check_fitted()
         return Model(self.model_.portable(), self.n_features_in_, self.seen_.feature_names, self.seen_.has_missing)
 
-    def export(self, path: str | os.PathLike[str], to: str) -> None:
+    def export(self, path: str | os.PathLike[str], to: str | Target) -> None:
         """Write the model in the form of another engine. ``tierank.verify`` proves that it gives the same scores.
 
         Parameters
         ----------
         path : path
             The file or folder to write.
-        to : str
-            A key of ``tierank.TARGETS``. A model that the engine cannot represent exactly is refused, with what to
-            change in training; the setting ``for_target`` refuses it before training.
+        to : str or Target
+            A key of ``tierank.TARGETS``, or your own target. A model that the engine cannot represent exactly is
+            refused, with what to change in training; the setting ``for_target`` refuses it before training.
         """
         write_model(self.portable(), path, to)
 
@@ -520,13 +527,15 @@ class Ranker(Estimator):
 def _as_metrics(value: Any) -> tuple[Any, ...]:
     """The setting ``select_by``: metrics, the first of which decides."""
     metrics = (value,) if isinstance(value, str) or callable(value) else value
-    if not isinstance(metrics, (list, tuple)) or not all(isinstance(one, str) or callable(one) for one in metrics):
+    is_list = isinstance(metrics, (list, tuple)) and len(metrics) > 0
+    if not is_list or not all(isinstance(one, str) or callable(one) for one in metrics):
         raise ParameterError(
             argument="select_by", expected="a metric or a list of metrics, such as ['ndcg@10']", got=repr(value)
         )
     for metric in metrics:
         if isinstance(metric, str):
             parse_metric(metric)
+        metric_name(metric)
     return tuple(metrics)
 
 
@@ -544,11 +553,11 @@ def _as_target(value: Any) -> Any:
 def as_base(value: Any) -> Ranker:
     """The setting ``base``: a ranker."""
     if not isinstance(value, Ranker):
-        raise ParameterError(argument="base", expected="a ranker, such as UMart(), or None", got=repr(value))
+        raise ParameterError(argument="base", expected="a ranker, such as UMart()", got=repr(value))
     return value
 
 
-BASE = Optional(Checked("a ranker", as_base), "no base")
+BASE = Optional(Checked("a ranker, such as UMart()", as_base), "no base")
 _METRICS = Checked("a metric or a list of metrics", _as_metrics)
 _RULE = Checked("a rule", _as_rule)
 _TARGET = Optional(Checked("an export target", _as_target))
@@ -558,11 +567,11 @@ _TARGET = Optional(Checked("an export target", _as_target))
 class JudgedRanker(Ranker):
     """A ranker whose training is judged by metrics on validation data."""
 
-    select_by: str | Sequence[str] = setting(
+    select_by: Metric | Sequence[Metric] = setting(
         ("ndcg@10",),
         _METRICS,
-        "metrics that choose the best round on the validation data; the second decides if the first is equal within"
-        " 1e-6, and so on",
+        "metrics that choose the best round on the validation data, names or functions (ratings, scores) -> number; the"
+        " second decides if the first is equal within 1e-6, and so on",
     )
     rule: str | Rule = setting("tierank", _RULE, "the rule of these metrics, a key of RULES or a Rule")
     for_target: str | Target | None = setting(
@@ -575,7 +584,7 @@ class JudgedRanker(Ranker):
 def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
     """A ranker with these settings that holds a model: for what was fitted as a part of another one."""
     copy: Ranker = clone(ranker)
-    copy._keep(model, seen, copy.get_params(deep=False))
+    copy._keep(model, seen, copy.plain_settings())
     return copy
 
 
@@ -602,9 +611,8 @@ def _read_once(folder: Path, known: Known) -> Ranker:
         )
         if not isinstance(description["fitted"], dict):
             raise TypeError("fitted")
-        ranker._keep(
-            ranker.restore_model(SavedModel(seen, description["fitted"], files)), seen, ranker.get_params(deep=False)
-        )
+        model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
+        ranker._keep(model, seen, ranker.plain_settings())
     except ParameterError as error:
         raise DataError(f"settings: {error}", where=file) from None
     except TierankError as error:

@@ -51,7 +51,7 @@ class BoostedNetworks(NeuralRanker):
 
     def restore_model(self, saved: SavedModel) -> BoostedModel:
         """The networks of a model folder."""
-        settings = self.loaded_settings()
+        settings = self.plain_settings()
         base = settings.get("base")
         inner = None if base is None else base.restore_model(saved.inside("base", saved.facts.get("base")))
         model = self.model_class().restore(settings, saved, base=inner)

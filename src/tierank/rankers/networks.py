@@ -12,7 +12,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer
 from tierank.metrics import Gain
-from tierank.objectives import as_loss, check_reads_gain
+from tierank.objectives import as_loss, check_loss_settings, check_reads_gain, loss_keywords
 from tierank.rankers.base import JudgedRanker
 from tierank.rankers.trees import GAIN, LOSS, LOSS_SETTINGS, as_mapping
 from tierank.settings import (
@@ -74,6 +74,8 @@ def _as_network(value: Any) -> Any:
 
 
 def _as_transform(value: Any) -> Any:
+    if isinstance(value, type) and issubclass(value, Transform):
+        return value()
     if isinstance(value, Transform):
         return value
     return as_choice("feature_transform", value, TRANSFORMS)
@@ -142,6 +144,18 @@ class NeuralRanker(JudgedRanker):
     )
     device: str = setting("cpu", Checked("a torch device", lambda value: value), "torch device")
 
+    @classmethod
+    def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
+        """The error for a setting that is not known: says where settings of networks and losses go."""
+        if name == "transform":
+            return ParameterError(argument=name, expected="feature_transform, which is the name of this setting")
+        for where, owners in _inner_settings(known).items():
+            if name in owners:
+                return ParameterError(
+                    "is not a setting of its own", argument=name, fix=f"give {where}={{'{name}': ...}}"
+                )
+        return super().unknown_setting(name, known)
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> NetworkModel:
         """Train one network for each seed."""
         from tierank.training.networks import NetworkModel, fit_transform, train_networks
@@ -156,12 +170,7 @@ class NeuralRanker(JudgedRanker):
         """The networks of a model folder."""
         from tierank.training.networks import NetworkModel
 
-        return NetworkModel.restore(self.loaded_settings(), saved)
-
-    def loaded_settings(self) -> dict[str, Any]:
-        """The settings of a saved model, checked one by one."""
-        given: dict[str, Any] = self.get_params(deep=False)
-        return given | {name: one.kind.check(name, given[name]) for name, one in declared(self).items()}
+        return NetworkModel.restore(self.plain_settings(), saved)
 
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The networks before training."""
@@ -185,7 +194,7 @@ class NeuralRanker(JudgedRanker):
         """The loss with its settings."""
         function = as_loss(self.LOSS)
         check_reads_gain(function, settings["gain"])
-        known = _keywords(function)
+        known = loss_keywords(function)
         return partial(function, **{name: value for name, value in settings.items() if name in known})
 
     @property
@@ -208,9 +217,15 @@ class NeuralRanker(JudgedRanker):
         return self._networks.transform
 
 
-def _keywords(function: Callable[..., Any]) -> set[str]:
-    """The names of the settings of a loss."""
-    return {name for name, one in inspect.signature(function).parameters.items() if one.kind is one.KEYWORD_ONLY}
+def _inner_settings(known: Sequence[str]) -> dict[str, set[str]]:
+    """The settings of networks and losses that are given as mappings, by the settings that hold these mappings."""
+    from tierank.losses import LOSSES
+    from tierank.networks import NETWORKS
+
+    of_networks = {name for network in NETWORKS.values() for name in inspect.signature(network).parameters}
+    of_losses = {name for loss in LOSSES.values() for name in loss_keywords(loss)}
+    inner = {"network_settings": of_networks, "loss_settings": of_losses}
+    return {where: names for where, names in inner.items() if where in known}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -373,11 +388,3 @@ class NetworkRanker(NeuralRanker):
         given = settings["loss_settings"] or {}
         check_loss_settings(function, given)
         return partial(function, **given)
-
-
-def check_loss_settings(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
-    """Raise ``ParameterError`` if a loss does not have a setting."""
-    for name in given:
-        if name not in _keywords(function):
-            kind = f"setting of the loss {getattr(function, '__name__', function)!r}"
-            raise ParameterError.unknown(kind, name, _keywords(function))

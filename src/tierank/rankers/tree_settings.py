@@ -46,12 +46,12 @@ class _ForEach(Kind):
     def __init__(self, kind: Kind, expected: str = "a list with a number for each feature") -> None:
         self.kind, self.expected = kind, expected
 
-    def check(self, name: str, value: Any) -> list[Any]:
-        """The values as a list."""
+    def check(self, name: str, value: Any) -> tuple[Any, ...]:
+        """The values as a tuple."""
         values = _values(value)
         if values is None:
             raise self.refuse(name, value)
-        return [self.kind.check(name, one) for one in values]
+        return tuple(self.kind.check(name, one) for one in values)
 
 
 class _Direction(Kind):
@@ -68,12 +68,12 @@ class _Features(Kind):
 
     expected = "a list of features, by number (from 0) or by name"
 
-    def check(self, name: str, value: Any) -> list[int | str]:
+    def check(self, name: str, value: Any) -> tuple[int | str, ...]:
         given = value.removeprefix("name:") if isinstance(value, str) else value
         values = _values([given] if isinstance(given, (int, np.integer)) else given)
         if values is None:
             raise self.refuse(name, value)
-        return [self._one(name, one) for one in values]
+        return tuple(self._one(name, one) for one in values)
 
     def _one(self, name: str, value: Any) -> int | str:
         if isinstance(value, str) and value:
@@ -88,7 +88,7 @@ class _Groups(Kind):
 
     expected = "groups of features, such as [[0, 1], [2, 3]]"
 
-    def check(self, name: str, value: Any) -> list[list[int | str]]:
+    def check(self, name: str, value: Any) -> tuple[tuple[int | str, ...], ...]:
         groups = value
         if isinstance(value, str):
             try:
@@ -97,7 +97,7 @@ class _Groups(Kind):
                 groups = None
         if not isinstance(groups, (list, tuple)) or not all(isinstance(group, (list, tuple)) for group in groups):
             raise self.refuse(name, value)
-        return [_Features().check(name, group) for group in groups]
+        return tuple(_Features().check(name, group) for group in groups)
 
 
 class _File(Kind):

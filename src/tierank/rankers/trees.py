@@ -20,6 +20,7 @@ from tierank.objectives import (
     Objective,
     UMartObjective,
     as_loss,
+    check_loss_settings,
     check_reads_gain,
 )
 from tierank.rankers.base import Ranker, fitted_copy
@@ -71,7 +72,7 @@ class BoostedTrees(TreeSettings):
         """The error for a setting that is not known: names LightGBM's parameters, and what they are called here."""
         from tierank.training.tree_parameters import why_unknown
 
-        return why_unknown(cls.__name__, name, list(known), cls.INSTEAD)
+        return why_unknown(cls.__name__, name, known, cls.INSTEAD) or super().unknown_setting(name, known)
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
         """Check LightGBM's parameters and the objective."""
@@ -343,9 +344,11 @@ class TreeRanker(BoostedTrees):
 
     def objective(self, settings: Mapping[str, Any]) -> Objective:
         """The loss, differentiated automatically."""
-        check_reads_gain(as_loss(settings["loss"]), settings["gain"])
+        function, given = as_loss(settings["loss"]), settings["loss_settings"] or {}
+        check_reads_gain(function, settings["gain"])
+        check_loss_settings(function, given)
         names = ("loss", "gain", "n_jobs", "seed")
-        return LossObjective(**{name: settings[name] for name in names}, **(settings["loss_settings"] or {}))
+        return LossObjective(**{name: settings[name] for name in names}, **given)
 
     def _check_loaded(self, settings: Mapping[str, Any]) -> None:
         if settings["loss"] is not None:  # otherwise it was the user's own, and was not saved

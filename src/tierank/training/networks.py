@@ -172,7 +172,7 @@ class NetworkModel(FittedModel):
         try:
             tensors = safetensors.torch.load(saved.files["weights.safetensors"])
             state = {name: tensor.numpy() for name, tensor in inside(tensors, "transform.").items()}
-            transform = _transform_class(settings["feature_transform"]).from_state(state, saved.seen.n_features)
+            transform = _make_transform(settings["feature_transform"]).load_state(state, saved.seen.n_features)
             n_members = min(int(saved.facts["n_members"]), len(tensors))
             members = [inside(tensors, f"member{k}.") for k in range(n_members)]
             model = cls(settings, saved.seen, transform, members, **more)
@@ -234,14 +234,15 @@ def check_network(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> N
     as_device(settings["device"])
 
 
-def _transform_class(transform: Any) -> type[Transform]:
-    return TRANSFORMS[transform] if isinstance(transform, str) else type(transform)
+def _make_transform(transform: Any) -> Transform:
+    """A transform that is not fitted, by its name in ``TRANSFORMS`` or as a copy of the given one."""
+    fresh: Transform = TRANSFORMS[transform]() if isinstance(transform, str) else clone(transform)
+    return fresh
 
 
 def fit_transform(transform: Any, train: RankingDataset) -> Transform:
-    """The fitted transform, by its name in ``TRANSFORMS`` or as a transform that is not fitted."""
-    fresh: Transform = TRANSFORMS[transform]() if isinstance(transform, str) else clone(transform)
-    return fresh.fit(train)
+    """The fitted transform."""
+    return _make_transform(transform).fit(train)
 
 
 def train_networks(

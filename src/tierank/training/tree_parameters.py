@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,23 +100,24 @@ _OF_EACH_FEATURE = (
 _TRANSLATED = ("max_depth", "force_col_wise")
 
 
-def why_unknown(ranker: str, name: str, known: list[str], instead: Mapping[str, str]) -> ParameterError:
-    """The error for a setting that a ranker of trees does not have: its name here, or why it would have no effect.
+def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[str, str]) -> ParameterError | None:
+    """The error for a parameter of LightGBM that is not a setting: its name here, or why it would have no effect.
 
     >>> print(why_unknown("UMart", "reg_lambda", ["lambda_l2"], {}))
     reg_lambda: expected lambda_l2, which is the name of this setting in UMart
     """
     main = parameter_names().get(name)
     if main is None:
-        return ParameterError.unknown(f"setting of {ranker}", name, known)
+        return None
     if RENAMED.get(main, main) in known:
         own = RENAMED.get(main, main)
         return ParameterError(argument=name, expected=f"{own}, which is the name of this setting in {ranker}")
     if main in _FIXED:
         return ParameterError(f"is set by {ranker}; remove it: {_FIXED[main]}", argument=name)
-    reason = instead.get(main) or _UNUSED.get(main)
-    if reason is not None:
-        return ParameterError(f"has no effect in {ranker}; remove it: {reason}", argument=name)
+    if main in instead:
+        return ParameterError(f"has no effect in {ranker}; {instead[main]}", argument=name)
+    if main in _UNUSED:
+        return ParameterError(f"has no effect in {ranker}; remove it: {_UNUSED[main]}", argument=name)
     return ParameterError(
         f"LightGBM {lightgbm.__version__} has this parameter and this version of tierank does not know it",
         argument=name,
@@ -181,7 +182,7 @@ def for_features(
         if name in params:
             if len(params[name]) != n_features:
                 raise ParameterError(f"{name}: expected {n_features}, one for each feature, got {len(params[name])}")
-            found[name] = params[name] * copies  # what counts for a feature counts for its copies
+            found[name] = list(params[name]) * copies  # what counts for a feature counts for its copies
     if "interaction_constraints" in params:
         groups = [
             _numbers("interaction_constraints", {"interaction_constraints": group}, n_features, names)
