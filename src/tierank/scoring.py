@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import DataError
-from tierank.export.portable import NAN, NEAR_ZERO, ZERO, Trees
+from tierank.export.portable import NAN, NEAR_ZERO, NONE, ZERO, Trees
 from tierank.inputs import forget, rows_in
 from tierank.kernels import in_threads, n_threads, scoring
 from tierank.kernels.scoring import BLOCK, LEAVES, MAX_THRESHOLDS, MAX_WORDS, Columns, Forest
@@ -19,9 +19,6 @@ Integers = NDArray[np.int64]
 # The most leaves of a tree that can be scored here.
 MAX_LEAVES = MAX_WORDS * int(LEAVES)
 
-# What takes the place of a missing value: a number that is above every threshold or below, as the split sends it; and
-# where only numbers count, 0.
-_RIGHT, _LEFT = np.float32(np.inf), np.float32(-np.inf)
 # Fewer rows than this are not worth a thread. Bytes of features after which the pages of a map are released.
 _ROWS_OF_THREAD, _SCORED = 8 * int(BLOCK), 1 << 27
 
@@ -45,7 +42,7 @@ class TreeScorer:
 
     def __init__(self, columns: Columns, forest: Forest) -> None:
         self._columns, self._forest = columns, forest
-        self._n_features = int(columns.feature.max(initial=0)) + 1
+        self._n_features = int(columns.feature.max()) + 1 if len(columns.feature) else 0
 
     @classmethod
     def of(cls, trees: Trees) -> TreeScorer | None:
@@ -156,30 +153,33 @@ def _check_parents(children: Integers, n_splits: int, n_leaves: int) -> None:
 
 def _make_columns(trees: Trees) -> tuple[Columns, Integers, Integers]:
     """The columns, and the column and the place in it of each split's threshold."""
-    kind = trees.missing
-    # Splits of a column have the feature in common, and what takes the place of a missing value.
-    default = np.where(trees.default_left, _LEFT, _RIGHT)
-    missing = np.where((kind == ZERO) | (kind == NAN), default, np.float32(0))
-    near_zero = np.where(kind == ZERO, NEAR_ZERO, np.float32(-1))
-    order = np.lexsort((trees.threshold, missing, near_zero, trees.feature))
-    sorted_by = [array[order] for array in (trees.feature, near_zero, missing)]
-    starts = _changes(*sorted_by)
-    number = np.cumsum(_changes(*sorted_by, trees.threshold[order])) - 1  # of different thresholds
+    # Splits of a column have the feature in common, and what they do with missing values.
+    has_default = (trees.missing == ZERO) | (trees.missing == NAN)
+    kind = np.where(has_default, trees.missing, NONE)
+    goes_left = has_default & trees.default_left
+    keys = goes_left, kind, trees.feature
+    order = np.lexsort((trees.threshold, *keys))
+    sorted_keys = [key[order] for key in keys]
+    starts = _changes(*sorted_keys)
+    number = np.cumsum(_changes(*sorted_keys, trees.threshold[order])) - 1  # of different thresholds
     rank = number - _carried(number, starts)
     starts |= _changes(rank // MAX_THRESHOLDS)
     column, place = np.empty_like(order), np.empty_like(order)
     column[order] = np.cumsum(starts) - 1
     place[order] = rank % MAX_THRESHOLDS
-    n_thresholds = np.zeros(int(starts.sum()), np.int64)
-    np.maximum.at(n_thresholds, column, place + 1)
+    n_thresholds = _largest(place + 1, column, int(starts.sum()))
     first = _padded_starts(n_thresholds, int(scoring.THRESHOLDS_AT_ONCE))
     thresholds = np.full(first[-1], np.inf, np.float32)  # nothing is above those that are added
     thresholds[first[column] + place] = trees.threshold
-    feature, near_zero, missing = (array[starts] for array in sorted_by)
+    # A missing value that goes right is above all thresholds, whatever they are; one that counts as 0 is where 0 is.
+    goes_left, kind, feature = (key[starts] for key in sorted_keys)
+    n_negative = _largest((place + 1) * (trees.threshold < 0), column, len(kind))
+    missing = np.where(kind == NONE, n_negative, np.where(goes_left, 0, n_thresholds))
+    near_zero = np.where(kind == ZERO, NEAR_ZERO, np.float32(-1))
     columns = Columns(
         *_frozen(
             feature.astype(np.uint64),
-            missing.astype(np.float32),
+            missing.astype(np.uint8),
             near_zero.astype(np.float32),
             first.astype(np.uint64),
             thresholds,
@@ -242,7 +242,19 @@ def _carried(values: Integers, starts: NDArray[np.bool_]) -> Integers:
     >>> _carried(np.array([5, 6, 7, 8]), np.array([True, False, True, False])).tolist()
     [5, 5, 7, 7]
     """
-    return values[starts][np.cumsum(starts) - 1]
+    at_starts: Integers = values[starts]
+    return at_starts[np.cumsum(starts) - 1]
+
+
+def _largest(values: Integers, groups: Integers, n_groups: int) -> Integers:
+    """The largest value of each group; 0 for a group of none.
+
+    >>> _largest(np.array([5, 7, 3]), np.array([0, 0, 2]), 3).tolist()
+    [7, 0, 3]
+    """
+    largest = np.zeros(n_groups, np.int64)
+    np.maximum.at(largest, groups, values)
+    return largest
 
 
 def _count_within(lengths: Integers) -> Integers:
@@ -251,7 +263,7 @@ def _count_within(lengths: Integers) -> Integers:
     >>> _count_within(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]
     """
-    return np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return np.asarray(np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths), np.int64)
 
 
 def _padded_starts(lengths: Integers, multiple: int) -> Integers:

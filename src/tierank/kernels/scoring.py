@@ -29,6 +29,7 @@ THRESHOLDS_AT_ONCE, TESTS_AT_ONCE = np.uint64(4), np.uint64(2)
 
 # Numbers without a sign: numba then leaves out what it does for negative indices.
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
+_NAN = np.float32(np.nan)
 _NONE, _1, _2, _4, _ALL = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(4), np.uint8(255)
 # The bits of a byte whose number is odd, has a 2 in it, and has a 4 in it.
 _ODD, _TWOS, _FOURS = np.uint8(0b10101010), np.uint8(0b11001100), np.uint8(0b11110000)
@@ -41,8 +42,8 @@ class Columns(NamedTuple):
     ----------
     feature : array of uint64
         The feature of each column.
-    missing : array of float32
-        What takes the place of missing values in each column.
+    missing : array of uint8
+        The place of missing values in each column.
     near_zero : array of float32
         Values this near to 0 are missing too; negative where 0 is a value like any other.
     first : array of uint64
@@ -52,7 +53,7 @@ class Columns(NamedTuple):
     """
 
     feature: Vector[np.uint64]
-    missing: Vector[np.float32]
+    missing: Vector[np.uint8]
     near_zero: Vector[np.float32]
     first: Vector[np.uint64]
     thresholds: Vector[np.float32]
@@ -112,7 +113,7 @@ def score_rows(
             feature, missing, near_zero = columns.feature[column], columns.missing[column], columns.near_zero[column]
             for d in range(n):
                 value = features[row + d, feature]
-                values[d] = value if abs(value) > near_zero else missing  # NaN is not above anything
+                values[d] = value if abs(value) > near_zero else _NAN
             for d in range(BLOCK):
                 counts[d] = 0
             for i in range(columns.first[column], columns.first[column + _ONE], THRESHOLDS_AT_ONCE):
@@ -123,7 +124,7 @@ def score_rows(
                     n_first = np.int32(value > t_0) + np.int32(value > t_1)
                     counts[d] += n_first + np.int32(value > t_2) + np.int32(value > t_3)
             for d in range(BLOCK):
-                places[column, d] = counts[d]
+                places[column, d] = counts[d] if values[d] == values[d] else missing
 
         for d in range(BLOCK):
             totals[d] = 0.0

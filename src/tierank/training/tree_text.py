@@ -85,7 +85,8 @@ def read_trees(text: str) -> Trees | None:
     shift, shift_of_leaves = np.repeat(first_split, n_splits), np.repeat(first_leaf, n_splits)
 
     def among_all(children: NDArray[np.int64]) -> NDArray[np.int64]:
-        return np.where(children >= 0, children + shift, children - shift_of_leaves)  # ~leaf falls as leaf rises
+        moved = np.where(children >= 0, children + shift, children - shift_of_leaves)  # ~leaf falls as leaf rises
+        return np.asarray(moved, np.int64)
 
     missing = kinds >> _MISSING_SHIFT & _MISSING_BITS
     return Trees(
@@ -236,7 +237,9 @@ def _numbers(fields: Mapping[str, str], name: str, place: str) -> NDArray[np.flo
         values = np.array(text.split(), np.float64)
     except ValueError:
         raise _damaged(place, f"numbers after {name}=") from None
-    if not np.isfinite(values).all():
+    # LightGBM splits missing values from all others by an infinite threshold.
+    is_sound = ~np.isnan(values) if name == "threshold" else np.isfinite(values)
+    if not is_sound.all():
         raise _damaged(place, f"finite numbers after {name}=")
     return values
 
