@@ -242,8 +242,7 @@ def _carried(values: Integers, starts: NDArray[np.bool_]) -> Integers:
     >>> _carried(np.array([5, 6, 7, 8]), np.array([True, False, True, False])).tolist()
     [5, 5, 7, 7]
     """
-    at_starts: Integers = values[starts]
-    return at_starts[np.cumsum(starts) - 1]
+    return np.asarray(values[starts][np.cumsum(starts) - 1], np.int64)
 
 
 def _largest(values: Integers, groups: Integers, n_groups: int) -> Integers:
