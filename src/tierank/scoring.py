@@ -20,7 +20,7 @@ Integers = NDArray[np.int64]
 MAX_LEAVES = MAX_WORDS * int(LEAVES)
 
 # Fewer rows than this are not worth a thread. Bytes of features after which the pages of a map are released.
-_ROWS_OF_THREAD, _SCORED = 8 * int(BLOCK), 1 << 27
+_ROWS_OF_THREAD, _SCORED = 2 * int(BLOCK), 1 << 27
 
 
 class TreeScorer:
