@@ -373,3 +373,41 @@ def test_the_kernel_is_compiled_for_one_signature():
     compiled(as_text([Tree([], [1.0])], 1), np.zeros((3, 1), np.float32))
     assert score_rows in KERNELS
     assert len(score_rows.signatures) == 1
+
+
+# What scores are computed from
+
+
+def slow_copies(values):
+    """Place in the range and rank of each value of one query, by the definition."""
+    known = values[~np.isnan(values)].astype(np.float64)
+    span = known.max() - known.min()
+    in_range = (values.astype(np.float64) - known.min()) / span
+    below = (known[None] < values[:, None]).sum(axis=1) + ((known[None] == values[:, None]).sum(axis=1) - 1) / 2
+    return in_range, np.where(np.isnan(values), np.nan, below / (len(known) - 1))
+
+
+@pytest.mark.parametrize("n", [2, 100, 255, 256, 257, 258, 700])
+def test_copies_in_short_and_long_lists_are_the_definition(n):
+    """Ranks are found in two ways, by the number of known values; ties and missing values are in both."""
+    rng = np.random.default_rng(n)
+    values = rng.integers(-20, 20, n).astype(np.float32)
+    values[1:][rng.random(n - 1) < 0.01] = np.nan
+    values[:2] = [-21, 21]
+    copies = tierank.transforms.add_query_copies(RankingDataset(values[:, None])).features
+    for column, expected in enumerate(slow_copies(values), start=1):
+        np.testing.assert_allclose(copies[:, column], expected, rtol=1e-6)
+
+
+def test_members_of_a_blend_share_the_order_of_the_rows_and_nothing_else(gaps):
+    blend = tierank.Blend(n_configs=1, n_seeds=2, rotate=False, n_trees=5, max_epochs=1, n_jobs=1).fit(gaps)
+    resources = tierank.training.model.Resources(1)
+    networks = [member for member in blend.members_ if member.family == "networks"]
+    together = blend.model_._scores(networks, gaps, resources)
+    for member, scores in zip(networks, together, strict=True):
+        assert_same_bits(scores, member.model.predict(gaps, resources))
+    changed = gaps.with_features(np.array(gaps.features), None)
+    before = blend.predict(changed)
+    changed.features[:] = changed.features[::-1].copy()  # nothing is remembered from one call to the next
+    assert_same_bits(blend.predict(changed), blend.predict(gaps.with_features(np.array(changed.features), None)))
+    assert (blend.predict(changed) != before).any()
