@@ -99,7 +99,9 @@ def score_rows(
 
     One function, because a function that is called is optimised twice: alone, and where it is called.
     """
-    places = np.empty((len(columns.feature), BLOCK), np.uint8)
+    most = np.uint64(end - start)
+    most = (most + _VECTOR - _ONE) // _VECTOR * _VECTOR if most < BLOCK else BLOCK
+    places = np.empty((len(columns.feature), most), np.uint8)
     values, counts, totals = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float64)
     # Of a word the leaves that are gone. Of the first word in which one is left: its number in the tree, its leaves
     # that are gone, and its first leaf that is left.
