@@ -212,7 +212,7 @@ def with_gaps(data: RankingDataset) -> RankingDataset:
 
 
 def best_times(goal: Goal, n_rounds: int) -> tuple[float, float]:
-    """Seconds of a list, ours and theirs: the median list of the best round. Rounds are short: others use the machine."""
+    """Seconds of a list, ours and theirs: the median list of the best round. Short rounds find quiet moments."""
     clock = time.process_time if goal.clock == "CPU" else time.perf_counter
     systems = goal.ours, goal.theirs
     for run in systems:
