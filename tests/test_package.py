@@ -33,6 +33,7 @@ LAYERS = [
     "networks",
     "objectives",
     "export",
+    "scoring",
     "models",
     "training",
     "rankers",

@@ -174,6 +174,7 @@ class Rescaling(Transform):
         return out
 
     def learn(self, features: NDArray[np.float32]) -> None:
+        """The range, mean and deviation of each feature."""
         n, n_features = features.shape
         low, high = np.full(n_features, np.inf, np.float32), np.full(n_features, -np.inf, np.float32)
         self.center_, self.scale_ = np.zeros(n_features), np.zeros(n_features)
@@ -268,6 +269,7 @@ class Quantile(Transform):
         return out
 
     def learn(self, features: NDArray[np.float32]) -> None:
+        """The quantiles of each feature."""
         n_features = features.shape[1]
         shape = (n_features, scaling.N_KNOTS)
         self.knots_, self.levels_ = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -299,7 +301,7 @@ class Unchanged(Transform):
         return np.where(np.isnan(features), np.float32(0), features)
 
     def learn(self, features: NDArray[np.float32]) -> None:
-        pass
+        """Nothing."""
 
 
 TRANSFORMS: dict[str, type[Transform]] = {

@@ -13,6 +13,9 @@ from tierank.kernels.sorting import sort_down
 # Points of a quantile map: a constant, because the search among them is fast only when unrolled.
 N_KNOTS = 256
 
+# Ranks among this many values are found by comparing each with all, which the compiler does for many at once.
+_COUNTED = 256
+
 _LN_2 = 0.6931471805599453
 _BITS_OF_ROOT_HALF = np.int64(0x3FE6A09E667F3BCD)
 _MANTISSA_BITS = np.int64(52)
@@ -242,10 +245,21 @@ def copy_in_queries(
                     n += 1
                 else:
                     out[row, n_features + f], out[row, 2 * n_features + f] = np.nan, np.nan
-            sort_down(n, keys, rows, spare_keys, spare_rows)
-            low, high = np.float64(keys[n - 1]), np.float64(keys[0])
+            low, high = np.float64(np.inf), np.float64(-np.inf)
+            for i in range(n):
+                low, high = min(low, np.float64(keys[i])), max(high, np.float64(keys[i]))
             scale = 1.0 / (high - low) if n > 0 and high > low else 0.0
             rank_scale = 0.5 / (n - 1) if n > 1 else 0.0
+            if n <= _COUNTED:
+                for i in range(n):
+                    value = keys[i]
+                    above = np.int32(0)  # those above count twice, and those that are equal once
+                    for j in range(n):
+                        above += np.int32(keys[j] > value) + np.int32(keys[j] >= value)
+                    out[rows[i], n_features + f] = (np.float64(value) - low) * scale + 0.0
+                    out[rows[i], 2 * n_features + f] = (2 * n - 1 - above) * rank_scale
+                continue
+            sort_down(n, keys, rows, spare_keys, spare_rows)
             at = 0
             while at < n:
                 after = at + 1

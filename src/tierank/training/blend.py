@@ -12,7 +12,7 @@ from tierank.dataset import RankingDataset
 from tierank.deadline import check_deadline
 from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
 from tierank.training.model import FittedModel, Floats, Resources, Rows, Seen
-from tierank.training.order import canonical_queries
+from tierank.training.order import canonical_queries, shared_order
 from tierank.training.selection import mean_of_standardised
 from tierank.transforms import add_query_copies
 
@@ -132,9 +132,10 @@ class BlendModel(FittedModel):
 
     def _scores(self, members: Sequence[Member], data: RankingDataset, resources: Resources) -> list[Floats]:
         scores = []
-        for member in members:
-            check_deadline()  # there can be dozens of members
-            scores.append(member.model.predict(data, resources))
+        with shared_order():
+            for member in members:
+                check_deadline()  # there can be dozens of members
+                scores.append(member.model.predict(data, resources))
         return scores
 
     def _of_features(self, values: Floats) -> Floats:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -20,11 +22,27 @@ _KEPT_BYTES = 1 << 27
 
 Rows = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
+Order = tuple[Rows, Rows, str]
 
 
-def canonical_rows(
-    data: RankingDataset, n_jobs: int | None, *, rated: bool = True, team: Team | None = None
-) -> tuple[Rows, Rows, str]:
+# What ``canonical_rows`` gave, by data set, inside a block of ``shared_order``.
+_SHARED: ContextVar[list[tuple[RankingDataset, bool, Order]] | None] = ContextVar("_SHARED", default=None)
+
+
+@contextmanager
+def shared_order() -> Iterator[None]:
+    """Inside this block ``canonical_rows`` looks at each data set once, for all members of a model that ask.
+
+    Nobody may change the data meanwhile.
+    """
+    before = _SHARED.set([])
+    try:
+        yield
+    finally:
+        _SHARED.reset(before)
+
+
+def canonical_rows(data: RankingDataset, n_jobs: int | None, *, rated: bool = True, team: Team | None = None) -> Order:
     """Rows in an order that depends on what they hold, not on where the caller had them.
 
     Queries and the documents in them stand by hashes of features and (if ``rated``) ratings. Returns the order, its
@@ -34,6 +52,17 @@ def canonical_rows(
     The order is blind to what should change nothing: ids of queries, the sign of 0, and factors that are powers of two,
     for all features or for some. Where hashes that are blind to such factors are equal, values are compared.
     """
+    known = _SHARED.get()
+    if known is None or (team is not None and team.size > 1):
+        return _find_order(data, n_jobs, rated, team)
+    for other, was_rated, order in known:
+        if other is data and was_rated == rated:
+            return order
+    known.append((data, rated, _find_order(data, n_jobs, rated, team)))
+    return known[-1][2]
+
+
+def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool, team: Team | None) -> Order:
     offsets = np.asarray(data.offsets)
     ratings = _plain(data.ratings) if data.is_rated else np.zeros(data.n_documents)
     weights = np.ones(1) if data.row_weight is None else _plain(data.row_weight)

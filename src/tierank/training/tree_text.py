@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import DataError, ParameterError
+from tierank.export.portable import NAN, NONE, Trees, lightgbm_thresholds
 
 _HEAD_KEYS = {
     "version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx", "objective", "feature_names",
@@ -26,7 +28,8 @@ _TAIL = re.compile(
     r"end of trees\n\nfeature_importances:\n(?:[^\n]+=\d+\n)*"
     r"\nparameters:\n(?:\[\w+: [^\n\x22\\]*\]\n)*\nend of parameters\n(?:\npandas_categorical:(?:null|\[\])\n)?"
 )
-_CATEGORICAL = 1  # the bit of decision_type
+# The bits of decision_type: split by category, missing values go left, and from the third on what is missing.
+_CATEGORICAL, _DEFAULT_LEFT, _MISSING_SHIFT, _MISSING_BITS = 1, 2, 2, 3
 # How many splits may lie between the root of a tree and a leaf. Engines and LightGBM go down by functions that call
 # themselves: a few thousand splits end the process or its JSON parser (Jackson takes 1,000 levels, and a split is two
 # levels to Elasticsearch). The memory that an explanation needs grows by the square. Trees that are trained here keep
@@ -55,6 +58,47 @@ def check_trees(text: str, n_features: int) -> None:
         start += size
     if not len(sizes) or not _TAIL.fullmatch(body[start:].decode(errors="replace")):
         raise _damaged("the end", "trees, the importances and the parameters of LightGBM")
+
+
+def read_trees(text: str) -> Trees | None:
+    """The trees of a text that LightGBM wrote or ``check_trees`` has checked; None where ``Trees`` cannot hold them.
+
+    Such are trees with splits by category or lines in their leaves, and the mean of trees in place of their sum.
+    """
+    head, _, rest = text.partition("\n\n")
+    lines: dict[str, list[str]] = {}
+    for line in rest[: rest.index("end of trees")].split("\n"):
+        name, _, values = line.partition("=")
+        lines.setdefault(name, []).append(values)
+    if "average_output" in head.split("\n") or "1" in lines["is_linear"]:
+        return None
+
+    def join(name: str, kind: type[np.generic]) -> NDArray[Any]:
+        return np.array(" ".join(lines[name]).split(), kind)
+
+    kinds = join("decision_type", np.int64)
+    if (kinds & _CATEGORICAL).any():
+        return None
+    n_leaves = join("num_leaves", np.int64)
+    n_splits = n_leaves - 1
+    first_split, first_leaf = np.cumsum(n_splits) - n_splits, np.cumsum(n_leaves) - n_leaves
+    shift, shift_of_leaves = np.repeat(first_split, n_splits), np.repeat(first_leaf, n_splits)
+
+    def among_all(children: NDArray[np.int64]) -> NDArray[np.int64]:
+        moved = np.where(children >= 0, children + shift, children - shift_of_leaves)  # ~leaf falls as leaf rises
+        return np.asarray(moved, np.int64)
+
+    missing = kinds >> _MISSING_SHIFT & _MISSING_BITS
+    return Trees(
+        np.where(n_splits > 0, first_split, ~first_leaf),
+        join("split_feature", np.int64),
+        lightgbm_thresholds(join("threshold", np.float64)),
+        among_all(join("left_child", np.int64)),
+        among_all(join("right_child", np.int64)),
+        np.where(missing <= NAN, missing, NONE).astype(np.uint8),
+        (kinds & _DEFAULT_LEFT) > 0,
+        join("leaf_value", np.float64),
+    )
 
 
 def _damaged(place: str, expected: str) -> DataError:
@@ -193,7 +237,9 @@ def _numbers(fields: Mapping[str, str], name: str, place: str) -> NDArray[np.flo
         values = np.array(text.split(), np.float64)
     except ValueError:
         raise _damaged(place, f"numbers after {name}=") from None
-    if not np.isfinite(values).all():
+    # LightGBM splits missing values from all others by an infinite threshold.
+    is_sound = ~np.isnan(values) if name == "threshold" else np.isfinite(values)
+    if not is_sound.all():
         raise _damaged(place, f"finite numbers after {name}=")
     return values
 

@@ -21,6 +21,7 @@ from tierank.kernels import n_threads
 from tierank.metrics import Judge
 from tierank.objectives import Objective
 from tierank.progress import Progress
+from tierank.scoring import TreeScorer
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, connected, predicted
@@ -29,7 +30,7 @@ from tierank.training.model import Rows as RowNumbers
 from tierank.training.order import canonical_rows, join_contents
 from tierank.training.selection import Selection, make_judge, means_of
 from tierank.training.tree_parameters import check_files, for_features
-from tierank.training.tree_text import check_trees
+from tierank.training.tree_text import check_trees, read_trees
 from tierank.transforms import add_query_copies
 
 # LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
@@ -68,6 +69,7 @@ class TreeModel(FittedModel):
         self.query_features, self.base, self.processes = query_features, base, processes or []
         self.best = history[n_rounds - 1]
         self._loaded: lightgbm.Booster | None = None
+        self._scorer: TreeScorer | lightgbm.Booster | None = None
 
     @classmethod
     def restore(cls, saved: SavedModel, query_features: bool, base: FittedModel | None) -> TreeModel:
@@ -81,7 +83,7 @@ class TreeModel(FittedModel):
         return model
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_loaded": None}
+        return vars(self) | {"_loaded": None, "_scorer": None}
 
     @property
     def booster(self) -> lightgbm.Booster:
@@ -94,13 +96,26 @@ class TreeModel(FittedModel):
         return self._loaded
 
     @property
+    def scorer(self) -> TreeScorer | lightgbm.Booster:
+        """What scores documents, made once: compiled trees, or LightGBM's model where only LightGBM can."""
+        if self._scorer is None:
+            trees = read_trees(self.text)
+            self._scorer = (None if trees is None else TreeScorer.of(trees)) or self.booster
+        return self._scorer
+
+    @property
     def needs_list(self) -> bool:
         """Whether trees see copies of the features within the query, or the base looks at lists."""
         return self.query_features or (self.base is not None and self.base.needs_list)
 
     def predict(self, data: RankingDataset, resources: Resources) -> Floats:
         """The sum of the leaves, and the scores of the base."""
-        scores = predicted(self.booster, self._widened(data, resources).features, resources.n_jobs)
+        features = self._widened(data, resources).features
+        scorer = self.scorer
+        if isinstance(scorer, TreeScorer):
+            scores = scorer.predict(features, resources.n_jobs)
+        else:
+            scores = predicted(scorer, features, resources.n_jobs)
         return scores if self.base is None else self.base.predict(data, resources) + scores
 
     def contributions(self, data: RankingDataset, above: RowNumbers, below: RowNumbers, resources: Resources) -> Floats:
