@@ -36,6 +36,7 @@ LAYERS = [
     "models",
     "training",
     "rankers",
+    "clicks",
     "distributed",
     "description",
     "evaluation",
