@@ -121,7 +121,7 @@ def _problems(table: Columns, position: Floats, order: Ints) -> list[_Problem]:
             "position",
             "an integer >= 1",
             table.position,
-            "if positions count from 0, pass `zero_based`=True",
+            "if positions count from 0, say so with `zero_based`",
         ),
         _Problem(
             f"a position beyond {LAST_POSITION:,}",

@@ -125,8 +125,7 @@ class ClickLog:
 
     def per_session(self, values: ArrayLike) -> Floats:
         """The sum of one value per row over each session; 0 for an empty list."""
-        sums = np.bincount(self.session_of_row, np.asarray(values, np.float64), minlength=self.n_sessions)
-        return np.asarray(sums, np.float64)
+        return sum_by(self.session_of_row, np.asarray(values, np.float64), self.n_sessions)
 
     def column(self, name: str) -> NDArray[Any]:
         """A column that was kept when the log was read; an error that says how if it was not."""
@@ -225,11 +224,12 @@ class ClickLog:
         return describe(self)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """The log as a table: one array per column, one value per row."""
+        """The log as a table: one array per column, one value per row; no ``query`` if all lists belong to one."""
+        has_queries = self.query_ids.tolist() != [None]
         return {
             "session": self.session_ids[self.session_of_row],
-            "query": self.query_ids[self.query_of_row],
-            "document": _flat_ids(self.document_ids)[self.documents],
+            **({"query": self.query_ids[self.query_of_row]} if has_queries else {}),
+            "document": flat_ids(self.document_ids)[self.documents],
             "position": self.positions,
             "clicked": self.clicked.astype(np.int64),
             **self.columns,
@@ -237,21 +237,7 @@ class ClickLog:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the log as CSV or Parquet, as the ending of ``path`` says."""
-        arrow = needs_arrow("CSV and Parquet")
-        import pyarrow.csv
-        import pyarrow.parquet
-
-        place = Path(path)
-        if place.suffix not in (".csv", *PARQUET_ENDINGS):
-            raise ParameterError(
-                where=place, expected=f"a name that ends in .csv or {PARQUET_ENDINGS[0]}", got=place.name
-            )
-        table = arrow.table(self.to_columns())
-        with replacing(place) as fresh:
-            if place.suffix == ".csv":
-                pyarrow.csv.write_csv(table, fresh)
-            else:
-                pyarrow.parquet.write_table(table, fresh)
+        write_columns(self.to_columns(), Path(path))
 
     @classmethod
     def of(cls, **columns: ArrayLike) -> ClickLog:
@@ -262,7 +248,28 @@ class ClickLog:
         return read(columns, columns=others)
 
 
-def _flat_ids(ids: NDArray[Any]) -> NDArray[Any]:
+def sum_by(places: Ints, values: NDArray[Any], n: int) -> Floats:
+    """The sum of the values in each of n places."""
+    return np.asarray(np.bincount(places, values, minlength=n), np.float64)
+
+
+def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """Write a table as CSV or Parquet, as the ending of ``path`` says, whole or not at all."""
+    arrow = needs_arrow("CSV and Parquet")
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if path.suffix not in (".csv", *PARQUET_ENDINGS):
+        raise ParameterError(where=path, expected=f"a name that ends in .csv or {PARQUET_ENDINGS[0]}", got=path.name)
+    table = arrow.table({name: arrow.array(values.tolist()) for name, values in columns.items()})
+    with replacing(path) as fresh:
+        if path.suffix == ".csv":
+            pyarrow.csv.write_csv(table, fresh)
+        else:
+            pyarrow.parquet.write_table(table, fresh)
+
+
+def flat_ids(ids: NDArray[Any]) -> NDArray[Any]:
     """Ids that a file can hold: those made of several columns are joined."""
     if len(ids) and isinstance(ids[0], tuple):
         return np.array(["|".join(map(str, one)) for one in ids.tolist()], object)

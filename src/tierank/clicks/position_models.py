@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tierank.clicks.base import ClickModel, EMModel
-from tierank.clicks.log import ClickLog, Floats, Ints
+from tierank.clicks.log import ClickLog, Floats, Ints, sum_by
 from tierank.kernels import clicks as kernels
 from tierank.settings import Number, setting
 
@@ -73,7 +73,9 @@ class PositionBased(EMModel):
     examination_: Floats = field(init=False, repr=False)
 
     def _fit(self, log: ClickLog, weights: Floats) -> None:
-        _fit_products(self, log, weights, log.positions - 1, log.last_position)
+        pairs = Pairs(self.items.find(log), log.positions - 1, len(self.items), log.last_position)
+        self.attraction_, self.examination_, n = pairs.fit(self, log, weights)
+        self._note_iterations(n)
 
     def _expected(self, log: ClickLog) -> Floats:
         attraction = self._per_row(log, self.attraction_, self.prior_)
@@ -113,7 +115,9 @@ class UserBrowsing(EMModel):
         cells = np.empty(log.n_rows, np.int64)
         kernels.browsing_cells(log.offsets, log.positions, log.clicked, cells)
         last = log.last_position
-        _fit_products(self, log, weights, cells, last * (last + 1) // 2)
+        pairs = Pairs(self.items.find(log), cells, len(self.items), last * (last + 1) // 2)
+        self.attraction_, self.examination_, n = pairs.fit(self, log, weights)
+        self._note_iterations(n)
 
     def _expected(self, log: ClickLog) -> Floats:
         chances = np.empty(log.n_rows)
@@ -135,26 +139,27 @@ def at_positions(values: Floats, positions: Ints) -> Floats:
     return np.asarray(values[np.minimum(positions, len(values)) - 1])
 
 
-def aggregate(
-    items: Ints, cells: Ints, n_cells: int, weights: Floats, clicked: Any
-) -> tuple[Ints, Ints, Floats, Floats]:
-    """The different pairs of an item and a cell: both, how often each was shown, and how often clicked."""
-    keys, inverse = np.unique(items * n_cells + cells, return_inverse=True)
-    shown = np.asarray(np.bincount(inverse, weights, minlength=len(keys)), np.float64)
-    clicks = np.asarray(np.bincount(inverse, weights * clicked, minlength=len(keys)), np.float64)
-    return keys // n_cells, keys % n_cells, shown, clicks
+class Pairs:
+    """The different pairs of an item and a cell in the rows of a log, for counting and fitting again and again."""
 
+    def __init__(self, items: Ints, cells: Ints, n_items: int, n_cells: int) -> None:
+        keys, self._inverse = np.unique(items * n_cells + cells, return_inverse=True)
+        self.items, self.cells = keys // n_cells, keys % n_cells
+        self.n_items, self.n_cells = n_items, n_cells
 
-def _fit_products(model: PositionBased | UserBrowsing, log: ClickLog, weights: Floats, cells: Ints, n: int) -> None:
-    items, cells, shown, clicks = aggregate(
-        model.items.find(log), cells, n, np.repeat(weights, log.lengths), log.clicked
-    )
-    model.attraction_ = np.full(len(model.items), 0.5)
-    model.examination_ = np.full(n, 0.5)
-    model.examination_[0] = 1.0
-    rule = (model.smoothing, model.prior_, model.tolerance, model.max_iterations)
-    fitted = (model.attraction_, model.examination_)
-    model._note_iterations(kernels.fit_products(items, cells, shown, clicks, *rule, *fitted))
+    def count(self, weights: Floats) -> Floats:
+        """The sum over its rows, for each pair."""
+        return sum_by(self._inverse, weights, len(self.items))
+
+    def fit(self, model: EMModel, log: ClickLog, weights: Floats) -> tuple[Floats, Floats, int]:
+        """Attraction and examination of P(click) = a * g, and the iterations that EM took; weights of sessions."""
+        rows = np.repeat(weights, log.lengths)
+        shown, clicks = self.count(rows), self.count(rows * log.clicked)
+        attraction, examination = np.full(self.n_items, 0.5), np.full(self.n_cells, 0.5)
+        examination[0] = 1.0
+        rule = (model.smoothing, model.prior_, model.tolerance, model.max_iterations)
+        n = kernels.fit_products(self.items, self.cells, shown, clicks, *rule, attraction, examination)
+        return attraction, examination, n
 
 
 def _drawn(chances: Floats, clicked: Any, draws: Floats) -> Floats:
