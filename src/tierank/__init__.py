@@ -155,7 +155,8 @@ __all__ = ["__version__", *_HOMES]
 if not TYPE_CHECKING:  # checkers go by the block above, and so find names that are misspelt
 
     def __getattr__(name: str) -> Any:
-        if name in ("clicks", "distributed", "serve"):  # modules that users call by their names: tierank.distributed.fit
+        # Modules that users call by their names: tierank.distributed.fit.
+        if name in ("clicks", "distributed", "serve"):
             return import_module(f"tierank.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'tierank' has no attribute {name!r}")

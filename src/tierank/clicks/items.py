@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.clicks.log import ClickLog, Ints
+from tierank.kernels import clicks as kernels
 
 BY = ("pair", "document")
 
@@ -22,7 +23,7 @@ class Items:
     by : {"pair", "document"}
         Whether an item is a document for a query, or a document for all queries.
     queries : array of int64, shape (n_items,)
-        The query of each item, an index into ``query_ids``; 0 if items are documents.
+        The query of each item, an index into ``query_ids``, ascending; 0 if items are documents.
     documents : array of int64, shape (n_items,)
         The document of each item, an index into ``document_ids``.
     query_ids, document_ids : arrays
@@ -38,33 +39,40 @@ class Items:
     @classmethod
     def of(cls, log: ClickLog, by: str) -> Items:
         """The items of a log."""
-        width = max(1, len(log.document_ids))
-        keys = np.unique(_keys(log.query_of_row, log.documents, width, by))
-        return cls(by, keys // width, keys % width, log.query_ids, log.document_ids)
+        n = len(log.document_ids)
+        if by == "document":
+            is_shown = np.zeros(n, bool)
+            is_shown[log.documents] = True
+            documents = np.flatnonzero(is_shown)
+            return cls(by, np.zeros(len(documents), np.int64), documents, log.query_ids, log.document_ids)
+        queries, documents = np.empty(log.n_rows, np.int64), np.empty(log.n_rows, np.int64)
+        order = log.queries.argsort(kind="stable")
+        seen = np.full(n, -1)
+        n_items = kernels.number_pairs(order, log.queries, log.offsets, log.documents, seen, queries, documents)
+        return cls(by, queries[:n_items].copy(), documents[:n_items].copy(), log.query_ids, log.document_ids)
 
     def __len__(self) -> int:
         return len(self.documents)
 
     def find(self, log: ClickLog) -> Ints:
         """The item of each row of a log; -1 for those that are not known."""
-        width = max(1, len(self.document_ids))
-        queries, documents = log.query_of_row, log.documents
-        if log.query_ids is not self.query_ids:
-            queries = _translation(log.query_ids, self.query_ids)[queries]
+        documents = log.documents
         if log.document_ids is not self.document_ids:
             documents = _translation(log.document_ids, self.document_ids)[documents]
-        own = self.queries * width + self.documents
-        keys = _keys(queries, documents, width, self.by)
-        places = np.searchsorted(own, keys)
-        is_known = (documents >= 0) & (places < len(own))
-        if self.by == "pair":
-            is_known &= queries >= 0
-        is_known &= own[np.minimum(places, len(own) - 1)] == keys
-        return np.where(is_known, places, -1)
-
-
-def _keys(queries: Ints, documents: Ints, width: int, by: str) -> Ints:
-    return documents if by == "document" else queries * width + documents
+        if self.by == "document":
+            numbers = np.full(len(self.document_ids) + 1, -1)  # the last one for documents that are not known
+            numbers[self.documents] = np.arange(len(self))
+            return numbers[documents]
+        queries = log.queries
+        if log.query_ids is not self.query_ids:
+            queries = _translation(log.query_ids, self.query_ids)[queries]
+        counts = np.bincount(self.queries, minlength=len(self.query_ids))
+        starts = np.concatenate([np.zeros(1, np.int64), counts.cumsum()])
+        seen, numbers = np.full(len(self.document_ids), -1), np.empty(len(self.document_ids), np.int64)
+        items = np.empty(log.n_rows, np.int64)
+        rows = (queries.argsort(kind="stable"), queries, log.offsets, documents)
+        kernels.find_pairs(*rows, starts, self.documents, seen, numbers, items)
+        return items
 
 
 def _translation(ids: NDArray[Any], known: NDArray[Any]) -> Ints:

@@ -116,6 +116,8 @@ def load(path: str | os.PathLike[str]) -> ClickModel:
         for one, their in (("queries", "query_ids"), ("documents", "document_ids")):
             if not ((numbers[one] >= 0) & (numbers[one] < len(ids[their]))).all():
                 raise ValueError(f"{one} that are not among {their}")
+        if len(numbers["queries"]) != len(numbers["documents"]) or (np.diff(numbers["queries"]) < 0).any():
+            raise ValueError("queries that are not in order")
         model.items_ = Items(str(content["by"]), **numbers, **ids)
         model.prior_ = float(content["prior"])
         for name in model.parameters:

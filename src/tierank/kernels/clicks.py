@@ -328,3 +328,58 @@ def pair_positions(
                     pair_shown[(k - 1) * n_positions + m - 1] += weight
                     pair_clicks[(k - 1) * n_positions + m - 1] += weight * clicks[i] / shown[i]
         start = end
+
+
+@compiled
+def number_pairs(
+    order: Vector[np.int64],
+    queries: Vector[np.int64],
+    offsets: Vector[np.int64],
+    documents: Vector[np.int64],
+    seen: NDArray[np.int64],
+    item_queries: NDArray[np.int64],
+    item_documents: NDArray[np.int64],
+) -> int:
+    """Number the pairs of a query and a document, query by query; ``order`` has the sessions by their queries.
+
+    ``seen`` has the last query in which each document was met, -1 at first.
+    """
+    n = 0
+    for s in order:
+        query = queries[s]
+        for row in range(offsets[s], offsets[s + 1]):
+            document = documents[row]
+            if seen[document] != query:
+                seen[document] = query
+                item_queries[n], item_documents[n] = query, document
+                n += 1
+    return n
+
+
+@compiled
+def find_pairs(
+    order: Vector[np.int64],
+    queries: Vector[np.int64],
+    offsets: Vector[np.int64],
+    documents: Vector[np.int64],
+    item_starts: Vector[np.int64],
+    item_documents: Vector[np.int64],
+    seen: NDArray[np.int64],
+    numbers: NDArray[np.int64],
+    items: NDArray[np.int64],
+) -> None:
+    """The item of each row, -1 if it is none; query q owns the items ``item_starts[q]:item_starts[q+1]``.
+
+    ``seen`` has the last query that has each document as an item, and ``numbers`` which item that is.
+    """
+    current = -1
+    for s in order:
+        query = queries[s]
+        if query != current and query >= 0:
+            current = query
+            for i in range(item_starts[query], item_starts[query + 1]):
+                seen[item_documents[i]], numbers[item_documents[i]] = query, i
+        for row in range(offsets[s], offsets[s + 1]):
+            document = documents[row]
+            is_known = query >= 0 and document >= 0 and seen[document] == query
+            items[row] = numbers[document] if is_known else -1

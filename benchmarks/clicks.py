@@ -1,0 +1,172 @@
+"""Click models on real sessions, their speed, and the coverage of off-policy intervals.
+
+    python -m benchmarks.clicks sessions.csv.gz
+
+The log has a row for each document shown: session, query, position, kind, grade, clicked. Documents have no ids there,
+so attractiveness goes by the kind of a block and the grade that editors gave it. Parts: ``models`` (perplexity on
+sessions that were held out, five folds), ``speed`` (each model beside its twin in plain Python, same rule, same
+iterations) and ``coverage`` (how often 95% intervals hold the truth, over 2,000 draws of simulated sessions).
+"""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ |= dict.fromkeys(["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"], "1")
+
+import numpy as np
+
+import tierank
+from tierank.clicks import CLICK_MODELS, ClickLog, estimate_value, evaluate_ranking, make_model, simulate_clicks
+from tierank.clicks.offpolicy import METHODS, new_ranks
+from tierank.report import Table
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+import reference_clicks as reference
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "clicks" / "sessions.csv.gz"
+PARTS = ("models", "speed", "coverage")
+SHOWN = (1, 2, 3, 5, 10)
+
+
+def make(name: str):
+    return make_model(name, **({} if name == "ctr" else {"by": "document"}))
+
+
+def seconds_of(work) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def models(log: ClickLog) -> Table:
+    """Means over five folds of sessions."""
+    order = np.random.default_rng(0).permutation(log.n_sessions)
+    cuts = np.rint(np.linspace(0, log.n_sessions, 6)).astype(int)
+    rows = []
+    for name in CLICK_MODELS:
+        make(name).fit(log)  # compiles
+        full, given, likelihoods, taken = [], [], [], []
+        for k in range(5):
+            is_test = np.zeros(log.n_sessions, bool)
+            is_test[order[cuts[k] : cuts[k + 1]]] = True
+            train, test = log.select(~is_test), log.select(is_test)
+            model = make(name)
+            taken.append(seconds_of(lambda model=model, train=train: model.fit(train)))
+            full.append(model.perplexity(test))
+            given.append(model.perplexity(test, conditional=True).mean())
+            likelihoods.append(model.log_likelihood(test).mean())
+        mean = np.mean(full, axis=0)
+        at = [f"{mean[r - 1]:.4f}" for r in SHOWN]
+        numbers = [f"{mean.mean():.4f}", *at, f"{np.mean(given):.4f}", f"{np.mean(likelihoods):.4f}"]
+        rows.append([name, *numbers, f"{1e3 * np.mean(taken):.0f}"])
+    columns = [
+        "model",
+        "perplexity",
+        *(f"at {r}" for r in SHOWN),
+        "given the clicks above",
+        "log-likelihood",
+        "fit, ms",
+    ]
+    notes = [
+        "perplexity: mean over positions; log-likelihood: per session; five folds of sessions, CPU time of one fit"
+    ]
+    return Table(f"Held-out sessions: {log!r}", columns, rows, notes)
+
+
+def twins(sessions: list) -> dict:
+    """The fit of each model in plain Python."""
+    em = (1.0, 1e-4, 500)
+    return {
+        "ctr": lambda: reference.fit_ctr(sessions, 1.0),
+        "pbm": lambda: reference.fit_products(sessions, reference.pbm_cells, 1, *em),
+        "cascade": lambda: reference.fit_cascade(sessions, 1.0),
+        "dcm": lambda: reference.fit_to_last_click(sessions, 1.0),
+        "ubm": lambda: reference.fit_products(sessions, reference.ubm_cells, (1, 0), *em),
+        "dbn": lambda: reference.fit_dbn(sessions, *em),
+        "sdbn": lambda: reference.fit_to_last_click(sessions, 1.0),
+    }
+
+
+def speed(log: ClickLog, n_sessions: int) -> Table:
+    log = log.select(np.arange(min(n_sessions, log.n_sessions)))
+    rows_of = list(zip(log.documents.tolist(), log.positions.tolist(), log.clicked.tolist(), strict=True))
+    sessions = [rows_of[a:b] for a, b in zip(log.offsets[:-1], log.offsets[1:], strict=True)]
+    rows = []
+    for name, twin in twins(sessions).items():
+        make(name).fit(log)
+        ours = min(seconds_of(lambda name=name: make(name).fit(log)) for _ in range(5))
+        theirs = seconds_of(twin)
+        rows.append([name, f"{1e3 * ours:.1f}", f"{1e3 * theirs:,.0f}", f"{theirs / ours:,.0f}"])
+    notes = ["CPU time on one thread; reading the log is not counted"]
+    title = f"Speed of a fit: {log.n_sessions:,} sessions, {log.n_rows:,} rows"
+    return Table(title, ["model", "tierank, ms", "plain Python, ms", "times faster"], rows, notes)
+
+
+def bandit(seed: int, n: int) -> tuple:
+    """Sessions of a policy that shows one of three lists at random; the other policy prefers the last."""
+    rng = np.random.default_rng(seed)
+    logged, target, rewards = np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.3, 0.6]), np.array([0.2, 0.4, 0.7])
+    action = rng.choice(3, size=n, p=logged)
+    reward = (rng.random(n) < rewards[action]).astype(float)
+    predicted = rewards + np.array([0.1, -0.1, -0.2])
+    model = {"predicted": predicted[action], "predicted_target": np.full(n, float(target @ predicted))}
+    return reward, (target / logged)[action], model, float(target @ rewards)
+
+
+def coverage(n_draws: int) -> Table:
+    held: dict[tuple[str, str], list[bool]] = {}
+    for seed in range(n_draws):
+        reward, weight, model, truth = bandit(seed, 2000)
+        for method in METHODS:
+            found = estimate_value(reward, weight, method=method, **(model if method == "dr" else {}))
+            held.setdefault(("lists drawn at random", method), []).append(found.low <= truth <= found.high)
+    data = tierank.make_ranking(50, n_features=3, mean_length=12, max_length=20, seed=1)
+    rng = np.random.default_rng(0)
+    old, new = (w * data.restore(data.ratings) + rng.normal(size=data.n_documents) for w in (0.3, 0.6))
+    lists, truth = simulate_clicks(data, old, n_sessions=2000, noise=0.2)
+    scores = new[lists.column("row")]
+    examination = truth.examination_
+    attraction = truth.attraction_[truth.items_.find(lists)]
+    expected = lists.per_session(attraction * examination[new_ranks(lists, scores) - 1])
+    sessions = np.random.default_rng(1)
+    for seed in range(n_draws):
+        drawn = sessions.integers(lists.n_sessions, size=lists.n_sessions)  # queries come at random too
+        log = lists.select(drawn)
+        log = truth.simulate(log, seed=seed)
+        found = evaluate_ranking(log, scores_of(scores, lists, drawn), examination)
+        held.setdefault(("clicks on reordered lists", "ips"), []).append(found.low <= expected.mean() <= found.high)
+    rows = [[what, method, f"{100 * np.mean(found):.1f}"] for (what, method), found in held.items()]
+    notes = [
+        f"{n_draws:,} draws of 2,000 sessions each; the standard error of 95% is {95**0.5 * 5**0.5 / n_draws**0.5:.1f}"
+    ]
+    return Table("Intervals of 95% that hold the truth, in %", ["sessions", "estimator", "coverage"], rows, notes)
+
+
+def scores_of(scores: np.ndarray, lists: ClickLog, drawn: np.ndarray) -> np.ndarray:
+    """The scores of the rows of some sessions."""
+    return np.concatenate([scores[lists.offsets[s] : lists.offsets[s + 1]] for s in drawn])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("log", nargs="?", type=Path, default=DATA)
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--sessions", type=int, default=5000, help="of the part speed")
+    parser.add_argument("--draws", type=int, default=2000, help="of the part coverage")
+    options = parser.parse_args()
+    parts = [options.only] if options.only else PARTS
+    if parts != ["coverage"]:
+        log = tierank.clicks.read(options.log, document=["kind", "grade"])
+    if "models" in parts:
+        print(models(log).to_text())
+    if "speed" in parts:
+        print(speed(log, options.sessions).to_text())
+    if "coverage" in parts:
+        print(coverage(options.draws).to_text())
+
+
+if __name__ == "__main__":
+    main()
