@@ -5,12 +5,15 @@
 The log has a row for each document shown: session, query, position, kind, grade, clicked. Documents have no ids there,
 so attractiveness goes by the kind of a block and the grade that editors gave it. Parts: ``models`` (perplexity on
 sessions that were held out, five folds), ``speed`` (each model beside its twin in plain Python, same rule, same
-iterations) and ``coverage`` (how often 95% intervals hold the truth, over 2,000 draws of simulated sessions).
+iterations), ``coverage`` (how often 95% intervals hold the truth, over 2,000 draws of simulated sessions) and
+``reading`` (time and memory of reading generated logs, each in a process of its own).
 """
 
 import argparse
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -20,6 +23,7 @@ import numpy as np
 
 import tierank
 from tierank.clicks import CLICK_MODELS, ClickLog, estimate_value, evaluate_ranking, make_model, simulate_clicks
+from tierank.clicks.log import write_columns
 from tierank.clicks.offpolicy import METHODS, new_ranks
 from tierank.report import Table
 
@@ -27,7 +31,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 import reference_clicks as reference
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "clicks" / "sessions.csv.gz"
-PARTS = ("models", "speed", "coverage")
+PARTS = ("models", "speed", "coverage", "reading")
 SHOWN = (1, 2, 3, 5, 10)
 
 
@@ -150,15 +154,56 @@ def scores_of(scores: np.ndarray, lists: ClickLog, drawn: np.ndarray) -> np.ndar
     return np.concatenate([scores[lists.offsets[s] : lists.offsets[s + 1]] for s in drawn])
 
 
+_READER = """
+import re, sys, time
+import numpy, pyarrow.csv, pyarrow.parquet
+from tierank.clicks import read
+read({"session": [1], "query": ["q"], "document": ["d"], "position": [1], "clicked": [1]})
+def highest():
+    return 1024 * int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
+before, start = highest(), time.process_time()
+log = read(sys.argv[1])
+print(time.process_time() - start, highest() - before, log.n_rows)
+"""
+
+
+def reading(n_sessions: int) -> Table:
+    """Ten documents in each session, a tenth as many queries as sessions, a million documents, ids that are texts."""
+    rng = np.random.default_rng(0)
+    n = 10 * n_sessions
+    documents = np.array([f"document-{i:07}" for i in range(1_000_000)], object)
+    queries = np.array([f"query {i}" for i in range(max(1, n_sessions // 10))], object)
+    columns = {
+        "session": np.repeat(np.arange(n_sessions), 10),
+        "query": np.repeat(queries[rng.integers(len(queries), size=n_sessions)], 10),
+        "document": documents[rng.integers(len(documents), size=n)],
+        "position": np.tile(np.arange(1, 11), n_sessions),
+        "clicked": (rng.random(n) < 0.1).astype(np.int64),
+    }
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for ending in ("csv", "parquet"):
+            file = Path(folder, f"log.{ending}")
+            write_columns(columns, file)
+            command = [sys.executable, "-c", _READER, str(file)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            seconds, size, n_rows = map(float, done.stdout.split())
+            megabytes = file.stat().st_size / 1e6
+            rows.append([ending, f"{megabytes:,.0f}", f"{n_rows:,.0f}", f"{seconds:.1f}", f"{size / n_rows:.0f}"])
+    notes = ["memory: the highest of the process, less what it had before; ids included"]
+    return Table("Reading", ["file", "MB", "rows", "CPU s", "memory, bytes per row"], rows, notes)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", nargs="?", type=Path, default=DATA)
     parser.add_argument("--only", choices=PARTS)
     parser.add_argument("--sessions", type=int, default=5000, help="of the part speed")
     parser.add_argument("--draws", type=int, default=2000, help="of the part coverage")
+    parser.add_argument("--read-sessions", type=int, default=1_000_000, help="of the part reading")
     options = parser.parse_args()
     parts = [options.only] if options.only else PARTS
-    if parts != ["coverage"]:
+    if {"models", "speed"} & set(parts):
         log = tierank.clicks.read(options.log, document=["kind", "grade"])
     if "models" in parts:
         print(models(log).to_text())
@@ -166,6 +211,8 @@ def main() -> None:
         print(speed(log, options.sessions).to_text())
     if "coverage" in parts:
         print(coverage(options.draws).to_text())
+    if "reading" in parts:
+        print(reading(options.read_sessions).to_text())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tierank
-from tierank.clicks import ClickLog, reading
+from tierank.clicks import ClickLog, sources
 
 ROWS = {
     "session": [3, 3, 1, 1, 1, 2],
@@ -72,7 +72,7 @@ def test_files_are_read_in_pieces(ending, tmp_path, monkeypatch):
     }  # fmt: skip
     whole = read(table, columns=["ranker"])
     whole.write(tmp_path / f"log.{ending}")
-    monkeypatch.setattr(reading, "_BATCH", 64)
+    monkeypatch.setattr(sources, "_BATCH", 64)
     log = read(tmp_path / f"log.{ending}", columns=["ranker"])
     assert as_lists(log) == as_lists(whole)
 
@@ -159,8 +159,8 @@ def test_describe_says_what_looks_wrong():
         "1 session left out: two documents in one position",
         "1 session with holes in their positions: rows of the list are missing",
         "1 session with clicks beyond the list: in positions below its length",
-        "1 session that mix queries: each of their queries counts as a session",
-        "1 session that show a document twice",
+        "1 session mixing queries: each of their queries counts as a session",
+        "1 session showing a document twice",
     ]
     with pytest.raises(tierank.DataError, match="no order to restore"):
         log.restore(np.zeros(log.n_rows))

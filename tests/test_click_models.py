@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 import tierank
 from tierank.clicks import CLICK_MODELS, ClickLog, load, make_model, save
+from tierank.clicks.base import AttractionModel
 
 EVERY = sorted(CLICK_MODELS)
 ATTRACTION = [name for name in EVERY if name != "ctr"]
@@ -329,3 +331,44 @@ def test_errors_say_what_to_do():
         make_model("ctr").fit(log).relevance()
     with pytest.raises(tierank.DataError, match="session_weight: expected 3 numbers >= 0"):
         make_model("pbm").fit(log, session_weight=[1, 2])
+
+
+# Models of other people
+
+
+@dataclass(kw_only=True, eq=False)
+class Coin(AttractionModel):
+    """Documents are clicked as they are, wherever they stand."""
+
+    name = "coin"
+    parameters = ("attraction_",)
+
+    def _fit(self, log, weights):
+        items, rows = self.items.find(log), np.repeat(weights, log.lengths)
+        shown, clicks = (np.bincount(items, rows * one) for one in (1, log.clicked))
+        self.attraction_ = (clicks + self.smoothing * self.prior_) / (shown + self.smoothing)
+
+    def _expected(self, log):
+        return self._per_row(log, self.attraction_, self.prior_)
+
+    def _followed(self, log, clicked, draws):
+        chances = self._expected(log)
+        if len(draws):
+            clicked[:] = draws < chances
+        return chances
+
+
+def test_a_model_of_your_own_has_everything():
+    log = make_log(draw_sessions(8))
+    coin = Coin(smoothing=2).fit(log)
+    assert make_model(coin) is coin
+    assert (coin.perplexity(log) < 2).all()
+    assert coin.log_likelihood(log).shape == (log.n_sessions,)
+    assert coin.simulate(log, seed=1).clicked.any()
+    assert len(tierank.clicks.judgements(log, coin)) == len(coin.items_)
+    with pytest.raises(
+        tierank.ParameterError, match="smoothing: expected settings only with the name of a click model"
+    ):
+        make_model(coin, smoothing=3)
+    with pytest.raises(tierank.ParameterError, match="smoothing: expected a number >= 0"):
+        Coin(smoothing=-1)

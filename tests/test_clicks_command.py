@@ -1,8 +1,11 @@
 """``tierank clicks`` as a user meets it."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import tierank
@@ -164,3 +167,32 @@ def test_dropped_sessions_are_reported(folder, tmp_path, capsys):
 def test_list_knows_click_models(capsys):
     assert cli.main(["list", "click-models"]) == 0
     assert "dbn" in capsys.readouterr().out
+
+
+def test_the_page_on_clicks_runs(folder, tmp_path, monkeypatch, capsys):
+    """The code of docs/clicks.md, and its commands."""
+    page = (Path(__file__).parents[1] / "docs" / "clicks.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    log = tierank.clicks.read(folder / "log.csv", columns=["ranker", "row", "new"])
+    log.with_columns(new_score=log.column("new")).write("log.csv")
+    renamed = {"session": "s", "query": "q", "document": "d", "position": "p", "clicked": "c"}
+    pd.read_csv("log.csv").rename(columns=renamed).to_parquet("log.parquet")
+    data = tierank.make_ranking(30, n_features=3, mean_length=12, max_length=20, seed=1)
+    named = tierank.RankingDataset(
+        data.features, data.ratings, qid=data.query_ids[data.query_of_row], document_ids=range(data.n_documents)
+    )
+    names = {
+        "data": named, "scores": np.arange(log.n_rows), "a": data.ratings, "b": -data.ratings, "list_a": "abc",
+        "list_b": "bcd", "session_number": 7, "clicked": [1, 0, 0, 1], "outcomes": [1, -1, 0, 1],
+    }  # fmt: skip
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 7
+    for block in blocks:
+        if "simulate_clicks" in block:
+            names["scores"] = data.ratings
+        exec(compile(block.replace("100_000", "1_000"), "docs/clicks.md", "exec"), names)
+    commands = re.findall(r"^tierank (clicks .*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert len(commands) == 7
+    for command in commands:
+        assert cli.main(command.split()) == 0, command
+    capsys.readouterr()

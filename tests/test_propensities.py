@@ -200,6 +200,12 @@ def test_errors_of_propensities(data, rankers):
         estimate_propensities(log.with_clicks(np.zeros(log.n_rows)))
     with pytest.raises(tierank.DataError, match="features: expected a matrix of"):
         estimate_propensities(log, "regression", features=np.zeros((3, 1)))
+    with pytest.raises(tierank.ParameterError, match="features: expected given with the method 'regression', got none"):
+        estimate_propensities(log, "regression")
+    with pytest.raises(tierank.ParameterError, match="unknown setting of shuffled 'column'"):
+        estimate_propensities(log, "shuffled", column="x")
+    with pytest.raises(tierank.ParameterError, match="unknown setting of pbm 'smooth': did you mean 'smoothing'"):
+        estimate_propensities(log, smooth=1)
     single = simulate_clicks(data, rankers["a"], n_sessions=1000).log
     with pytest.warns(UserWarning, match="no document was shown in two positions"):
         estimate_propensities(single, n_bootstrap=0)

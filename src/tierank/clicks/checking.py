@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.clicks.log import ClickLog, Floats, Ints
+from tierank.clicks.log import ClickLog, Ints
 from tierank.errors import DataError
 
 # The lowest place that is looked at: models have a parameter for each position, or for each pair of them.
@@ -18,11 +18,11 @@ LAST_POSITION = 2000
 class Columns(NamedTuple):
     """The columns of a log: numbers for ids, -1 where one is missing; positions and clicks unchecked."""
 
-    session: Ints
-    query: Ints
-    document: Ints
-    position: Floats
-    clicked: Floats
+    session: NDArray[Any]
+    query: NDArray[Any]
+    document: NDArray[Any]
+    position: NDArray[np.floating]
+    clicked: NDArray[np.floating]
     session_ids: NDArray[Any]
     query_ids: NDArray[Any]
     document_ids: NDArray[Any]
@@ -42,8 +42,8 @@ class _Problem(NamedTuple):
 
 def assemble(given: Columns, where: str, *, zero_based: bool = False, must_raise: bool = True) -> ClickLog:
     """A log of these rows, grouped by session and ordered by position."""
-    table = _in_order_of_ids(given)
-    position = table.position + zero_based
+    given = table = _in_order_of_ids(given)  # lets go of the old columns
+    position = table.position + np.float32(zero_based)
     order = np.lexsort((position, table.query, table.session))
     dropped: dict[str, int] = {}
     keep = np.ones(len(order), bool)
@@ -64,8 +64,8 @@ def assemble(given: Columns, where: str, *, zero_based: bool = False, must_raise
     is_sorted = len(rows) == len(position) and bool((np.diff(rows) == 1).all())
     return ClickLog(
         offsets=np.append(starts, len(rows)).astype(np.int64),
-        queries=query[starts],
-        documents=table.document[rows],
+        queries=query[starts].astype(np.int64),
+        documents=table.document[rows].astype(np.int64),
         positions=position[rows].astype(np.int64),
         clicked=table.clicked[rows] > 0,
         session_ids=table.session_ids[session[starts]],
@@ -93,18 +93,18 @@ def _in_order_of_ids(table: Columns) -> Columns:
     )
 
 
-def _sorted(ids: NDArray[Any], numbers: Ints) -> tuple[NDArray[Any], Ints]:
+def _sorted(ids: NDArray[Any], numbers: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     values = ids.tolist()
     try:
         order = sorted(range(len(values)), key=values.__getitem__)
     except TypeError:  # of several types, such as 1 and "1": by type, then by value
         order = sorted(range(len(values)), key=lambda i: (type(values[i]).__name__, str(values[i])))
-    places = np.empty(len(values) + 1, np.int64)
+    places = np.empty(len(values) + 1, np.int32 if len(values) < 1 << 31 else np.int64)
     places[order], places[-1] = np.arange(len(values)), -1  # the last one for those that are missing
     return ids[order], places[numbers]
 
 
-def _problems(table: Columns, position: Floats, order: Ints) -> list[_Problem]:
+def _problems(table: Columns, position: NDArray[np.floating], order: Ints) -> list[_Problem]:
     clicked = table.clicked
     with np.errstate(invalid="ignore"):
         is_position = (position >= 1) & (position == np.rint(position))
@@ -150,7 +150,7 @@ def _problems(table: Columns, position: Floats, order: Ints) -> list[_Problem]:
     ]
 
 
-def _repeats(table: Columns, position: Floats, order: Ints) -> NDArray[np.bool_]:
+def _repeats(table: Columns, position: NDArray[np.floating], order: Ints) -> NDArray[np.bool_]:
     """Rows that stand in the position of an earlier row of the same list."""
     is_same = np.ones(len(order) - 1, bool)
     for values in (table.session, table.query, position):

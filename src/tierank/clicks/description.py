@@ -85,8 +85,8 @@ def _problems(log: ClickLog, clicks_per_session: Any) -> list[str]:
     found = (
         (int((last > lengths).sum()), "with holes in their positions: rows of the list are missing"),
         (len(np.unique(log.session_of_row[is_beyond])), "with clicks beyond the list: in positions below its length"),
-        (log.n_mixed, "that mix queries: each of their queries counts as a session"),
-        (repeated, "that show a document twice"),
+        (log.n_mixed, "mixing queries: each of their queries counts as a session"),
+        (repeated, "showing a document twice"),
         (all_clicked, f"of {_LONG} documents or more in which all were clicked: robots?"),
     )
     problems += [f"{_sessions(n)} {what}" for n, what in found if n]

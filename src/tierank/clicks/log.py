@@ -277,6 +277,9 @@ def flat_ids(ids: NDArray[Any]) -> NDArray[Any]:
 
 
 def _read_only(values: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to; what is one already stays the same object, by which models know its ids."""
+    if not values.flags.writeable and values.flags.c_contiguous:
+        return values
     view = np.ascontiguousarray(values).view()
     view.flags.writeable = False
     return view

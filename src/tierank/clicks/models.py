@@ -53,6 +53,12 @@ def make_model(model: str | ClickModel, **settings: Any) -> ClickModel:
     {'by': 'pair', 'smoothing': 0.0}
     """
     if isinstance(model, ClickModel):
+        if settings:
+            raise ParameterError(
+                argument=next(iter(settings)),
+                expected="settings only with the name of a click model",
+                got="a model, which has its own",
+            )
         return model
     if model not in CLICK_MODELS:
         raise ParameterError.unknown("click model", model, CLICK_MODELS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.clicks.codes import Codes
 from tierank.clicks.items import Items
 from tierank.clicks.log import ClickLog, Floats, Ints, sum_by
+from tierank.clicks.models import make_model
 from tierank.clicks.position_models import Pairs, PositionBased, at_positions
 from tierank.clicks.regression import regression
 from tierank.errors import DataError, ParameterError
@@ -157,6 +160,7 @@ def estimate_propensities(
             expected="clicks at position 1, which all others are compared with",
             got=f"none in {log.n_sessions:,} sessions",
         )
+    _check_settings(method, settings)
     estimate = PROPENSITY_METHODS[method](log, **settings)
     values = estimate(np.ones(log.n_sessions))
     rng = np.random.default_rng(seed)
@@ -168,6 +172,19 @@ def estimate_propensities(
     return Propensities(values, np.maximum(values - reach, 0), values + reach, level, method)
 
 
+def _check_settings(method: str, settings: dict[str, Any]) -> None:
+    """An error for a setting that the method does not have, or that is missing."""
+    if method == "pbm":  # the click model checks its own
+        return
+    known = list(inspect.signature(PROPENSITY_METHODS[method]).parameters.values())[1:]
+    unknown = next((name for name in settings if name not in [one.name for one in known]), None)
+    if unknown is not None:
+        raise ParameterError.unknown(f"setting of {method}", unknown, [one.name for one in known])
+    missing = next((one.name for one in known if one.default is one.empty and one.name not in settings), None)
+    if missing is not None:
+        raise ParameterError(argument=missing, expected=f"given with the method {method!r}", got="none")
+
+
 def _deviation(draws: Floats) -> Floats:
     """The standard deviation of each column, over the draws in which it is known."""
     known = [column[np.isfinite(column)] for column in draws.T]
@@ -175,6 +192,7 @@ def _deviation(draws: Floats) -> Floats:
 
 
 def _pbm(log: ClickLog, **settings: Any) -> Estimator:
+    make_model("pbm", **settings)  # an error for settings that it does not have
     model = PositionBased(**settings).fit(log)
     n = log.last_position
     pairs = Pairs(model.items.find(log), log.positions - 1, len(model.items), n)
@@ -227,13 +245,14 @@ def _swaps(log: ClickLog, column: str = "swap") -> Estimator:
 
 
 def _harvest(log: ClickLog, column: str = "ranker") -> Estimator:
-    ranker_ids, rankers = np.unique(log.column(column).astype(str), return_inverse=True)
-    if len(ranker_ids) < 2:
-        raise DataError(argument=column, expected="at least two rankers", got=f"{ranker_ids.tolist()}")
+    names = Codes()
+    rankers = names.encode(log.column(column)) + 1  # 0 where no ranker is named
+    n_rankers = int(rankers.max()) + 1
+    if n_rankers < 3:
+        raise DataError(argument=column, expected="at least two rankers", got=f"{names.ids(is_text=False).tolist()}")
     n, items = log.last_position, Items.of(log, "pair")
-    cells = (log.positions - 1) * len(ranker_ids) + rankers
-    pairs = Pairs(items.find(log), cells, len(items), n * len(ranker_ids))
-    position, ranker = pairs.cells // len(ranker_ids) + 1, pairs.cells % len(ranker_ids)
+    pairs = Pairs(items.find(log), (log.positions - 1) * n_rankers + rankers, len(items), n * n_rankers)
+    position, ranker = pairs.cells // n_rankers + 1, pairs.cells % n_rankers
 
     def estimate(weights: Floats) -> Floats:
         rows = np.repeat(weights, log.lengths)
