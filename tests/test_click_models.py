@@ -276,6 +276,18 @@ def test_relevance_is_attractiveness_times_satisfaction(name):
     assert model.relevance().tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_scattered_rows_give_the_same_bits(name):
+    table = make_log(draw_sessions(9)).to_columns()
+    order = np.random.default_rng(0).permutation(len(table["session"]))
+    models = [
+        make_model(name).fit(tierank.clicks.read({column: values[rows] for column, values in table.items()}))
+        for rows in (slice(None), order)
+    ]
+    for parameter in models[0].parameters:
+        assert getattr(models[0], parameter).tobytes() == getattr(models[1], parameter).tobytes()
+
+
 # Files and errors
 
 
@@ -321,6 +333,8 @@ def test_errors_say_what_to_do():
     log = make_log(draw_sessions(0, n=3))
     with pytest.raises(tierank.ParameterError, match="unknown click model 'pmb': did you mean 'pbm'"):
         make_model("pmb")
+    with pytest.raises(tierank.DataError, match="log: expected a ClickLog, got dict; read it first"):
+        make_model("pbm").fit(log.to_columns())
     with pytest.raises(tierank.ParameterError, match="unknown setting of pbm 'smooth'"):
         make_model("pbm", smooth=3)
     with pytest.raises(tierank.ParameterError, match="smoothing: expected a number >= 0, got -1"):

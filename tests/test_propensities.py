@@ -132,6 +132,16 @@ def test_harvesting_worked_by_hand():
         estimate_propensities(alone, "harvest")
 
 
+def test_rows_without_a_ranker_say_nothing(data, rankers):
+    log, _ = truth_of("harvest", data, rankers)
+    log = log.select(np.arange(4000))
+    names = np.array(log.column("ranker"))
+    names[log.session_of_row >= 2000] = None
+    found = estimate_propensities(log.with_columns(ranker=names), "harvest", n_bootstrap=0)
+    expected = estimate_propensities(log.select(np.arange(2000)), "harvest", n_bootstrap=0)
+    np.testing.assert_allclose(found.values, expected.values)
+
+
 def test_positions_that_nothing_connects_are_unknown():
     shown = np.zeros((4, 4))
     shown[0, 1] = shown[1, 0] = shown[2, 3] = shown[3, 2] = 10
@@ -196,6 +206,9 @@ def test_errors_of_propensities(data, rankers):
         estimate_propensities(log, "swap")
     with pytest.raises(tierank.DataError, match="expected the column 'swap' in the log"):
         estimate_propensities(log, "swaps")
+    for swap in (0, 9, np.nan):
+        with pytest.raises(tierank.DataError, match="swap: expected positions from 1 to 5, in every row, got"):
+            estimate_propensities(log.with_columns(swap=np.full(log.n_rows, swap)), "swaps")
     with pytest.raises(tierank.DataError, match="expected clicks at position 1"):
         estimate_propensities(log.with_clicks(np.zeros(log.n_rows)))
     with pytest.raises(tierank.DataError, match="features: expected a matrix of"):

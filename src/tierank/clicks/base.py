@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tierank.clicks.items import BY, Items
-from tierank.clicks.log import ClickLog, Floats
+from tierank.clicks.log import ClickLog, Floats, check_log
 from tierank.errors import DataError, NotFittedError
 from tierank.settings import Choice, Integer, Number, declared, setting
 
@@ -49,6 +49,7 @@ class ClickModel:
         -------
         self
         """
+        check_log(log)
         if not log.n_rows:
             raise DataError(argument="log", expected="at least one document that was shown", got="none")
         weights = np.ones(log.n_sessions) if session_weight is None else np.array(session_weight, np.float64)
@@ -81,6 +82,7 @@ class ClickModel:
         array of float64, shape (n_rows,)
         """
         self._check_fitted()
+        check_log(log)
         if not conditional:
             return self._expected(log)
         return self._followed(log, np.array(log.clicked), np.empty(0))

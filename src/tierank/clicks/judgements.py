@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.clicks.base import AttractionModel, ClickModel
-from tierank.clicks.log import ClickLog, Floats, flat_ids, sum_by, write_columns
+from tierank.clicks.log import ClickLog, Floats, check_log, flat_ids, sum_by, write_columns
 from tierank.clicks.models import make_model
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
@@ -135,6 +135,7 @@ def judgements(
     >>> found.document.tolist(), found.rating.tolist(), found.n_examined.tolist()
     (['a', 'b'], [0.0, 4.0], [2.0, 2.0])
     """
+    check_log(log)
     as_positive("top", top)
     as_least("half", half)
     clicks = make_model(model, **settings)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError, DataTypeError, ParameterError
 from tierank.files import replacing
 from tierank.readers.columns import PARQUET_ENDINGS, needs_arrow
 
@@ -246,6 +246,17 @@ class ClickLog:
 
         others = [name for name in columns if name not in ("session", "query", "document", "position", "clicked")]
         return read(columns, columns=others)
+
+
+def check_log(log: object) -> None:
+    """An error for what is no log, such as the table that one could be read from."""
+    if not isinstance(log, ClickLog):
+        raise DataTypeError(
+            argument="log",
+            expected="a ClickLog",
+            got=type(log).__name__,
+            fix="read it first: log = tierank.clicks.read(...)",
+        )
 
 
 def sum_by(places: Ints, values: NDArray[Any], n: int) -> Floats:

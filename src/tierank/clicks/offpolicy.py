@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tierank.clicks.base import ClickModel
-from tierank.clicks.log import ClickLog, Floats, Ints
+from tierank.clicks.log import ClickLog, Floats, Ints, check_log
 from tierank.clicks.models import make_model
 from tierank.clicks.position_models import PositionBased
 from tierank.clicks.propensity import Propensities, estimate_propensities
@@ -173,6 +173,7 @@ def evaluate_ranking(
     Value
         A warning comes with it if the effective sample size is below 100.
     """
+    check_log(log)
     as_choice("method", method, METHODS)
     as_choice("metric", metric, ("clicks", "dcg"))
     as_limit("k", k)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.clicks.codes import Codes
+from tierank.clicks.codes import Codes, as_numbers
 from tierank.clicks.items import Items
-from tierank.clicks.log import ClickLog, Floats, Ints, sum_by
+from tierank.clicks.log import ClickLog, Floats, Ints, check_log, sum_by
 from tierank.clicks.models import make_model
 from tierank.clicks.position_models import Pairs, PositionBased, at_positions
 from tierank.clicks.regression import regression
@@ -150,6 +150,7 @@ def estimate_propensities(
     """
     from scipy.special import ndtri
 
+    check_log(log)
     if method not in PROPENSITY_METHODS:
         raise ParameterError.unknown("method", method, PROPENSITY_METHODS)
     as_whole("n_bootstrap", n_bootstrap, 0)
@@ -226,10 +227,13 @@ def _at_positions(log: ClickLog, weights: Floats) -> tuple[Floats, Floats]:
 
 
 def _swaps(log: ClickLog, column: str = "swap") -> Estimator:
-    other = log.column(column).astype(np.int64)
     n = log.last_position
-    if ((other < 1) | (other > n)).any():
-        raise DataError(argument=column, expected=f"positions from 1 to {n}, in every row", got=f"{other.min()}")
+    given = as_numbers(log.column(column))
+    is_bad = ~((given >= 1) & (given <= n) & (given == np.rint(given)))
+    if is_bad.any():
+        got = f"{log.column(column)[is_bad][0]!s}"
+        raise DataError(argument=column, expected=f"positions from 1 to {n}, in every row", got=got)
+    other = given.astype(np.int64)
     at_other, at_first = log.clicked & (log.positions == other), log.clicked & (log.positions == 1)
 
     def estimate(weights: Floats) -> Floats:
@@ -255,7 +259,7 @@ def _harvest(log: ClickLog, column: str = "ranker") -> Estimator:
     position, ranker = pairs.cells // n_rankers + 1, pairs.cells % n_rankers
 
     def estimate(weights: Floats) -> Floats:
-        rows = np.repeat(weights, log.lengths)
+        rows = np.repeat(weights, log.lengths) * (rankers > 0)
         shown, clicks = pairs.count(rows), pairs.count(rows * log.clicked)
         pair_shown, pair_clicks = np.zeros(n * n), np.zeros(n * n)
         kernels.pair_positions(pairs.items, position, ranker, shown, clicks, n, pair_shown, pair_clicks)
