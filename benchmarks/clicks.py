@@ -198,7 +198,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", nargs="?", type=Path, default=DATA)
     parser.add_argument("--only", choices=PARTS)
-    parser.add_argument("--sessions", type=int, default=5000, help="of the part speed")
+    parser.add_argument("--sessions", type=int, default=20_000, help="of the part speed")
     parser.add_argument("--draws", type=int, default=2000, help="of the part coverage")
     parser.add_argument("--read-sessions", type=int, default=1_000_000, help="of the part reading")
     options = parser.parse_args()

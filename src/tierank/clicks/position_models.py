@@ -31,9 +31,8 @@ class ClickThrough(ClickModel):
     smoothing: float = setting(1.0, Number(0), "sessions that the prior of each rate counts for; 0: none")
 
     def _fit(self, log: ClickLog, weights: Floats) -> None:
-        row_weights = np.repeat(weights, log.lengths)
-        shown = np.bincount(log.positions - 1, row_weights)
-        clicks = np.bincount(log.positions - 1, row_weights * log.clicked)
+        shown, clicks = np.zeros(log.last_position), np.zeros(log.last_position)
+        kernels.count_positions(log.offsets, log.positions, log.clicked, weights, shown, clicks)
         with np.errstate(invalid="ignore", divide="ignore"):
             rates = (clicks + self.smoothing * 0.5) / (shown + self.smoothing)
         self.examination_ = np.where(np.isnan(rates), self.prior_, rates)

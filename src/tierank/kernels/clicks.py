@@ -67,6 +67,22 @@ def _divide(
 
 
 @compiled
+def count_positions(
+    offsets: Vector[np.int64],
+    positions: Vector[np.int64],
+    clicked: Vector[np.bool_],
+    weights: Vector[np.float64],
+    shown: NDArray[np.float64],
+    clicks: NDArray[np.float64],
+) -> None:
+    """How often documents were shown and clicked at each position."""
+    for s in range(len(offsets) - 1):
+        for row in range(offsets[s], offsets[s + 1]):
+            shown[positions[row] - 1] += weights[s]
+            clicks[positions[row] - 1] += weights[s] * clicked[row]
+
+
+@compiled
 def count_examined(
     offsets: Vector[np.int64],
     items: Vector[np.int64],
