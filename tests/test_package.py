@@ -37,6 +37,7 @@ LAYERS = [
     "models",
     "training",
     "rankers",
+    "clicks",
     "distributed",
     "description",
     "evaluation",

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tierank import clicks as clicks
     from tierank import distributed as distributed
     from tierank import serve as serve
     from tierank.dataset import RankingDataset as RankingDataset
@@ -170,7 +171,8 @@ __all__ = ["__version__", *_HOMES]
 if not TYPE_CHECKING:  # checkers go by the block above, and so find names that are misspelt
 
     def __getattr__(name: str) -> Any:
-        if name in ("distributed", "serve"):  # modules that users call by their names: tierank.distributed.fit
+        # Modules that users call by their names: tierank.distributed.fit.
+        if name in ("clicks", "distributed", "serve"):
             return import_module(f"tierank.{name}")
         if name not in _HOMES:
             raise AttributeError(f"module 'tierank' has no attribute {name!r}")

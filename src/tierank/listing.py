@@ -62,5 +62,6 @@ _TABLES: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "transforms": ("tierank.transforms", "TRANSFORMS", _first_line),
     "networks": ("tierank.networks", "NETWORKS", _first_line),
     "losses": ("tierank.losses", "LOSSES", _first_line),
+    "click-models": ("tierank.clicks", "CLICK_MODELS", _first_line),
     "targets": ("tierank.export", "TARGETS", _of_target),
 }
