@@ -331,7 +331,7 @@ def test_settings_that_cannot_be_used(client, parts, monkeypatch):
     with pytest.raises(ParameterError, match=r"unknown setting of UMart 'n_tree'"):
         fit(UMart(n_tree=5), train, client, workers=2)
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(ParameterError, match=re.escape("pip install 'tierank[dask]'")):
+    with pytest.raises(tierank.MissingExtraError, match=re.escape("pip install 'tierank[dask]'")):
         fit(UMart(), train, client)
 
 

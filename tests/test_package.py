@@ -15,6 +15,7 @@ SOURCE = Path(tierank.__file__).parent
 # From the bottom of the house to the roof: a module may import those that stand before it.
 LAYERS = [
     "errors",
+    "extras",
     "deadline",
     "settings",
     "files",

@@ -399,10 +399,10 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
 
 
 def test_without_the_extra_it_names_what_to_install(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("tierank.serve.extra.find_spec", lambda name: None)
+    monkeypatch.setattr("tierank.extras.find_spec", lambda name: None)
     assert cli.main(["serve", str(tmp_path)]) == 2
     assert "pip install 'tierank[serve]'" in capsys.readouterr().err
-    with pytest.raises(ParameterError, match=r"pip install 'tierank\[serve\]'"):
+    with pytest.raises(tierank.MissingExtraError, match=r"pip install 'tierank\[serve\]'"):
         app({})
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from tierank.export import TARGETS as TARGETS
     from tierank.export import Proof as Proof
     from tierank.export import verify as verify
+    from tierank.extras import MissingExtraError as MissingExtraError
     from tierank.losses import LOSSES as LOSSES
     from tierank.metrics import METRICS as METRICS
     from tierank.metrics import RULES as RULES
@@ -118,6 +119,7 @@ _HOMES = {
     "UBoost": "rankers",
     "UrBoost": "rankers",
     "MDPRank": "rankers",
+    "MissingExtraError": "extras",
     "ParameterError": "errors",
     "ProcessError": "errors",
     "Proof": "export",
@@ -172,11 +174,14 @@ if not TYPE_CHECKING:  # checkers go by the block above, and so find names that 
 
     def __getattr__(name: str) -> Any:
         # Modules that users call by their names: tierank.distributed.fit.
-        if name in ("clicks", "distributed", "serve"):
-            return import_module(f"tierank.{name}")
-        if name not in _HOMES:
+        is_module = name in ("clicks", "distributed", "serve")
+        if not is_module and name not in _HOMES:
             raise AttributeError(f"module 'tierank' has no attribute {name!r}")
-        return getattr(import_module(f"tierank.{_HOMES[name]}"), name)
+        from tierank.extras import needing
+
+        with needing(f"tierank.{name}"):
+            home = import_module(f"tierank.{name if is_module else _HOMES[name]}")
+        return home if is_module else getattr(home, name)
 
 
 def __dir__() -> list[str]:

@@ -5,6 +5,7 @@
     │   ├── DataTypeError    of a type that is not supported        (also a TypeError)
     │   └── WriteError       a file or folder that cannot be written (also an OSError)
     │       └── WriteDenied      because of its permissions             (also a PermissionError)
+    ├── MissingExtraError an optional library that is not installed  (also an ImportError; in tierank.extras)
     ├── NotFittedError   a ranker that was used before it was fitted
     ├── ParameterError   a name or a setting that cannot be used (also a ValueError)
     ├── ProcessError     a worker process that ended early

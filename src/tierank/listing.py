@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from tierank.errors import ParameterError
+from tierank.extras import needing
 
 # A name, what it is, and for settings the value that it has where none is given.
 Row = tuple[str, ...]
@@ -28,7 +29,9 @@ def list_names(what: str, ranker: str | None = None) -> list[Row]:
     if what not in _TABLES:
         raise ParameterError.unknown("list", what, ["settings", *_TABLES])
     module, table, line = _TABLES[what]
-    return [(name, line(thing)) for name, thing in getattr(import_module(module), table).items()]
+    with needing(f"list {what}"):
+        home = import_module(module)
+    return [(name, line(thing)) for name, thing in getattr(home, table).items()]
 
 
 def _settings(name: str | None) -> list[Row]:

@@ -14,6 +14,7 @@ from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, WriteError
+from tierank.extras import needing
 from tierank.files import make_folder
 from tierank.metrics import metric_name
 from tierank.progress import Progress
@@ -205,13 +206,11 @@ def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def _open_study(file: str | Path | None, name: str, seed: int) -> optuna.Study:
-    try:
+    with needing("tuning"):
         import optuna
         from optuna.storages import JournalStorage
 
         from tierank.experiments.journal import Journal
-    except ImportError:
-        raise ParameterError("tuning needs Optuna: pip install 'tierank[tune]'") from None
     logging.getLogger("optuna").setLevel(logging.WARNING)
     if file is not None:
         make_folder(Path(file).parent)

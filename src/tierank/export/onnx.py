@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.errors import ParameterError
 from tierank.export.portable import (
     NEAR_ZERO,
     ZERO,
@@ -30,10 +29,10 @@ from tierank.export.portable import (
     walk,
 )
 from tierank.export.target import Executor, Target, by_query, check_size
+from tierank.extras import needing
 from tierank.transforms import Quantile, Rescaling, Transform
 
 _OPSET, _ML_OPSET, _IR = 18, 3, 8
-_EXTRA = "expected the packages onnx and onnxruntime, got none: pip install 'tierank[onnx]'"
 
 
 def _check(model: Model) -> None:
@@ -49,11 +48,9 @@ def _write(model: Model, path: Path) -> None:
 
 def build(model: Model) -> Any:
     """The graph of a model, an ``onnx.ModelProto``."""
-    try:
+    with needing("export to ONNX"):
         import onnx
         from onnx import TensorProto, helper
-    except ImportError:
-        raise ParameterError(f"onnx: {_EXTRA}") from None
     graph = _Graph(model.n_features)
     scores = graph.cast(graph.score(model.scorer), TensorProto.FLOAT)
     graph.nodes.append(helper.make_node("Identity", [scores], ["scores"]))
@@ -403,10 +400,8 @@ def _numbered(trees: Trees) -> tuple[NDArray[np.int64], ...]:
 
 def open_session(path: Path) -> Any:
     """The graph in onnxruntime, on one thread."""
-    try:
+    with needing("the proof of an ONNX export"):
         import onnxruntime
-    except ImportError:
-        raise ParameterError(f"onnx: {_EXTRA}") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

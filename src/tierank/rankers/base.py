@@ -21,6 +21,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
+from tierank.extras import needing
 from tierank.inputs import as_names
 from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
 from tierank.models import (
@@ -206,7 +207,9 @@ class Ranker(Estimator):
 
     def check_settings(self) -> None:
         """Raise ``ParameterError`` if ``fit`` would refuse the settings whatever the data, before any data is read."""
-        for value in self.checked_settings().values():
+        with needing(type(self).__name__):
+            settings = self.checked_settings()
+        for value in settings.values():
             if isinstance(value, Ranker):
                 value.check_settings()
 
@@ -261,7 +264,7 @@ class Ranker(Estimator):
         """
         team = team or Team()
         has_queries = isinstance(X, RankingDataset) or qid is not None
-        with agreement(team) as facts:
+        with agreement(team) as facts, needing(type(self).__name__):
             train = self._as_training(X, y, qid, row_weight=row_weight, query_weight=query_weight)
             held_out = None if valid is None else _as_valid(valid, has_queries)
             if held_out is not None:
@@ -611,7 +614,8 @@ def _read_once(folder: Path, known: Known) -> Ranker:
         )
         if not isinstance(description["fitted"], dict):
             raise TypeError("fitted")
-        model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
+        with needing(type(ranker).__name__):
+            model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
         ranker._keep(model, seen, ranker.plain_settings())
     except ParameterError as error:
         raise DataError(f"settings: {error}", where=file) from None

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError, ParameterError
+from tierank.extras import needing
 from tierank.inputs import (
     Room,
     as_column,
@@ -242,10 +243,8 @@ def files_of(path: Path) -> list[Path]:
 
 def needs_arrow(what: str) -> Any:
     """The module pyarrow, or an error that says how to get it."""
-    try:
+    with needing(f"reading and writing {what}"):
         import pyarrow
-    except ImportError:
-        raise DataError(f"{what} files need pyarrow, which is not installed: pip install 'tierank[arrow]'") from None
     return pyarrow
 
 
