@@ -16,8 +16,9 @@ import tierank
 from tierank import RULES, DataError, LambdaMART, ParameterError, RankingDataset, TreeRanker, UMart, URank
 from tierank.cli import main
 from tierank.losses import LOSSES, WITHOUT_GAINS, Batch
-from tierank.metrics import Judge, gain_levels
+from tierank.metrics import Judge
 from tierank.objectives import LambdaRankObjective, LossObjective, UMartObjective, check_gradient
+from tierank.relevance import gain_levels
 
 GAINS = [0.0, 1.0, 1.0, 4.0, 9.5]
 FORMS = {

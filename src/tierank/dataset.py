@@ -25,6 +25,7 @@ from tierank.inputs import (
     forget,
     group_rows,
 )
+from tierank.relevance import find_tiers
 
 # Texts that are taken in one go: what is needed to find their bytes is larger than they are.
 _TAKEN = 1 << 16
@@ -69,6 +70,8 @@ class RankingDataset:
     query_weight: NDArray[np.float64] | None
     feature_names: tuple[str, ...] | None
     document_texts: Texts | None
+    _ratings: NDArray[np.float64] | None
+    _source_rows: NDArray[np.int64] | None
 
     def __init__(
         self,
@@ -87,7 +90,7 @@ class RankingDataset:
         self.features = self.arrange(features)
         self._ratings = None if y is None else self.arrange(as_ratings(y, n))
         self.row_weight = None if row_weight is None else self.arrange(as_weights(row_weight, "row_weight", n))
-        self.query_weight = None if query_weight is None else self._per_query(query_weight)
+        self.query_weight = None if query_weight is None else self.weights_per_query(query_weight)
         self.feature_names = as_names(columns if feature_names is None else feature_names, features.shape[1])
         self.document_texts = None if document_ids is None else self._documents(document_ids)
 
@@ -111,6 +114,11 @@ class RankingDataset:
         self._source_rows, self.row_weight, self.query_weight = source_rows, row_weight, query_weight
         self.feature_names, self.document_texts = feature_names, document_texts
         return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in vars(self) or name not in RankingDataset.__annotations__:
+            raise AttributeError(f"{name}: a RankingDataset does not change; replace(...) gives another one")
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         rated = f"ratings {self.ratings.min():g} to {self.ratings.max():g}" if self.is_rated else "no ratings"
@@ -159,6 +167,11 @@ class RankingDataset:
         return self._ratings
 
     @property
+    def is_in_order(self) -> bool:
+        """Whether the rows came grouped by query, so that none was moved."""
+        return self._source_rows is None
+
+    @property
     def source_rows(self) -> NDArray[np.int64]:
         """The caller's number of each row."""
         return np.arange(self.n_documents) if self._source_rows is None else self._source_rows
@@ -171,13 +184,8 @@ class RankingDataset:
     @cached_property
     def tiers(self) -> NDArray[np.int32]:
         """Index of each rating among the unique ratings of its query, 0 = highest."""
-        query, ratings = self.query_of_row, self.ratings
-        order = np.lexsort((-ratings, query))
-        new_query = np.diff(query[order], prepend=-1) != 0
-        step = np.where(new_query, 0, np.diff(ratings[order], prepend=np.nan) != 0).cumsum()
-        tiers = np.empty(self.n_documents, np.int32)
-        tiers[order] = step - step[self.offsets[:-1]].repeat(self.lengths)
-        return tiers
+        tiers, _ = find_tiers(np.require(self.ratings, np.float64, "C"), self.offsets)
+        return tiers.astype(np.int32)
 
     @cached_property
     def document_ids(self) -> list[str] | None:
@@ -192,6 +200,10 @@ class RankingDataset:
     def arrange(self, values: NDArray[Any]) -> NDArray[Any]:
         """Per-document values from the caller's order into the order of this data set."""
         return values if self._source_rows is None else values[self._source_rows]
+
+    def arrange_texts(self, texts: Texts) -> Texts:
+        """Texts of documents from the caller's order into the order of this data set."""
+        return texts if self._source_rows is None else texts.take(self._source_rows)
 
     def restore(self, values: NDArray[Any]) -> NDArray[Any]:
         """Per-document values from the order of this data set back into the caller's order."""
@@ -227,19 +239,29 @@ class RankingDataset:
             document_texts=None if self.document_texts is None else self.document_texts.take(self._row_numbers(rows)),
         )
 
+    def replace(self, **parts: Any) -> RankingDataset:
+        """The same data with other parts, by the names of ``from_parts``; they are grouped and checked already.
+
+        >>> data = RankingDataset(np.eye(2), [1, 0])
+        >>> data.replace(ratings=np.array([0.0, 3.0])).ratings.tolist()
+        [0.0, 3.0]
+        """
+        kept = {
+            "features": self.features,
+            "ratings": self._ratings,
+            "offsets": self.offsets,
+            "query_ids": self.query_ids,
+            "source_rows": self._source_rows,
+            "row_weight": self.row_weight,
+            "query_weight": self.query_weight,
+            "feature_names": self.feature_names,
+            "document_texts": self.document_texts,
+        }
+        return RankingDataset.from_parts(**kept | parts)
+
     def with_features(self, features: NDArray[np.float32], names: tuple[str, ...] | None) -> RankingDataset:
         """The same documents with other features."""
-        return RankingDataset.from_parts(
-            np.ascontiguousarray(features),
-            self._ratings,
-            self.offsets,
-            self.query_ids,
-            source_rows=self._source_rows,
-            row_weight=self.row_weight,
-            query_weight=self.query_weight,
-            feature_names=names,
-            document_texts=self.document_texts,
-        )
+        return self.replace(features=np.ascontiguousarray(features), feature_names=names)
 
     def widen(self, n_features: int) -> RankingDataset:
         """The same documents with so many features, 0 in those that are new: text files may leave out the last ones.
@@ -308,7 +330,7 @@ class RankingDataset:
     def _row_numbers(self, rows: slice | NDArray[np.int64]) -> NDArray[np.int64]:
         return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
-    def _per_query(self, weight: ArrayLike | Mapping[Hashable, float]) -> NDArray[np.float64]:
+    def weights_per_query(self, weight: ArrayLike | Mapping[Hashable, float]) -> NDArray[np.float64]:
         """Query weights given by query id, by query in order of appearance, or by row."""
         if isinstance(weight, Mapping):
             missing = [q for q in self.query_ids.tolist() if q not in weight]

@@ -13,8 +13,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.inputs import chunks
 from tierank.metrics import Judge
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # A feature whose skill is at least this gives the ratings away; one whose drift is at least that has moved.
 LEAKS_FROM, DRIFTS_FROM = 0.9, 0.1

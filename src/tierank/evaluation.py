@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.metrics import WHY_LEFT_OUT, Floats, Judge, Metric, Rule, as_scores
+from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores
+from tierank.types import Floats
 
 # Differences of two queries' values that are no more than rounding.
 _ROUNDING = 1e-12

@@ -12,8 +12,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.rankers import Ranker
 from tierank.settings import as_limit
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # Names that a message lists.
 _LISTED = 8

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from numbers import Real
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,67 +16,26 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_array, as_numbers
 from tierank.kernels.ranking import Ranking, cascade, discounted_sum, exp2_gains, highest, precision_sum, rank
-from tierank.settings import as_choice
+from tierank.relevance import GAINS, Gain, as_gain, discounts_to, gain_levels
+from tierank.types import Floats
 
-Floats = NDArray[np.float64]
 # From the ranked lists to one value per query.
 Measure = Callable[[Ranking], Floats]
 
 Ties = Literal["average", "input", "worst", "document id"]
 ErrMax = Literal["data", "query"] | float | None
-Gain = Literal["exp2", "linear"] | Sequence[float] | Floats | Mapping[float, float] | Callable[[Floats], ArrayLike]
 
 # A name such as "ndcg@10", or a caller's function of the ratings and scores of one query.
 Metric = str | Callable[[Floats, Floats], float]
 
 WHY_LEFT_OUT = "no rating above 0"
 
-_GAINS = {"exp2": "2^r - 1", "linear": "r"}
 _TIES = {
     "average": "averaged over all their orders",
     "input": "in input order",
     "worst": "lower gain first",
     "document id": "by document id, descending",
 }
-
-
-def as_gain(gain: Any) -> Gain:
-    """A gain that can be used, lists and arrays as tuples; whether it has one for every rating is seen with the data.
-
-    >>> as_gain(np.array([0, 1, 3]))
-    (0.0, 1.0, 3.0)
-    >>> as_gain(3)
-    Traceback (most recent call last):
-    tierank.errors.ParameterError: gain: expected 'exp2', 'linear', a list with the gains of the ratings 0, 1, 2, ..., a
-    mapping from ratings to gains, or a function, got 3
-    """
-    if isinstance(gain, str):
-        return cast(Gain, as_choice("gain", gain, _GAINS))
-    if isinstance(gain, Mapping):
-        _check_gains(gain)
-        return {float(rating): float(value) for rating, value in gain.items()}
-    if isinstance(gain, (list, tuple)) or np.ndim(gain) == 1:
-        values = np.asarray(gain).tolist() if hasattr(gain, "__array__") else list(gain)
-        _check_gains(dict(enumerate(values)))
-        return tuple(float(value) for value in values)
-    if not callable(gain):
-        raise ParameterError(
-            "gain: expected 'exp2', 'linear', a list with the gains of the ratings 0, 1, 2, ..., a mapping from ratings"
-            f" to gains, or a function, got {gain!r}"
-        )
-    return cast(Gain, gain)
-
-
-def _check_gains(gains: Mapping[Any, Any]) -> None:
-    if not gains:
-        raise ParameterError("gain: expected at least one gain, got none")
-    for rating, gain in gains.items():
-        if isinstance(rating, bool) or not isinstance(rating, Real):
-            raise ParameterError(f"gain: expected ratings that are numbers, got {rating!r}")
-        if isinstance(gain, bool) or not isinstance(gain, Real) or not 0 <= float(gain) < float("inf"):
-            raise ParameterError(
-                f"gain: expected finite gains that are not negative, got {gain!r} for rating {float(rating):g}"
-            )
 
 
 # A metric is a function of the judge, which knows the ratings, and the cutoff k (None: the whole list). It does once
@@ -241,7 +199,7 @@ class Rule:
 
     def _gain_words(self) -> str:
         if isinstance(self.gain, str):
-            return _GAINS[self.gain]
+            return GAINS[self.gain]
         if isinstance(self.gain, tuple):
             return f"[{', '.join(f'{gain:g}' for gain in self.gain)}]"
         return str(dict(self.gain)) if isinstance(self.gain, Mapping) else getattr(self.gain, "__name__", "of the user")
@@ -475,8 +433,7 @@ class Judge:
     @cached_property
     def discounts(self) -> Floats:
         """1 / log2(1 + rank) for rank 1, 2, ..."""
-        discounts: Floats = 1 / np.log2(np.arange(2.0, self.longest + 2))
-        return discounts
+        return discounts_to(self.longest)
 
     @cached_property
     def undiscounted(self) -> Floats:
@@ -541,45 +498,6 @@ def _as_metrics(metrics: Metric | Iterable[Metric] | None, rule: Rule) -> dict[s
     if len(named) < len(asked):
         raise ParameterError(argument="metrics", expected="functions with different names", got=", ".join(named))
     return named
-
-
-def gain_levels(ratings: Floats, gain: Gain) -> Floats:
-    """What gains are made of: the rating where the gain has a name, else the gain itself."""
-    gain = as_gain(gain)
-    if isinstance(gain, str):
-        return ratings
-    unique, codes = np.unique(ratings, return_inverse=True)
-    if isinstance(gain, Mapping):
-        missing = [level for level in unique.tolist() if level not in gain]
-        if missing:
-            raise ParameterError(f"gain: expected a gain for every rating of the data, got none for {missing[0]:g}")
-        gains = np.array([gain[level] for level in unique.tolist()], dtype=np.float64)
-    elif isinstance(gain, tuple):
-        gains = _listed_gains(unique, np.array(gain))
-    else:
-        gains = np.asarray(gain(unique), dtype=np.float64)  # type: ignore[operator]
-    if gains.shape != unique.shape:
-        raise ParameterError(
-            f"gain: expected {len(unique)} gains for an array of {len(unique)} ratings, got shape {gains.shape}"
-        )
-    bad = ~(np.isfinite(gains) & (gains >= 0))
-    if bad.any():
-        raise ParameterError(
-            f"gain: expected finite gains that are not negative, got {gains[bad.argmax()]:g}"
-            f" for rating {unique[bad.argmax()]:g}"
-        )
-    return gains[codes]
-
-
-def _listed_gains(ratings: Floats, gains: Floats) -> Floats:
-    """The gains of these ratings in a list of those of 0, 1, 2, ..."""
-    outside = (ratings != np.rint(ratings)) | (ratings >= len(gains))
-    if outside.any():
-        raise DataError(
-            f"gain: expected whole ratings from 0 to {len(gains) - 1}, which have a gain in the list, got"
-            f" {ratings[outside.argmax()]:g}; make the list longer, or give a mapping from ratings to gains"
-        )
-    return np.asarray(gains[ratings.astype(np.int64)], np.float64)
 
 
 def _tie_order(data: RankingDataset, levels: Floats, ties: Ties) -> NDArray[np.int64] | None:

@@ -16,8 +16,7 @@ from tierank.estimators import as_dataset
 from tierank.evaluation import evaluate
 from tierank.metrics import Rule, as_rule, parse_metric
 from tierank.settings import as_whole
-
-Rows = NDArray[np.int64]
+from tierank.types import Rows
 
 _HOW_TO_ROUTE = (
     "In scikit-learn's tools, switch on sklearn.set_config(enable_metadata_routing=True) and pass the ids to the call:"

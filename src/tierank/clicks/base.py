@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tierank.clicks.items import BY, Items
-from tierank.clicks.log import ClickLog, Floats, check_log
+from tierank.clicks.log import ClickLog, check_log
 from tierank.errors import DataError, NotFittedError
 from tierank.settings import Choice, Integer, Number, declared, setting
+from tierank.types import Floats
 
 # Chances are kept this far from 0 and 1 where their logarithm is taken.
 FLOOR = 1e-6

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tierank.clicks.base import AttractionModel, ClickModel, EMModel
-from tierank.clicks.log import ClickLog, Floats
+from tierank.clicks.log import ClickLog
 from tierank.clicks.position_models import at_positions
 from tierank.kernels import clicks as kernels
+from tierank.types import Floats
 
 
 class _Chain(ClickModel):

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tierank.clicks.log import Floats
 from tierank.errors import DataError, ParameterError
 from tierank.settings import as_number, as_whole
+from tierank.types import Floats
 
 # Softness of probabilistic interleaving: a document at rank r is drawn with a chance in proportion to 1 / r^3.
 _TAU = 3.0

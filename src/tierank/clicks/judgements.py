@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.clicks.base import AttractionModel, ClickModel
-from tierank.clicks.log import ClickLog, Floats, check_log, flat_ids, sum_by, write_columns
+from tierank.clicks.log import ClickLog, check_log, flat_ids, sum_by, write_columns
 from tierank.clicks.models import make_model
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.settings import as_least, as_positive
+from tierank.types import Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,12 +16,12 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.errors import DataError, DataTypeError, ParameterError
 from tierank.files import replacing
 from tierank.readers.columns import PARQUET_ENDINGS, needs_arrow
+from tierank.types import Floats
 
 if TYPE_CHECKING:
     from tierank.clicks.description import LogDescription
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -11,12 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from tierank.clicks.base import ClickModel
-from tierank.clicks.log import ClickLog, Floats, Ints, check_log
+from tierank.clicks.log import ClickLog, Ints, check_log
 from tierank.clicks.models import make_model
 from tierank.clicks.position_models import PositionBased
 from tierank.clicks.propensity import Propensities, estimate_propensities
 from tierank.errors import DataError
 from tierank.settings import as_choice, as_limit, as_number, as_positive
+from tierank.types import Floats
 
 METHODS = ("ips", "snips", "dr")
 # Below this effective number of sessions there is a warning.

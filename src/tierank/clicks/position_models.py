@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tierank.clicks.base import ClickModel, EMModel
-from tierank.clicks.log import ClickLog, Floats, Ints, sum_by
+from tierank.clicks.log import ClickLog, Ints, sum_by
 from tierank.kernels import clicks as kernels
 from tierank.settings import Number, setting
+from tierank.types import Floats
 
 
 @dataclass(kw_only=True, eq=False)

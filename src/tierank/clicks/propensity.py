@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from tierank.clicks.codes import Codes, as_numbers
 from tierank.clicks.items import Items
-from tierank.clicks.log import ClickLog, Floats, Ints, check_log, sum_by
+from tierank.clicks.log import ClickLog, Ints, check_log, sum_by
 from tierank.clicks.models import make_model
 from tierank.clicks.position_models import Pairs, PositionBased, at_positions
 from tierank.clicks.regression import regression
 from tierank.errors import DataError, ParameterError
 from tierank.kernels import clicks as kernels
 from tierank.settings import as_number, as_whole
+from tierank.types import Floats
 
 # Weights of sessions -> the propensity of each position.
 Estimator = Callable[[Floats], Floats]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from tierank.clicks.log import ClickLog, Floats
+from tierank.clicks.log import ClickLog
 from tierank.errors import DataError
 from tierank.settings import as_least, as_whole
+from tierank.types import Floats
 
 # Newton's steps of an iteration of EM: each begins where the one before ended, so a few are enough.
 _STEPS = 2

@@ -10,12 +10,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.clicks.base import ClickModel
 from tierank.clicks.items import Items
-from tierank.clicks.log import ClickLog, Floats, Ints
+from tierank.clicks.log import ClickLog, Ints
 from tierank.clicks.models import CLICK_MODELS, make_model
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.ranking import rank
 from tierank.settings import as_choice, as_least, as_number, as_whole
+from tierank.types import Floats
 
 
 class Simulation(NamedTuple):

@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tierank import __version__
 from tierank.dataset import RankingDataset, Texts
@@ -37,6 +36,7 @@ from tierank.metrics import Judge, Rule, as_rule
 from tierank.models import Known, decode, encode
 from tierank.rankers import Ranker, load
 from tierank.readers import read, write
+from tierank.types import Floats
 
 RUN_FORMAT = 1
 # The paper's layout.
@@ -61,8 +61,6 @@ _PARTS: dict[str, type | None] = {
     "baseline": None,
     "systems": dict,
 }
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

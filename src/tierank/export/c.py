@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
 from tierank.export.c_source import COMBINED, ENTRY, HEAD, MAIN, NETWORK, RUNTIME, TRANSFORM, TREES
-from tierank.export.portable import NONE, ZERO, Floats, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees
+from tierank.export.portable import NONE, ZERO, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees
 from tierank.export.target import Executor, Target
 from tierank.transforms import Quantile, Rescaling, Transform
+from tierank.types import Floats
 
 # How the source is compiled; no option of it may change what numbers are.
 FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")

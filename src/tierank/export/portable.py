@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
 from tierank.transforms import Transform
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # What a split takes for missing: nothing (NaN counts as 0), 0 and NaN, or NaN.
 NONE, ZERO, NAN = 0, 1, 2

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.export.portable import NEAR_ZERO, Floats, Model, Network, QueryCopies, Trees, walk
+from tierank.export.portable import NEAR_ZERO, Model, Network, QueryCopies, Trees, walk
 from tierank.export.target import Target
 from tierank.transforms import Unchanged
+from tierank.types import Floats
 
 # The largest difference that counts as none.
 TOLERANCE = 1e-5

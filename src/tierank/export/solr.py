@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from tierank.export.portable import Floats, Layer, Model, Network, Sum, TreeBuilder, Trees, as_float32
+from tierank.export.portable import Layer, Model, Network, Sum, TreeBuilder, Trees, as_float32
 from tierank.export.target import (
     LEAST,
     MOST,
@@ -31,6 +31,7 @@ from tierank.export.target import (
     unused_name,
 )
 from tierank.transforms import Log1p, Quantile, Standard, Transform
+from tierank.types import Floats
 
 _NAME = "tierank"
 _SLACK = np.float32(1e-6)

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
-from tierank.export.portable import Floats, Model, Network, QueryCopies, StandardisedMean, Trees, walk
+from tierank.export.portable import Model, Network, QueryCopies, StandardisedMean, Trees, walk
+from tierank.types import Floats
 
 # Up to so many trees, what float32 loses when they are added up one after the other is far below a difference that
 # counts: about 2^-24 of the sum times the root of their number.

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.export.onnx import ONNX
-from tierank.export.portable import Floats, Model, TreeBuilder, Trees, as_float32
+from tierank.export.portable import Model, TreeBuilder, Trees, as_float32
 from tierank.export.target import Executor, Target, check_pointwise, check_size, refuse
+from tierank.types import Floats
 
 _NAME = "tierank"
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierank.errors import ParameterError
-from tierank.metrics import Gain
 from tierank.objectives.loss import as_loss, check_values
-from tierank.objectives.objective import Floats
+from tierank.relevance import Gain
+from tierank.types import Floats
 
 # torch is imported where a loss is followed: uMart has no need of it.
 if TYPE_CHECKING:

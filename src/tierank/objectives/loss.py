@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_offsets
 from tierank.kernels import n_threads
-from tierank.metrics import Gain, as_gain
 from tierank.objectives.objective import Gradients, Objective, scale_of
+from tierank.relevance import Gain, as_gain
 from tierank.settings import as_choice, as_whole
 
 # torch is imported where a loss is followed: uMart has no need of it.

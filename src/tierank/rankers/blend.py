@@ -21,10 +21,11 @@ from tierank.rankers.trees import LambdaMART, UMart
 from tierank.settings import Choice, Flag, Integer, setting
 from tierank.training.blend import NETWORKS, TREES, BlendModel, Fold, Member, mean_of_means, take_turns
 from tierank.training.checkpoint import Checkpoint
-from tierank.training.model import FitContext, FittedModel, Floats, SavedModel, Seen
+from tierank.training.model import FitContext, FittedModel, SavedModel, Seen
 from tierank.training.order import canonical_rows
 from tierank.training.selection import make_judge
 from tierank.transforms import add_query_copies
+from tierank.types import Floats
 
 # Fixed beforehand and unlike each other: their mean is better than the one that looks best on validation data.
 CONFIGS: tuple[dict[str, Any], ...] = (

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer
-from tierank.metrics import Gain
 from tierank.objectives import as_loss, check_loss_settings, check_reads_gain, loss_keywords
 from tierank.rankers.base import JudgedRanker
 from tierank.rankers.trees import GAIN, LOSS, LOSS_SETTINGS, as_mapping
+from tierank.relevance import Gain
 from tierank.settings import (
     Between,
     Checked,

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer, Sum
-from tierank.metrics import Gain, as_gain, gain_levels
 from tierank.objectives import (
     LambdaRankObjective,
     LossObjective,
@@ -25,6 +24,7 @@ from tierank.objectives import (
 )
 from tierank.rankers.base import Ranker, fitted_copy
 from tierank.rankers.tree_settings import TreeSettings
+from tierank.relevance import Gain, as_gain, gain_levels
 from tierank.settings import Between, Checked, Choice, Flag, Integer, Number, OneOf, Optional, setting
 from tierank.training.model import FitContext, SavedModel, Seen
 

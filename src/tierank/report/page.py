@@ -23,8 +23,8 @@ from tierank.report.markup import Html, as_json, element, from_table, join, make
 from tierank.report.metric_names import by_family, deepest, display
 from tierank.report.tables import tabulate_contrasts, tabulate_run
 from tierank.report.viewer import Lists, Titles, make_viewer
+from tierank.types import Floats
 
-Floats = NDArray[np.float64]
 Sections = list[tuple[str, str, Sequence[str]]]
 
 # Learning curves of a system that are drawn at most, and parts that queries are sorted into by their size.

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 from tierank.deadline import check_deadline
 from tierank.losses import Batch
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # Pieces that a path is cut into at first, how often a piece may be halved, and what may be left over of a difference.
 _PIECES, _HALVINGS, _TOLERANCE = 8, 24, 1e-3

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.deadline import check_deadline
 from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
-from tierank.training.model import FittedModel, Floats, Resources, Rows, Seen
+from tierank.training.model import FittedModel, Resources, Seen
 from tierank.training.order import canonical_queries, shared_order
 from tierank.training.selection import mean_of_standardised
 from tierank.transforms import add_query_copies
+from tierank.types import Floats, Rows
 
 TREES, NETWORKS = "trees", "networks"
 Fold = tuple[RankingDataset, RankingDataset | None]

@@ -15,7 +15,7 @@ from tierank.dataset import RankingDataset
 from tierank.export import Scorer, StandardisedMean, Sum
 from tierank.losses import Batch, stepwise_urank, urank
 from tierank.networks import TierRNN
-from tierank.training.model import FittedModel, Floats, Resources, Rows, Seen
+from tierank.training.model import FittedModel, Resources, Seen
 from tierank.training.networks import (
     NetworkCheckpoint,
     NetworkFit,
@@ -27,6 +27,7 @@ from tierank.training.networks import (
 )
 from tierank.training.selection import Selection, means_of
 from tierank.transforms import Transform
+from tierank.types import Floats, Rows
 
 # How far apart the seeds of learners are: no two networks begin alike, those of n_seeds runs included.
 _APART = 1_000_000

@@ -15,9 +15,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer
 from tierank.inputs import chunks
 from tierank.team import Team
-
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
+from tierank.types import Floats, Rows
 
 
 class Resources(NamedTuple):

@@ -28,19 +28,21 @@ from tierank.export import Layer, Network, Scorer, StandardisedMean
 from tierank.inputs import forget
 from tierank.kernels import n_threads
 from tierank.losses import Batch
-from tierank.metrics import Gain, Judge
+from tierank.metrics import Judge
 from tierank.networks import MLP, NETWORKS, Layers, TierRNN
 from tierank.objectives.loss import check_values
 from tierank.progress import Progress
+from tierank.relevance import Gain
 from tierank.settings import as_whole
 from tierank.team import Team
 from tierank.training.attribution import integrate_gradients
 from tierank.training.checkpoint import Checkpoint, described
 from tierank.training.identity import is_of_caller
-from tierank.training.model import FitContext, FittedModel, Floats, Resources, Rows, SavedModel, Seen, TrainingStopped
+from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, TrainingStopped
 from tierank.training.order import canonical_rows
 from tierank.training.selection import Selection, make_judge, mean_of_standardised, means_of
 from tierank.transforms import TRANSFORMS, Transform
+from tierank.types import Floats, Rows
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Tensor, Batch], Tensor]

@@ -16,11 +16,11 @@ from tierank.dataset import RankingDataset
 from tierank.inputs import forget, rows_in
 from tierank.kernels import content, in_threads, n_threads
 from tierank.team import Team
+from tierank.types import Rows
 
 # Bytes of features after which what was read of a mapped matrix is let go.
 _KEPT_BYTES = 1 << 27
 
-Rows = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 Order = tuple[Rows, Rows, str]
 

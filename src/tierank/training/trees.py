@@ -25,13 +25,14 @@ from tierank.scoring import TreeScorer
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, connected, predicted
-from tierank.training.model import FitContext, FittedModel, Floats, Resources, SavedModel, Seen
-from tierank.training.model import Rows as RowNumbers
+from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen
 from tierank.training.order import canonical_rows, join_contents
 from tierank.training.selection import Selection, make_judge, means_of
 from tierank.training.tree_parameters import check_files, for_features
 from tierank.training.tree_text import check_trees, read_trees
 from tierank.transforms import add_query_copies
+from tierank.types import Floats
+from tierank.types import Rows as RowNumbers
 
 # LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
 # starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
