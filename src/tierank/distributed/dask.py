@@ -110,7 +110,7 @@ def _check(ranker: object, client: object, timeout: float) -> None:
     if not isinstance(ranker, (UMart, LambdaMART, TreeRanker)):
         raise ParameterError(
             f"ranker: expected UMart, LambdaMART or TreeRanker, got {type(ranker).__name__}; networks train on several"
-            " processes by `tierank train --ranks` or torchrun: see docs/scale.md"
+            " processes by torchrun, or by tierank train: see docs/scale.md"
         )
     with needing("training on a Dask cluster"):
         from distributed import Client
