@@ -275,8 +275,8 @@ def test_a_damaged_base_is_refused(data, tmp_path):
     described = json.loads(file.read_text())
     for change, message in (
         ({"ranker": "Nothing", "settings": {}}, "unknown ranker 'Nothing'"),
-        ({"ranker": "UMart"}, "expected base to be a ranker with its settings, got a damaged description"),
-        (5, "expected base to be a ranker with its settings, got a damaged description"),
+        ({"ranker": "UMart"}, "expected the description of a model, got a damaged file"),
+        (5, "base: expected a ranker, such as UMart"),
     ):
         settings = {**described["settings"], "base": change}
         file.write_text(json.dumps({**described, "settings": settings}))

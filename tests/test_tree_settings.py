@@ -490,7 +490,7 @@ def changed(folder, change):
         ({"rule": "lightgmb"}, r"did you mean 'lightgbm'\?"),
         ({"for_target": "slor"}, "unknown target 'slor'"),
         ({"nonsense": 5}, "unknown setting of .* 'nonsense'"),
-        ({"base": 5}, "base: expected a ranker, or None"),
+        ({"base": 5}, "base: expected a ranker, such as UMart"),
     ],
 )
 def test_a_model_with_a_value_that_cannot_be_is_refused(kind, change, message, folders, tmp_path):

@@ -93,7 +93,7 @@ def as_gain(gain: Any) -> Gain:
         return cast(Gain, as_choice("gain", gain, GAINS))
     if isinstance(gain, Mapping):
         _check_gains(gain)
-        return {float(rating): float(value) for rating, value in gain.items()}
+        return {_plain_number(rating): _plain_number(value) for rating, value in gain.items()}
     if isinstance(gain, (list, tuple)) or np.ndim(gain) == 1:
         values = np.asarray(gain).tolist() if hasattr(gain, "__array__") else list(gain)
         _check_gains(dict(enumerate(values)))
@@ -104,6 +104,10 @@ def as_gain(gain: Any) -> Gain:
             f" to gains, or a function, got {gain!r}"
         )
     return cast(Gain, gain)
+
+
+def _plain_number(value: Any) -> float:
+    return value.item() if isinstance(value, np.generic) else value  # type: ignore[no-any-return]
 
 
 def _check_gains(gains: Mapping[Any, Any]) -> None:
