@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from tierank.report.profile import write_profile as write_profile
     from tierank.synth import make_ranking as make_ranking
     from tierank.team import Team as Team
+    from tierank.training.callbacks import Step as Step
     from tierank.training.model import FitContext as FitContext
     from tierank.training.model import FittedModel as FittedModel
     from tierank.training.model import Resources as Resources
@@ -128,6 +129,7 @@ _HOMES = {
     "Resources": "training.model",
     "SavedModel": "training.model",
     "Seen": "training.model",
+    "Step": "training.callbacks",
     "Team": "team",
     "Transform": "transforms",
     "TeamError": "errors",

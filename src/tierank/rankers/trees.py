@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from tierank.objectives import (
 from tierank.rankers.base import Ranker, fitted_copy
 from tierank.rankers.tree_settings import TreeSettings
 from tierank.settings import Between, Checked, Choice, Flag, Integer, Number, OneOf, Optional, setting
+from tierank.training.checkpoint import described_settings
 from tierank.training.model import FitContext, SavedModel, Seen
 
 # LightGBM is imported where trees are grown or loaded.
@@ -81,9 +82,30 @@ class BoostedTrees(TreeSettings):
         check_parameters(settings)
         self.objective(settings)
 
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """Trees can be added to those of any tree ranker that sees the same features and has the same base."""
+        from tierank.training.trees import TreeModel
+
+        model = start.model_
+        if not isinstance(model, TreeModel):
+            raise ParameterError(
+                argument="start",
+                expected="a tree ranker",
+                got=type(start).__name__,
+                fix=f"{type(self).__name__}(base={type(start).__name__}()) grows trees on the scores of a ranker",
+            )
+        if model.query_features != settings["query_features"]:
+            got = f"query_features={model.query_features}"
+            raise ParameterError(argument="start", expected="a model with the same `query_features`", got=got)
+        bases = [described_settings(one) for one in (settings["base"], start.settings_.get("base"))]
+        if bases[0] != bases[1]:
+            raise ParameterError(
+                argument="start", expected="a model with the same `base`, which stays as it is", got="another one"
+            )
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> TreeModel:
         """Grow trees, on the residuals of ``base`` if there is one."""
-        from tierank.training.trees import train_trees
+        from tierank.training.trees import TreeModel, train_trees
 
         settings = self.checked_settings()
         if not isinstance(settings["gain"], str):
@@ -95,8 +117,12 @@ class BoostedTrees(TreeSettings):
         if base is not None:
             if team.size > 1:
                 raise ParameterError(argument="base", expected="None if several processes train", got="a ranker")
-            base_model = base.fit_model(*parts, context.inside("base"))
-            context = context.inside("trees")
+            start = context.start
+            if isinstance(start, TreeModel):  # whose base stays as it is: its trees correct that one
+                base_model = start.base
+            else:
+                base_model = base.fit_model(*parts, context.inside("base"))
+            context = replace(context.inside("trees"), start=start)
         return train_trees(settings, self._parameters(settings), objective, parts, context, base_model)
 
     def restore_model(self, saved: SavedModel) -> TreeModel:
@@ -163,8 +189,8 @@ class BoostedTrees(TreeSettings):
 
     @property
     def n_rounds_(self) -> int:
-        """The number of trees that were kept."""
-        return self._trees.n_rounds
+        """The number of trees in the model, those that training went on from included."""
+        return self._trees.n_before + self._trees.n_rounds
 
     @property
     def base_(self) -> Ranker | None:

@@ -101,6 +101,12 @@ def read_trees(text: str) -> Trees | None:
     )
 
 
+def head_fields(text: str) -> dict[str, str]:
+    """What the head of a text says about all trees, by name; lines without a value have an empty one."""
+    head = text.replace("\r\n", "\n").partition("\n\n")[0]
+    return {name: value for name, _, value in (line.partition("=") for line in head.split("\n"))}
+
+
 def _damaged(place: str, expected: str) -> DataError:
     return DataError(f"trees.txt: {place}: expected {expected}, got a damaged text; save the model again")
 
