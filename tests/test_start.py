@@ -72,7 +72,7 @@ def test_trees_with_a_start_are_models_like_all_others(parts, tmp_path):
     assert loaded.n_rounds_ == later.n_rounds_
     plain = UMart(**TREES).fit(new, start=UMart(**TREES).fit(old))
     plain.export(tmp_path / "model.c", to="c")
-    assert tierank.verify(plain, tmp_path / "model.c", "c", test)
+    assert tierank.verify(plain, tmp_path / "model.c", "c", test).holds
     explained = tierank.explain_query(plain, test, test.query_ids[0])
     assert explained
     assert plain.importance("split").sum() > UMart(**TREES).fit(old).importance("split").sum()
@@ -116,7 +116,7 @@ def test_networks_with_a_start_are_saved_and_exported(parts, tmp_path):
     later.save(tmp_path / "model")
     np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(test), later.predict(test))
     later.export(tmp_path / "model.c", to="c")
-    assert tierank.verify(later, tmp_path / "model.c", "c", test)
+    assert tierank.verify(later, tmp_path / "model.c", "c", test).holds
 
 
 @pytest.mark.parametrize("name", ["trees", "network"])

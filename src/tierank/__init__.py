@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tierank.rankers import Blend as Blend
     from tierank.rankers import LambdaLoss as LambdaLoss
     from tierank.rankers import LambdaMART as LambdaMART
+    from tierank.rankers import LightGBMRanker as LightGBMRanker
     from tierank.rankers import ListMLE as ListMLE
     from tierank.rankers import ListNet as ListNet
     from tierank.rankers import MDPRank as MDPRank
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from tierank.rankers import UMart as UMart
     from tierank.rankers import URank as URank
     from tierank.rankers import UrBoost as UrBoost
+    from tierank.rankers import from_lightgbm as from_lightgbm
     from tierank.rankers import load as load
     from tierank.readers import read as read
     from tierank.readers import read_fold as read_fold
@@ -107,6 +109,7 @@ _HOMES = {
     "ApproxNDCG": "rankers",
     "Blend": "rankers",
     "LambdaLoss": "rankers",
+    "LightGBMRanker": "rankers",
     "ListMLE": "rankers",
     "ListNet": "rankers",
     "NetworkRanker": "rankers",
@@ -152,6 +155,7 @@ _HOMES = {
     "write_profile": "report.profile",
     "write_report": "report.page",
     "evaluate": "evaluation",
+    "from_lightgbm": "rankers",
     "load": "rankers",
     "make_ranking": "synth",
     "read": "readers",

@@ -333,6 +333,10 @@ class Ranker(Estimator):
             known = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD and one.name != "self"]
             refuse_unknown(type(self).__name__, method, unknown, known, declared(self))
 
+    def hold(self, model: FittedModel, seen: Seen) -> None:
+        """Become a fitted ranker with a model that was made elsewhere, and the settings as they are."""
+        self._keep(model, seen, self.plain_settings())
+
     def _keep(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
         """Become a fitted ranker."""
         self.model_, self.seen_, self.settings_ = model, seen, dict(settings)
@@ -637,7 +641,7 @@ class JudgedRanker(Ranker):
 def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
     """A ranker with these settings that holds a model: for what was fitted as a part of another one."""
     copy: Ranker = clone(ranker)
-    copy._keep(model, seen, copy.plain_settings())
+    copy.hold(model, seen)
     return copy
 
 
@@ -665,7 +669,7 @@ def _read_once(folder: Path, known: Known) -> Ranker:
         if not isinstance(description["fitted"], dict):
             raise TypeError("fitted")
         model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
-        ranker._keep(model, seen, ranker.plain_settings())
+        ranker.hold(model, seen)
     except ParameterError as error:
         raise DataError(f"settings: {error}", where=file) from None
     except TierankError as error:

@@ -38,6 +38,8 @@ _FIT: dict[str, tuple[str, str | None]] = {
     "label": ("`y`, one rating per row", None),
     # Validation
     "eval_set": (_VALID, "only one validation set is used"),
+    "eval_X": (_VALID, "only one validation set is used"),
+    "eval_y": (_VALID, "only one validation set is used"),
     "eval_group": (_VALID, "with one query id per row in place of group sizes"),
     "eval_qid": (_VALID, None),
     "eval_names": (_VALID, "it has no name, as there is only one"),

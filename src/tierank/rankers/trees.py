@@ -57,8 +57,54 @@ _TIES = Choice(("mean", "rows"))
 _TIES_HELP = "documents with equal scores: mean takes the expectation over their orders, rows an arbitrary order"
 
 
+class FittedTrees(Ranker):
+    """What all rankers have whose model is trees: importances, and LightGBM's own form of the model."""
+
+    @property
+    def _trees(self) -> TreeModel:
+        return cast("TreeModel", self.model_)
+
+    def importance(self, kind: str = "gain") -> NDArray[np.float64]:
+        """How much each feature was used.
+
+        Parameters
+        ----------
+        kind : {"gain", "split"}, default "gain"
+            The total gain of its splits, or their number.
+
+        Returns
+        -------
+        array
+            One number per feature.
+        """
+        self._check_fitted()
+        return self._trees.importance(Choice(("gain", "split")).check("importance", kind))
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """The share of each feature in the total gain of all splits."""
+        gains = self.importance("gain")
+        return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
+
+    @property
+    def booster_(self) -> lightgbm.Booster:
+        """A copy of the trees as LightGBM's own model, for its plots, SHAP and other tools; without ``base``.
+
+        Its features have the names of the training data, with underscores in place of blanks, if LightGBM takes them.
+        """
+        import lightgbm
+
+        self._check_fitted()
+        return lightgbm.Booster(model_str=self._trees.text)
+
+    @property
+    def n_rounds_(self) -> int:
+        """The number of trees in the model, those that training went on from included."""
+        return self._trees.n_before + self._trees.n_rounds
+
+
 @dataclass(kw_only=True, eq=False, repr=False)
-class BoostedTrees(TreeSettings):
+class BoostedTrees(FittedTrees, TreeSettings):
     """Base class of the rankers of boosted trees. A subclass says what they optimise."""
 
     # What to do instead of setting a parameter of LightGBM's own lambdarank.
@@ -152,45 +198,6 @@ class BoostedTrees(TreeSettings):
 
         defaults = {name: one.default for name, one in self.lightgbm_settings().items()}
         return lightgbm_parameters(settings, defaults)
-
-    @property
-    def _trees(self) -> TreeModel:
-        return cast("TreeModel", self.model_)
-
-    def importance(self, kind: str = "gain") -> NDArray[np.float64]:
-        """How much each feature was used.
-
-        Parameters
-        ----------
-        kind : {"gain", "split"}, default "gain"
-            The total gain of its splits, or their number.
-
-        Returns
-        -------
-        array
-            One number per feature.
-        """
-        self._check_fitted()
-        return self._trees.importance(Choice(("gain", "split")).check("importance", kind))
-
-    @property
-    def feature_importances_(self) -> NDArray[np.float64]:
-        """The share of each feature in the total gain of all splits."""
-        gains = self.importance("gain")
-        return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
-
-    @property
-    def booster_(self) -> lightgbm.Booster:
-        """A copy of the trees as LightGBM's own model, for its plots, SHAP and other tools; without ``base``."""
-        import lightgbm
-
-        self._check_fitted()
-        return lightgbm.Booster(model_str=self._trees.text)
-
-    @property
-    def n_rounds_(self) -> int:
-        """The number of trees in the model, those that training went on from included."""
-        return self._trees.n_before + self._trees.n_rounds
 
     @property
     def base_(self) -> Ranker | None:
