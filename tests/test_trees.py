@@ -236,7 +236,7 @@ def test_trees_with_a_base_resume_to_the_same_model(tmp_path):
 
 def test_base_must_be_a_ranker():
     data = make_ranking(10, n_features=3, mean_length=8, max_length=10)
-    with pytest.raises(ParameterError, match="base: expected a ranker, such as UMart"):
+    with pytest.raises(ParameterError, match=r"base: expected a ranker, such as UMart\(\), or None"):
         UMart(base="urank").fit(data)
 
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from tierank.rankers import Blend as Blend
     from tierank.rankers import LambdaLoss as LambdaLoss
     from tierank.rankers import LambdaMART as LambdaMART
+    from tierank.rankers import LightGBMRanker as LightGBMRanker
     from tierank.rankers import ListMLE as ListMLE
     from tierank.rankers import ListNet as ListNet
     from tierank.rankers import MDPRank as MDPRank
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from tierank.rankers import UMart as UMart
     from tierank.rankers import URank as URank
     from tierank.rankers import UrBoost as UrBoost
+    from tierank.rankers import from_lightgbm as from_lightgbm
     from tierank.rankers import load as load
     from tierank.readers import read as read
     from tierank.readers import read_fold as read_fold
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from tierank.report.profile import write_profile as write_profile
     from tierank.synth import make_ranking as make_ranking
     from tierank.team import Team as Team
+    from tierank.training.callbacks import Step as Step
     from tierank.training.model import FitContext as FitContext
     from tierank.training.model import FittedModel as FittedModel
     from tierank.training.model import Resources as Resources
@@ -108,6 +111,7 @@ _HOMES = {
     "ApproxNDCG": "rankers",
     "Blend": "rankers",
     "LambdaLoss": "rankers",
+    "LightGBMRanker": "rankers",
     "ListMLE": "rankers",
     "ListNet": "rankers",
     "NetworkRanker": "rankers",
@@ -131,6 +135,7 @@ _HOMES = {
     "Resources": "training.model",
     "SavedModel": "training.model",
     "Seen": "training.model",
+    "Step": "training.callbacks",
     "Team": "team",
     "Transform": "transforms",
     "TeamError": "errors",
@@ -153,6 +158,7 @@ _HOMES = {
     "write_profile": "report.profile",
     "write_report": "report.page",
     "evaluate": "evaluation",
+    "from_lightgbm": "rankers",
     "load": "rankers",
     "make_ranking": "synth",
     "read": "readers",

@@ -113,7 +113,9 @@ def _predict(options: argparse.Namespace) -> None:
     if options.k is None:
         lines = score_lines(ranker.predict(data))
     else:
-        lines = rank_lines(ranker.rank(data, k=options.k), data.caller_texts())
+        ranked = ranker.rank(data, k=options.k)
+        columns = (ranked.query, ranked.rank, ranked.row, ranked.score)
+        lines = rank_lines(columns, data.caller_texts())
     if is_piped:
         sys.stdout.writelines(lines)
     else:

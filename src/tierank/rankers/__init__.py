@@ -11,6 +11,7 @@ from tierank.models import Known, class_name
 from tierank.rankers.base import Ranked, Ranker, read_ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.boosted import UBoost, UrBoost
+from tierank.rankers.imported import LightGBMRanker, from_lightgbm
 from tierank.rankers.networks import (
     ApproxNDCG,
     LambdaLoss,
@@ -30,6 +31,7 @@ __all__ = [
     "Blend",
     "LambdaLoss",
     "LambdaMART",
+    "LightGBMRanker",
     "ListMLE",
     "ListNet",
     "MDPRank",
@@ -43,6 +45,7 @@ __all__ = [
     "UMart",
     "URank",
     "UrBoost",
+    "from_lightgbm",
     "known_classes",
     "load",
 ]
@@ -102,7 +105,7 @@ def known_classes(
     rankers: Iterable[type[Ranker]] = (), networks: Iterable[type] = (), transforms: Iterable[type] = ()
 ) -> Known:
     """The classes that a model file may name: tierank's, those of installed packages, and the given ones."""
-    built_in = {class_name(kind): kind for kind in (*RANKERS.values(), NetworkRanker, TreeRanker)}
+    built_in = {class_name(kind): kind for kind in (*RANKERS.values(), NetworkRanker, TreeRanker, LightGBMRanker)}
     return Known(
         rankers=_Installed("tierank.rankers", built_in | _by_name(rankers)),
         networks=_Installed("tierank.networks", _by_name(networks)),

@@ -7,7 +7,7 @@ import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -37,9 +37,11 @@ from tierank.models import (
     with_description,
     write_folder,
 )
+from tierank.rankers.hints import refuse_unknown
 from tierank.settings import Checked, Integer, Optional, Setting, as_limit, as_whole, declared, setting
 from tierank.team import Team
 from tierank.training.agreement import agreement, check_contents, facts_of_call
+from tierank.training.callbacks import Callback, Callbacks, check_callbacks
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, TrainingStopped
 
 # Documents beyond which a list looks like a mistake: the longest list of the public collections has 1,251
@@ -55,6 +57,7 @@ class Ranked(NamedTuple):
     query: NDArray[Any]
     rank: NDArray[np.int64]
     row: NDArray[np.int64]
+    document: NDArray[np.object_] | None
     score: NDArray[np.float64]
 
 
@@ -120,6 +123,22 @@ class Ranker(Estimator):
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
         """Raise ``ParameterError`` if settings that are fine one by one cannot be used together."""
+
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """Raise ``ParameterError`` if training with these settings cannot go on from another model.
+
+        A ranker that can go on overrides it; its ``fit_model`` finds the model in ``context.start``.
+
+        Parameters
+        ----------
+        start : Ranker
+            A fitted ranker, with the number of features of the training data.
+        settings : mapping of str to object
+            The settings of this ranker in their plain form.
+        """
+        raise ParameterError(
+            argument="start", expected=f"None, as {type(self).__name__} cannot go on from a model", got="a ranker"
+        )
 
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The form that the model will have after training, with meaningless numbers: for ``for_target``."""
@@ -231,6 +250,9 @@ class Ranker(Estimator):
         checkpoint: str | os.PathLike[str] | None = None,
         progress: bool = False,
         team: Team | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        start: Ranker | None = None,
+        **unknown: Any,
     ) -> Self:
         """Learn to rank.
 
@@ -257,31 +279,48 @@ class Ranker(Estimator):
         team : Team, optional
             What ``tierank.distributed.join`` returns, if several processes train one model. Each calls ``fit`` with the
             same data and settings, which are compared first, and ends with the same model.
+        callbacks : list of callables, optional
+            Functions that are called with a ``tierank.Step`` after each round or epoch. If one returns True training
+            stops, and the best round so far is kept. Of a team only those of the first process are called.
+        start : Ranker, optional
+            A fitted ranker to go on from. Tree rankers keep its trees and add ``n_trees`` more; networks begin with its
+            weights and keep its transform. It is not changed.
+        **unknown
+            Refused, with what to give instead.
 
         Returns
         -------
         self
         """
+        self._refuse_unknown("fit", unknown)
         team = team or Team()
         has_queries = isinstance(X, RankingDataset) or qid is not None
         with agreement(team) as facts, needing(type(self).__name__):
+            functions = check_callbacks(callbacks)
             train = self._as_training(X, y, qid, row_weight=row_weight, query_weight=query_weight)
+            train = train if start is None else _with_features_of_start(train, start)
             held_out = None if valid is None else _as_valid(valid, has_queries)
             if held_out is not None:
                 held_out = self._with_features_of(held_out, train.n_features, train.feature_names)
             settings = self.checked_settings()
             given = {"qid": has_queries, "checkpoint": checkpoint is not None}
             facts |= facts_of_call(type(self).__name__, settings, given, train, held_out, team)
+            if start is not None:
+                self.check_start(start, settings)
+                if team.size > 1:
+                    facts["start"] = {"model": {"content": start.model_.digest()}}
         if team.is_first:
             _warn_of_odd_queries({"": train, "valid: ": held_out})
         check_contents(team, train, held_out, self.resources().n_jobs)
         seen = Seen.of(train, has_queries, team)
+        seen = seen if start is None else seen.after(start.seen_)
         target = None if settings.get("for_target") is None else as_target(settings["for_target"])
         if target is not None:  # before the work, and again after it: training decides what the model is
             _check_outline(self, target, train, seen)
         folder = None if checkpoint is None else Path(checkpoint)
         try:
-            model = self.fit_model(train, held_out, FitContext(seen, folder, progress and team.is_first, team))
+            context = FitContext(seen, folder, progress and team.is_first, team, Callbacks(functions, team))
+            model = self.fit_model(train, held_out, context if start is None else replace(context, start=start.model_))
         except TrainingStopped as stop:
             if stop.model is not None:
                 self._keep(stop.model, seen, settings)
@@ -290,6 +329,16 @@ class Ranker(Estimator):
         if target is not None:
             target.check(self.portable())
         return self
+
+    def _refuse_unknown(self, method: str, unknown: Mapping[str, Any]) -> None:
+        if unknown:
+            parameters = inspect.signature(getattr(type(self), method)).parameters.values()
+            known = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD and one.name != "self"]
+            refuse_unknown(type(self).__name__, method, unknown, known, declared(self))
+
+    def hold(self, model: FittedModel, seen: Seen) -> None:
+        """Become a fitted ranker with a model that was made elsewhere, and the settings as they are."""
+        self._keep(model, seen, self.plain_settings())
 
     def _keep(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
         """Become a fitted ranker."""
@@ -327,7 +376,7 @@ class Ranker(Estimator):
         self._check_fitted()
         return self._as_own_features(X, qid)
 
-    def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.float64]:
+    def predict(self, X: Any, qid: ArrayLike | None = None, **unknown: Any) -> NDArray[np.float64]:
         """Score documents.
 
         Parameters
@@ -336,16 +385,19 @@ class Ranker(Estimator):
             The documents.
         qid : array, optional
             One query id per row. Rankers that look at whole lists need it: see ``needs_list``.
+        **unknown
+            Refused, with what to give instead.
 
         Returns
         -------
         array
             One score per row, in the order of the rows; higher is better.
         """
+        self._refuse_unknown("predict", unknown)
         data = self._as_candidates(X, qid)
         return data.restore(self.model_.predict(data, self.resources()))
 
-    def rank(self, X: Any, qid: ArrayLike | None = None, k: int | None = None) -> Ranked:
+    def rank(self, X: Any, qid: ArrayLike | None = None, k: int | None = None, **unknown: Any) -> Ranked:
         """Rank the documents of each query, best first.
 
         Parameters
@@ -356,13 +408,16 @@ class Ranker(Estimator):
             One query id per row.
         k : int, optional
             At most this many documents per query.
+        **unknown
+            Refused, with what to give instead.
 
         Returns
         -------
         Ranked
-            Arrays ``query``, ``rank``, ``row`` (the row in ``X``) and ``score``. Equal scores keep the order of the
-            rows.
+            Arrays ``query``, ``rank``, ``row`` (the row in ``X``), ``document`` (its id; None if the data have no
+            document ids) and ``score``. Equal scores keep the order of the rows.
         """
+        self._refuse_unknown("rank", unknown)
         self._check_fitted()
         k = as_limit("k", k)
         data = self._as_candidates(X, qid)
@@ -372,7 +427,9 @@ class Ranker(Estimator):
         kept = slice(None) if k is None else ranks <= k
         rows = order[kept]
         queries = np.repeat(data.query_ids, data.lengths)[kept]
-        return Ranked(queries, ranks[kept], data.source_rows[rows], scores[rows])
+        texts = data.document_texts
+        documents = None if texts is None else np.array(list(texts.take(rows)), dtype=object)
+        return Ranked(queries, ranks[kept], data.source_rows[rows], documents, scores[rows])
 
     def score(
         self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None, sample_weight: None = None
@@ -587,7 +644,7 @@ class JudgedRanker(Ranker):
 def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
     """A ranker with these settings that holds a model: for what was fitted as a part of another one."""
     copy: Ranker = clone(ranker)
-    copy._keep(model, seen, copy.plain_settings())
+    copy.hold(model, seen)
     return copy
 
 
@@ -616,7 +673,7 @@ def _read_once(folder: Path, known: Known) -> Ranker:
             raise TypeError("fitted")
         with needing(type(ranker).__name__):
             model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
-        ranker._keep(model, seen, ranker.plain_settings())
+        ranker.hold(model, seen)
     except ParameterError as error:
         raise DataError(f"settings: {error}", where=file) from None
     except TierankError as error:
@@ -637,6 +694,18 @@ def _constructed(description: Mapping[str, Any], known: Known) -> Ranker:
 
 
 # Checks of fit
+
+
+def _with_features_of_start(train: RankingDataset, start: Any) -> RankingDataset:
+    """The training data with the features of the model to go on from, in its order."""
+    if not isinstance(start, Ranker):
+        raise ParameterError(
+            argument="start",
+            expected="a fitted ranker",
+            got=type(start).__name__,
+            fix="tierank.load reads a saved one, and tierank.from_lightgbm a model of LightGBM",
+        )
+    return start.match_features(train)
 
 
 def _check_outline(ranker: Ranker, target: Target, train: RankingDataset, seen: Seen) -> None:

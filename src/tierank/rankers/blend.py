@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -13,6 +13,7 @@ import numpy as np
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer, Sum
+from tierank.files import replacing
 from tierank.models import Known, class_name
 from tierank.progress import Progress
 from tierank.rankers.base import JudgedRanker, Ranker, fitted_copy, read_ranker
@@ -36,6 +37,8 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"n_leaves": 20, "min_documents": 200, "feature_fraction": 0.7},
     {"n_leaves": 63, "min_documents": 50, "feature_fraction": 0.3, "lambda_l2": 30.0},
 )
+# The file of a checkpoint that names the member in which a callback stopped training.
+_STOPPED = "stopped"
 _TRANSFORMS = ("query_minmax", "query_log1p")
 
 
@@ -91,6 +94,14 @@ class Blend(JudgedRanker):
         for _, ranker in _plans(settings):
             ranker.check_settings()
 
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """A blend begins anew: which queries its members validate on depends on all the data."""
+        raise ParameterError(
+            argument="start",
+            expected="None, as each member of a blend leaves out queries to validate on, which a start would have seen",
+            got="a ranker",
+        )
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BlendModel:
         """Fit the members of each turn, one after the other."""
         if context.team.size > 1:
@@ -107,9 +118,13 @@ class Blend(JudgedRanker):
                     widened = turn, _widened(turns[turn], model.is_widened, settings["n_jobs"])
                 fold = widened[1] if family == TREES else turns[turn]
                 ranker.set_params(seed=settings["seed"] + number)
-                fitted = _fit_member(ranker, fold, context, kept, number)
+                inner = replace(context, part=_joined(context.part, family), member=number)
+                fitted = _fit_member(ranker, fold, inner, kept, number)
                 model.members.append(self._described(family, turn, fitted, fold[0], context.seen))
                 shown.step(" ".join(f"{name} {value:.4f}" for name, value in fitted.best.items()))
+                context.callbacks.stopped |= kept is not None and kept.last == number
+                if context.is_stopped:
+                    break
         model.best = self._judged(model, turns, settings)
         return model
 
@@ -126,6 +141,8 @@ class Blend(JudgedRanker):
             if valid is None:
                 return {}
             members = [member for member in model.members if member.part == turn]
+            if not members:  # a callback stopped training before this turn
+                break
             judge = make_judge(valid, settings["select_by"], settings["rule"], 1)
             for metric, per_query in judge(model.blended(valid, members, self.resources())).items():
                 values.setdefault(metric, []).append(per_query)
@@ -174,6 +191,10 @@ def _plans(settings: Mapping[str, Any]) -> Iterator[tuple[str, Ranker]]:
         yield NETWORKS, URank(max_epochs=settings["max_epochs"], feature_transform=transform, **common)
 
 
+def _joined(outer: str, inner: str) -> str:
+    return f"{outer}.{inner}" if outer else inner
+
+
 def _widened(fold: Fold, is_widened: bool, n_jobs: int | None) -> Fold:
     if not is_widened:
         return fold
@@ -184,9 +205,12 @@ def _widened(fold: Fold, is_widened: bool, n_jobs: int | None) -> Fold:
 def _fit_member(ranker: Ranker, fold: Fold, context: FitContext, kept: _Members | None, number: int) -> FittedModel:
     model = None if kept is None else kept.read(number, ranker)
     if model is None:
-        inner = FitContext(context.seen.with_features_of(fold[0]), None if kept is None else kept.half(number))
+        folder = None if kept is None else kept.half(number)
+        inner = replace(context.for_features_of(fold[0]), checkpoint=folder, progress=False)
         model = ranker.fit_model(*fold, inner)
         if kept is not None:
+            if context.is_stopped:  # before the member: a run that is killed in between finds the mark
+                kept.stop(number)
             kept.write(number, fitted_copy(ranker, model, inner.seen))
     return model
 
@@ -200,6 +224,18 @@ class _Members(Checkpoint):
         contents = [None if data is None else canonical_rows(data, settings["n_jobs"])[2] for data in (train, valid)]
         super().__init__(folder, settings, contents)
         self.begin()
+
+    @property
+    def last(self) -> int | None:
+        """The number of the member in which a callback stopped training, if one did."""
+        file = self.folder / _STOPPED
+        with self.reading():
+            return int(file.read_text(encoding="utf-8")) if file.exists() else None
+
+    def stop(self, number: int) -> None:
+        """Remember that a callback stopped training in this member."""
+        with replacing(self.folder / _STOPPED) as fresh:
+            fresh.write_text(str(number), encoding="utf-8")
 
     def half(self, number: int) -> Path:
         """The checkpoint of a member that is not finished."""

@@ -37,6 +37,14 @@ class BoostedNetworks(NeuralRanker):
 
         return BoostedModel
 
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """Boosting begins anew: learners are fitted to residuals of one set of data."""
+        raise ParameterError(
+            argument="start",
+            expected=f"None, as the learners of {type(self).__name__} are fitted to residuals on one set of data",
+            got="a ranker",
+        )
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BoostedModel:
         """Train learner after learner, while the validation metrics improve."""
         from tierank.training.networks import fit_transform, train_networks

@@ -12,7 +12,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer
 from tierank.objectives import as_loss, check_loss_settings, check_reads_gain, loss_keywords
-from tierank.rankers.base import JudgedRanker
+from tierank.rankers.base import JudgedRanker, Ranker
 from tierank.rankers.trees import GAIN, LOSS, LOSS_SETTINGS, as_mapping
 from tierank.relevance import Gain
 from tierank.settings import (
@@ -28,6 +28,7 @@ from tierank.settings import (
     declared,
     setting,
 )
+from tierank.training.checkpoint import described_settings
 from tierank.training.model import FitContext, SavedModel, Seen
 from tierank.transforms import TRANSFORMS, Transform
 
@@ -161,10 +162,31 @@ class NeuralRanker(JudgedRanker):
         from tierank.training.networks import NetworkModel, fit_transform, train_networks
 
         settings = self.checked_settings()
-        loss = self.loss_function(settings)
-        model = NetworkModel(settings, context.seen, fit_transform(settings["feature_transform"], train))
+        loss, start = self.loss_function(settings), context.start
+        if isinstance(start, NetworkModel):
+            transform = start.transform
+        else:
+            transform = fit_transform(settings["feature_transform"], train)
+        model = NetworkModel(settings, context.seen, transform)
         train_networks(model, loss, (train, valid), context)
         return model
+
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """The weights of another ranker can be the start if they mean the same: same layers, same transform."""
+        from tierank.training.networks import OF_WEIGHTS, NetworkModel
+
+        if type(start.model_) is not NetworkModel:
+            raise ParameterError(
+                argument="start", expected="a ranker that is one network, such as URank", got=type(start).__name__
+            )
+        theirs = start.settings_
+        for name in OF_WEIGHTS:
+            if described_settings(settings[name]) != described_settings(theirs[name]):
+                raise ParameterError(
+                    argument="start",
+                    expected=f"a model with {name}={settings[name]!r}, as in this ranker",
+                    got=f"{name}={theirs[name]!r}",
+                )
 
     def restore_model(self, saved: SavedModel) -> NetworkModel:
         """The networks of a model folder."""

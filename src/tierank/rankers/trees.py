@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from tierank.rankers.base import Ranker, fitted_copy
 from tierank.rankers.tree_settings import TreeSettings
 from tierank.relevance import Gain, as_gain, gain_levels
 from tierank.settings import Between, Checked, Choice, Flag, Integer, Number, OneOf, Optional, setting
+from tierank.training.checkpoint import described_settings
 from tierank.training.model import FitContext, SavedModel, Seen
 
 # LightGBM is imported where trees are grown or loaded.
@@ -56,76 +57,8 @@ _TIES = Choice(("mean", "rows"))
 _TIES_HELP = "documents with equal scores: mean takes the expectation over their orders, rows an arbitrary order"
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
-class BoostedTrees(TreeSettings):
-    """Base class of the rankers of boosted trees. A subclass says what they optimise."""
-
-    # What to do instead of setting a parameter of LightGBM's own lambdarank.
-    INSTEAD: ClassVar[dict[str, str]] = {}
-
-    @abstractmethod
-    def objective(self, settings: Mapping[str, Any]) -> Objective:
-        """What the trees optimise."""
-
-    @classmethod
-    def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
-        """The error for a setting that is not known: names LightGBM's parameters, and what they are called here."""
-        from tierank.training.tree_parameters import why_unknown
-
-        return why_unknown(cls.__name__, name, known, cls.INSTEAD) or super().unknown_setting(name, known)
-
-    def check_together(self, settings: Mapping[str, Any]) -> None:
-        """Check LightGBM's parameters and the objective."""
-        from tierank.training.tree_parameters import check_parameters
-
-        check_parameters(settings)
-        self.objective(settings)
-
-    def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> TreeModel:
-        """Grow trees, on the residuals of ``base`` if there is one."""
-        from tierank.training.trees import train_trees
-
-        settings = self.checked_settings()
-        if not isinstance(settings["gain"], str):
-            gain_levels(train.ratings, settings["gain"])  # of all data, so that every process of a team knows
-        team, base = context.team, settings["base"]
-        parts = team.part(train), None if valid is None else team.part(valid)
-        objective = self.objective(settings)
-        base_model = None
-        if base is not None:
-            if team.size > 1:
-                raise ParameterError(argument="base", expected="None if several processes train", got="a ranker")
-            base_model = base.fit_model(*parts, context.inside("base"))
-            context = context.inside("trees")
-        return train_trees(settings, self._parameters(settings), objective, parts, context, base_model)
-
-    def restore_model(self, saved: SavedModel) -> TreeModel:
-        """The trees of a model folder."""
-        from tierank.training.trees import TreeModel
-
-        settings = self.get_params(deep=False)
-        self._check_loaded(settings)
-        base = settings["base"]
-        inner = None if base is None else base.restore_model(saved.inside("base", saved.facts.get("base")))
-        return TreeModel.restore(saved, settings["query_features"], inner)
-
-    def _check_loaded(self, settings: Mapping[str, Any]) -> None:
-        self.checked_settings()
-
-    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
-        """One split, and what the base will be."""
-        from tierank.training.trees import outline_trees
-
-        settings = self.checked_settings()
-        trees = outline_trees(self._parameters(settings), settings["query_features"], seen)
-        base = settings["base"]
-        return trees if base is None else Sum(((1.0, base.outline(train, seen)), (1.0, trees)))
-
-    def _parameters(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        from tierank.training.tree_parameters import lightgbm_parameters
-
-        defaults = {name: one.default for name, one in self.lightgbm_settings().items()}
-        return lightgbm_parameters(settings, defaults)
+class FittedTrees(Ranker):
+    """What all rankers have whose model is trees: importances, and LightGBM's own form of the model."""
 
     @property
     def _trees(self) -> TreeModel:
@@ -155,7 +88,10 @@ class BoostedTrees(TreeSettings):
 
     @property
     def booster_(self) -> lightgbm.Booster:
-        """A copy of the trees as LightGBM's own model, for its plots, SHAP and other tools; without ``base``."""
+        """A copy of the trees as LightGBM's own model, for its plots, SHAP and other tools; without ``base``.
+
+        Its features have the names of the training data, with underscores in place of blanks, if LightGBM takes them.
+        """
         import lightgbm
 
         self._check_fitted()
@@ -163,8 +99,105 @@ class BoostedTrees(TreeSettings):
 
     @property
     def n_rounds_(self) -> int:
-        """The number of trees that were kept."""
-        return self._trees.n_rounds
+        """The number of trees in the model, those that training went on from included."""
+        return self._trees.n_before + self._trees.n_rounds
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BoostedTrees(FittedTrees, TreeSettings):
+    """Base class of the rankers of boosted trees. A subclass says what they optimise."""
+
+    # What to do instead of setting a parameter of LightGBM's own lambdarank.
+    INSTEAD: ClassVar[dict[str, str]] = {}
+
+    @abstractmethod
+    def objective(self, settings: Mapping[str, Any]) -> Objective:
+        """What the trees optimise."""
+
+    @classmethod
+    def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
+        """The error for a setting that is not known: names LightGBM's parameters, and what they are called here."""
+        from tierank.training.tree_parameters import why_unknown
+
+        return why_unknown(cls.__name__, name, known, cls.INSTEAD) or super().unknown_setting(name, known)
+
+    def check_together(self, settings: Mapping[str, Any]) -> None:
+        """Check LightGBM's parameters and the objective."""
+        from tierank.training.tree_parameters import check_parameters
+
+        check_parameters(settings)
+        self.objective(settings)
+
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """Trees can be added to those of any tree ranker that sees the same features and has the same base."""
+        from tierank.training.trees import TreeModel
+
+        model = start.model_
+        if not isinstance(model, TreeModel):
+            raise ParameterError(
+                argument="start",
+                expected="a tree ranker",
+                got=type(start).__name__,
+                fix=f"{type(self).__name__}(base={type(start).__name__}()) grows trees on the scores of a ranker",
+            )
+        if model.query_features != settings["query_features"]:
+            got = f"query_features={model.query_features}"
+            raise ParameterError(argument="start", expected="a model with the same `query_features`", got=got)
+        bases = [described_settings(one) for one in (settings["base"], start.settings_.get("base"))]
+        if bases[0] != bases[1]:
+            raise ParameterError(
+                argument="start", expected="a model with the same `base`, which stays as it is", got="another one"
+            )
+
+    def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> TreeModel:
+        """Grow trees, on the residuals of ``base`` if there is one."""
+        from tierank.training.trees import TreeModel, train_trees
+
+        settings = self.checked_settings()
+        if not isinstance(settings["gain"], str):
+            gain_levels(train.ratings, settings["gain"])  # of all data, so that every process of a team knows
+        team, base = context.team, settings["base"]
+        parts = team.part(train), None if valid is None else team.part(valid)
+        objective = self.objective(settings)
+        base_model = None
+        if base is not None:
+            if team.size > 1:
+                raise ParameterError(argument="base", expected="None if several processes train", got="a ranker")
+            start = context.start
+            if isinstance(start, TreeModel):  # whose base stays as it is: its trees correct that one
+                base_model = start.base
+            else:
+                base_model = base.fit_model(*parts, context.inside("base"))
+            context = replace(context.inside("trees"), start=start)
+        return train_trees(settings, self._parameters(settings), objective, parts, context, base_model)
+
+    def restore_model(self, saved: SavedModel) -> TreeModel:
+        """The trees of a model folder."""
+        from tierank.training.trees import TreeModel
+
+        settings = self.get_params(deep=False)
+        self._check_loaded(settings)
+        base = settings["base"]
+        inner = None if base is None else base.restore_model(saved.inside("base", saved.facts.get("base")))
+        return TreeModel.restore(saved, settings["query_features"], inner)
+
+    def _check_loaded(self, settings: Mapping[str, Any]) -> None:
+        self.checked_settings()
+
+    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
+        """One split, and what the base will be."""
+        from tierank.training.trees import outline_trees
+
+        settings = self.checked_settings()
+        trees = outline_trees(self._parameters(settings), settings["query_features"], seen)
+        base = settings["base"]
+        return trees if base is None else Sum(((1.0, base.outline(train, seen)), (1.0, trees)))
+
+    def _parameters(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        from tierank.training.tree_parameters import lightgbm_parameters
+
+        defaults = {name: one.default for name, one in self.lightgbm_settings().items()}
+        return lightgbm_parameters(settings, defaults)
 
     @property
     def base_(self) -> Ranker | None:

@@ -142,6 +142,8 @@ class BoostedModel(NetworkModel):
         for member in range(task.settings["n_seeds"]):
             self.members.append({})
             self._boost(task, member, kept)
+            if task.context.is_stopped:
+                break
 
     def _boost(self, task: NetworkFit, member: int, kept: NetworkCheckpoint | None) -> None:
         """Learner after learner, while the validation metrics improve."""
@@ -152,7 +154,7 @@ class BoostedModel(NetworkModel):
             self._count_base(task, member, valid, selection)
         for number in range(1 if self.base is None else 2, task.settings["n_learners"] + 1):
             training = self._start(task, {"member": member, "learner": number}, train, valid, kept)
-            if training is None or not self._add(training, selection):
+            if training is None or not self._add(training, selection) or task.context.is_stopped:
                 break
             for frozen in (train, valid):
                 if frozen is not None:

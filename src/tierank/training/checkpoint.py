@@ -101,6 +101,15 @@ def remove_checkpoint(folder: str | os.PathLike[str]) -> None:
     remove_folder(folder, _NEST)
 
 
+def described_settings(value: Any) -> Any:
+    """A setting, or several, in a form that two rankers can be compared by.
+
+    >>> described_settings((100, 50)) == described_settings([100, 50])
+    True
+    """
+    return json.loads(json.dumps(value, default=described))
+
+
 def described(value: Any) -> Any:
     """A setting that JSON has no form for: rankers by their settings, what callers wrote by what it does.
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +19,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer
 from tierank.inputs import chunks
 from tierank.team import Team
+from tierank.training.callbacks import Callbacks, Step
 from tierank.types import Floats, Rows
 
 
@@ -66,6 +71,15 @@ class Seen:
         has_missing, longest = (max(column) for column in zip(*answers, strict=True))
         return cls(train.n_features, train.feature_names, has_queries, has_missing, longest)
 
+    def after(self, earlier: Seen) -> Seen:
+        """These facts and those about data that a model was fitted on before."""
+        return replace(
+            self,
+            feature_names=self.feature_names or earlier.feature_names,
+            has_missing=self.has_missing or earlier.has_missing,
+            longest_query=max(self.longest_query, earlier.longest_query),
+        )
+
     def with_features_of(self, data: RankingDataset) -> Seen:
         """The same facts, for data that have other features."""
         return replace(self, n_features=data.n_features, feature_names=data.feature_names)
@@ -85,16 +99,61 @@ class FitContext:
         Whether to show a progress bar.
     team : Team
         The processes that train together; a team of one by default.
+    callbacks : Callbacks
+        The callbacks of this call, which ``step`` calls.
+    start : FittedModel or None
+        The model to go on from, which ``Ranker.check_start`` has accepted.
+    part : str
+        The part of the ranker that trains, as callbacks are told.
+    member : int or None
+        The member of a blend that trains, as callbacks are told.
     """
 
     seen: Seen
     checkpoint: Path | None = None
     progress: bool = False
     team: Team = field(default_factory=Team)
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    start: FittedModel | None = None
+    part: str = ""
+    member: int | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a callback has stopped training: what has not begun yet is left out where that can be."""
+        return self.callbacks.stopped
+
+    def step(
+        self,
+        number: int,
+        n_total: int,
+        settings: Mapping[str, Any],
+        metrics: Mapping[str, float] | None = None,
+        *,
+        loss: float | None = None,
+        is_best: bool = True,
+        member: int = 0,
+        learner: int = 1,
+    ) -> bool:
+        """Call the callbacks after a round or epoch; returns whether training has to stop. See ``Step``."""
+        return self.callbacks.call(
+            lambda: Step(
+                number,
+                n_total,
+                MappingProxyType(dict(metrics or {})),
+                loss,
+                is_best,
+                MappingProxyType(dict(settings)),
+                self.part,
+                member if self.member is None else self.member,
+                learner,
+            )
+        )
 
     def inside(self, name: str) -> FitContext:
-        """The context of a ranker inside another one: each has its own checkpoint."""
-        return replace(self, checkpoint=None if self.checkpoint is None else self.checkpoint / name)
+        """The context of a part of a ranker: each has its own checkpoint, and begins anew."""
+        checkpoint = None if self.checkpoint is None else self.checkpoint / name
+        return replace(self, checkpoint=checkpoint, start=None, part=f"{self.part}.{name}" if self.part else name)
 
     def for_features_of(self, data: RankingDataset) -> FitContext:
         """The context of a ranker that sees other features."""
@@ -171,6 +230,14 @@ class FittedModel(ABC):
     def facts(self) -> dict[str, Any]:
         """The small parts of the model, for JSON."""
         return {}
+
+    def digest(self) -> str:
+        """What tells this model from others: a checksum of its files and facts."""
+        parts = [*sorted(self.files().items()), ("", json.dumps(self.facts(), default=str).encode())]
+        digest = hashlib.sha256()
+        for name, content in parts:
+            digest.update(f"{name} {len(content)} ".encode() + content)
+        return digest.hexdigest()
 
 
 class TrainingStopped(ParameterError):

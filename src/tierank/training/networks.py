@@ -247,6 +247,18 @@ def fit_transform(transform: Any, train: RankingDataset) -> Transform:
     return _make_transform(transform).fit(train)
 
 
+# Settings that say what the weights of a network mean: they have to be those of the model that training goes on from.
+OF_WEIGHTS = (
+    "network",
+    "network_settings",
+    "hidden",
+    "activation",
+    "output_activation",
+    "feature_transform",
+    "n_seeds",
+)
+
+
 def train_networks(
     model: NetworkModel,
     loss: Loss,
@@ -278,12 +290,15 @@ def train_networks(
 
 
 def _train_members(model: NetworkModel, task: NetworkFit) -> None:
-    kept = task.open_checkpoint()
+    kept, start = task.open_checkpoint(), task.context.start
     n_seeds, n_features = task.settings["n_seeds"], task.lists.data.n_features
     for member in range(n_seeds):
         seed = task.settings["seed"] + member
         label = "training" if n_seeds == 1 else f"network {member + 1} of {n_seeds}"
+        build: Callable[[], nn.Module]
         build = partial(build_network, task.settings, n_features, seed, task.settings["device"])
+        if isinstance(start, NetworkModel):
+            build = partial(_with_weights, build, start.members[member])
         training = Training(build, task, {"member": member}, seed, kept)
         try:
             training.run(label)
@@ -291,6 +306,14 @@ def _train_members(model: NetworkModel, task: NetworkFit) -> None:
             model.members.append(training.state.kept)
             model.history += training.state.history
             model.n_epochs.append(training.state.best_epoch)
+        if task.context.is_stopped:
+            break
+
+
+def _with_weights(build: Callable[[], nn.Module], weights: Weights) -> nn.Module:
+    network = build()
+    network.load_state_dict(weights)
+    return network
 
 
 # Neutral form
@@ -398,6 +421,7 @@ class State:
     best: tuple[float, ...] | None = None
     best_epoch: int = 0
     finished: bool = False
+    stopped: bool = False  # by a callback
     kept: Weights = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -445,6 +469,7 @@ class Training:
         self.teaching = torch.nonzero(teaches).squeeze(1)
         if checkpoint is not None:
             checkpoint.read(self)
+        task.context.callbacks.stopped |= self.state.stopped
 
     @property
     def name(self) -> str:
@@ -458,11 +483,16 @@ class Training:
         with Progress(label, settings["max_epochs"], show=self.task.context.progress, done=state.epoch) as shown:
             while not state.finished:
                 state.epoch += 1
-                row = {**self.place, "epoch": state.epoch, "loss": self._learn()} | self._judged()
+                loss, judged = self._learn(), self._judged()
+                row = {**self.place, "epoch": state.epoch, "loss": loss} | judged
                 state.history.append(row)
                 shown.step(" ".join(f"{n} {v:.4f}" for n, v in row.items() if isinstance(v, float)))
+                metrics = {name: value for name, value in judged.items() if name != "kept"}
+                told: dict[str, Any] = {"loss": loss, "is_best": judged["kept"], **self.place}
+                state.stopped = self.task.context.step(state.epoch, settings["max_epochs"], settings, metrics, **told)
                 impatient = self.task.judge is not None and state.epoch - state.best_epoch >= settings["patience"]
-                state.finished = impatient or state.epoch >= settings["max_epochs"] or not len(self.teaching)
+                is_last = state.epoch >= settings["max_epochs"] or not len(self.teaching)
+                state.finished = impatient or is_last or state.stopped
                 if self.checkpoint is not None and (state.finished or time.monotonic() - saved > _EVERY):
                     self.checkpoint.write(self)
                     saved = time.monotonic()
@@ -559,9 +589,11 @@ class NetworkCheckpoint(Checkpoint):
     """Where a training of networks stands: those that are done, and all of the one that is not."""
 
     def __init__(self, folder: Path, task: NetworkFit) -> None:
-        made_of = [task.lists.content, None if task.valid is None else task.valid.content]
+        made_of: list[Any] = [task.lists.content, None if task.valid is None else task.valid.content]
         if is_of_caller(task.loss):  # also of a class, or of a table, where the settings do not say it
             made_of.append(described(task.loss))
+        if task.context.start is not None:
+            made_of.append({"start": task.context.start.digest()})
         super().__init__(folder, task.settings, made_of, task.lists.team)
         self.done: dict[str, State] = {}
 

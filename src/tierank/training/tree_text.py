@@ -23,6 +23,9 @@ _OF_SPLITS_MAYBE = ("split_gain", "internal_value", "internal_weight", "internal
 _OF_LEAVES = ("leaf_value",)
 _OF_LEAVES_MAYBE = ("leaf_weight", "leaf_count")
 _NUMBERS = re.compile(r"[-+0-9.einfa ]*")
+# Objectives that models of ours may have.
+_OBJECTIVES = ("lambdarank", "regression", "custom")
+_PARAMETER = re.compile(r"\[\w+: [^\n\x22\\]*\]")
 _INFO = re.compile(r"none|\[[-+0-9.einfa]+:[-+0-9.einfa]+\]|-?\d+(?::-?\d+)*")
 _TAIL = re.compile(
     r"end of trees\n\nfeature_importances:\n(?:[^\n]+=\d+\n)*"
@@ -101,6 +104,55 @@ def read_trees(text: str) -> Trees | None:
     )
 
 
+def adopt_text(text: str) -> str:
+    """The text of a model that LightGBM itself trained, in the form that our own models have, checked.
+
+    What says nothing about raw scores is left out: objectives that only change what LightGBM's predict does with them,
+    and parameters that could not be read back. A model that does not give one score per row is refused.
+    """
+    text = text.replace("\r\n", "\n")
+    fields = head_fields(text)
+    if not text.startswith("tree\n") or "end of trees" not in text or "max_feature_idx" not in fields:
+        raise DataError(expected="a model of LightGBM in text form, as save_model writes it", got="something else")
+    per_round = fields.get("num_tree_per_iteration", "1")
+    if (fields.get("num_class", "1"), per_round) != ("1", "1"):
+        raise DataError(expected="a model with one score per row", got=f"{per_round} scores, of a model of classes")
+    if "average_output" in fields:
+        raise DataError(expected="boosted trees", got="a random forest, whose trees are averaged")
+    categories = re.search(r"^pandas_categorical:(?!null$|\[\]$)", text, re.MULTILINE)
+    if categories is not None:
+        raise DataError(
+            expected="features that are numbers",
+            got="columns of pandas categories",
+            fix="train on their codes, and give their numbers as categorical_feature",
+        )
+    kept = {name: value for name, value in fields.items() if name in _HEAD_KEYS}
+    if kept.get("objective") not in _OBJECTIVES:
+        kept.pop("objective", None)
+    trees = text.partition("\n\n")[2].partition("end of trees")[0]
+    importances, _, rest = text.partition("\nfeature_importances:\n")[2].partition("\nparameters:\n")
+    parameters = [line for line in rest.partition("\nend of parameters")[0].split("\n") if _PARAMETER.fullmatch(line)]
+    head = "\n".join(["tree", *(f"{name}={value}" for name, value in kept.items())])
+    tail = "\n".join(["", "parameters:", *parameters, "", "end of parameters", "", "pandas_categorical:null", ""])
+    adopted = f"{head}\n\n{trees}end of trees\n\nfeature_importances:\n{importances}{tail}"
+    n_features = fields["max_feature_idx"]
+    check_trees(adopted, int(n_features) + 1 if n_features.isdecimal() else 0)
+    return adopted
+
+
+def has_missing(text: str) -> bool:
+    """Whether some split sends missing values another way than their place in the order would."""
+    lines = re.findall(r"^decision_type=(.*)$", text, re.MULTILINE)
+    return any((int(kind) >> _MISSING_SHIFT) & _MISSING_BITS for line in lines for kind in line.split())
+
+
+def head_fields(text: str) -> dict[str, str]:
+    """What the head of a text says about all trees, by name; lines without a value have an empty one."""
+    head = text.replace("\r\n", "\n").partition("\n\n")[0]
+    lines = head.removeprefix("tree\n").split("\n")
+    return {name: value for name, _, value in (line.partition("=") for line in lines)}
+
+
 def _damaged(place: str, expected: str) -> DataError:
     return DataError(f"trees.txt: {place}: expected {expected}, got a damaged text; save the model again")
 
@@ -124,7 +176,7 @@ def _check_head(fields: Mapping[str, str], n_features: int) -> None:
             raise _damaged("head", f"{name}={value}")
     if fields.get("version") not in ("v3", "v4") or fields.get("max_feature_idx") != str(n_features - 1):
         raise _damaged("head", f"version=v4 and max_feature_idx={n_features - 1}")
-    if fields.get("objective", "lambdarank") not in ("lambdarank", "regression", "custom"):
+    if fields.get("objective", "lambdarank") not in _OBJECTIVES:
         raise _damaged("head", "objective=lambdarank, or none")
     for name in ("feature_names", "feature_infos", "monotone_constraints"):
         if len(fields.get(name, "" if name != "monotone_constraints" else " x" * n_features).split()) != n_features:

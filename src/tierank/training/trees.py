@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from tierank.training.model import FitContext, FittedModel, Resources, SavedMode
 from tierank.training.order import canonical_rows, join_contents
 from tierank.training.selection import Selection, make_judge, means_of
 from tierank.training.tree_parameters import check_files, for_features
-from tierank.training.tree_text import check_trees, read_trees
+from tierank.training.tree_text import check_trees, head_fields, read_trees
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
 from tierank.types import Rows as RowNumbers
@@ -49,7 +49,9 @@ class TreeModel(FittedModel):
     text : str
         The trees as LightGBM writes them.
     n_rounds : int
-        How many trees were kept.
+        How many trees were kept, of those that were grown in this training.
+    n_before : int
+        How many trees stand before them: those of the model that training went on from.
     base : FittedModel or None
         The model that the trees add to.
     processes : list of dict
@@ -65,10 +67,12 @@ class TreeModel(FittedModel):
         query_features: bool,
         base: FittedModel | None = None,
         processes: list[dict[str, Any]] | None = None,
+        n_before: int = 0,
     ) -> None:
         self.text, self.history, self.n_rounds, self.seen = text, history, n_rounds, seen
         self.query_features, self.base, self.processes = query_features, base, processes or []
-        self.best = history[n_rounds - 1]
+        self.n_before = n_before
+        self.best = history[n_rounds - 1] if n_rounds else {}
         self._loaded: lightgbm.Booster | None = None
         self._scorer: TreeScorer | lightgbm.Booster | None = None
 
@@ -77,7 +81,8 @@ class TreeModel(FittedModel):
         """The model that was saved; the text is checked before LightGBM reads it."""
         try:
             n_rounds, history = int(saved.facts["n_rounds"]), list(saved.facts["history"])
-            model = cls(saved.files["trees.txt"].decode(), history, n_rounds, saved.seen, query_features, base)
+            text, n_before = saved.files["trees.txt"].decode(), int(saved.facts.get("n_before", 0))
+            model = cls(text, history, n_rounds, saved.seen, query_features, base, n_before=n_before)
         except (KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise DataError(expected="trees and their history", got="a damaged description") from None
         check_trees(model.text, saved.seen.n_features * (3 if query_features else 1))
@@ -159,7 +164,8 @@ class TreeModel(FittedModel):
     def facts(self) -> dict[str, Any]:
         """The history of training."""
         base = None if self.base is None else self.base.facts()
-        return {"n_rounds": self.n_rounds, "history": self.history, "base": base}
+        before = {"n_before": self.n_before} if self.n_before else {}
+        return {"n_rounds": self.n_rounds, "history": self.history, "base": base} | before
 
     def _widened(self, data: RankingDataset, resources: Resources) -> RankingDataset:
         return add_query_copies(data, resources.n_jobs) if self.query_features else data
@@ -202,9 +208,13 @@ def train_trees(
     if valid is not None:
         judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
     starts, resources = None, Resources(settings["n_jobs"])
-    if base is not None:
-        starts = base.predict(train, resources), None if valid is None else base.predict(valid, resources)
+    start = context.start if isinstance(context.start, TreeModel) else None
+    first = base if start is None else start
+    if first is not None:
+        starts = first.predict(train, resources), None if valid is None else first.predict(valid, resources)
     params = params | for_features(params, train.n_features, train.feature_names, 3 if query_features else 1)
+    if start is not None:
+        check_start_text(start.text, params)
     if query_features:
         train = _with_copies(train, context.seen, settings["n_jobs"])
         valid = None if valid is None else _with_copies(valid, context.seen, settings["n_jobs"])
@@ -218,11 +228,15 @@ def train_trees(
         raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
     state = run.state
     n_rounds = state.best_round if judge is not None else len(state.history)
-    text = cut_text(join_texts(state.texts), n_rounds)
     processes = _attendance(train, team)
     if team.size > 1 and not _is_sampled(params):
-        check_is_global(text, sum(process["documents"] for process in processes))
-    return TreeModel(text, state.history, n_rounds, context.seen, query_features, base, processes)
+        check_is_global(state.texts[0], sum(process["documents"] for process in processes))
+    before = [] if start is None else [start.text]
+    n_before = sum(count_trees(one) for one in before)
+    names = train.feature_names or (None if start is None else start.booster.feature_name())
+    text = cut_text(with_names(join_texts([*before, *state.texts]), names), n_before + n_rounds)
+    seen = context.seen
+    return TreeModel(text, state.history, n_rounds, seen, query_features, base, processes, n_before)
 
 
 def _with_copies(data: RankingDataset, seen: Seen, n_jobs: int | None) -> RankingDataset:
@@ -251,6 +265,7 @@ class State:
     best: tuple[float, ...] | None = None
     best_round: int = 0
     finished: bool = False
+    stopped: bool = False  # by a callback
     scores: Floats | None = None
     valid_scores: Floats | None = None
 
@@ -314,9 +329,10 @@ class Run:
         self.settings, self.context, self.checkpoint = settings, context, None
         found = None
         if context.checkpoint is not None:
-            self.checkpoint = TreeCheckpoint(context.checkpoint, settings, data, context.team)
+            self.checkpoint = TreeCheckpoint(context.checkpoint, settings, data, context)
             found = self.checkpoint.read()
         self.state = found or State()
+        context.callbacks.stopped |= self.state.stopped
         if found is None and starts is not None:
             self.state.scores, self.state.valid_scores = starts[0][data.rows[0].order], starts[1]
         elif self.state.texts and self.state.scores is None:
@@ -324,7 +340,9 @@ class Run:
 
     def _score_again(self, data: Data) -> None:
         """The scores of the trees so far, where the checkpoint holds none: to the bits that training had."""
-        booster = lightgbm.Booster(model_str=join_texts(self.state.texts))
+        start = self.context.start
+        before = [start.text] if isinstance(start, TreeModel) else []
+        booster = lightgbm.Booster(model_str=join_texts([*before, *self.state.texts]))
         found = [
             None if rows is None else predicted(booster, rows.features, self.settings["n_jobs"])[rows.order]
             for rows in data.rows
@@ -352,8 +370,11 @@ class Run:
             if values and selection.is_better(values):
                 state.best, state.best_round = tuple(values), len(state.history)
             shown.step(" ".join(f"{name} {value:.4f}" for name, value in row.items()))
+            n_done, n_trees = len(state.history), self.settings["n_trees"]
+            is_best = not values or state.best_round == n_done
+            state.stopped = self.context.step(n_done, n_trees, self.settings, row, is_best=is_best)
             patient = not values or len(state.history) - state.best_round < self.settings["patience"]
-            if exhausted or not patient or len(state.history) == self.settings["n_trees"]:
+            if exhausted or not patient or state.stopped or n_done == n_trees:
                 state.finished = True
                 break
         state.texts.append(booster.model_to_string(num_iteration=-1))
@@ -401,8 +422,9 @@ def check_goss(params: dict[str, Any], settings: dict[str, Any]) -> None:
 class TreeCheckpoint(Checkpoint):
     """Where a run of trees stands after a stretch."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], data: Data, team: Team) -> None:
-        super().__init__(folder, settings, [*data.contents, lightgbm.__version__], team)
+    def __init__(self, folder: Path, settings: dict[str, Any], data: Data, context: FitContext) -> None:
+        start = [] if context.start is None else [{"start": context.start.digest()}]
+        super().__init__(folder, settings, [*data.contents, lightgbm.__version__, *start], context.team)
         self.n_features = data.rows[0].features.shape[1]
 
     def write(self, state: State) -> None:
@@ -457,7 +479,25 @@ def _scores_of(evaluate: Callable[..., Any]) -> Floats:
     return kept[0]
 
 
+def check_start_text(text: str, params: Mapping[str, Any]) -> None:
+    """Raise ``ParameterError`` if trees with these parameters cannot be added to those of a text."""
+    fields = head_fields(text)
+    if ("\nis_linear=1\n" in text) != bool(params.get("linear_tree")):
+        raise ParameterError(argument="start", expected="a model with the same `linear_tree`", got="another one")
+    before = [int(sign) for sign in fields.get("monotone_constraints", "").split()]
+    now = [int(sign) for sign in params.get("monotone_constraints", ())]
+    if (before if any(before) else []) != (now if any(now) else []):
+        raise ParameterError(
+            argument="start",
+            expected="a model with the same `monotone_constraints`, as otherwise the sum would not be monotone",
+            got="another one",
+        )
+
+
 _TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
+_NAMES = re.compile(r"^feature_names=.*$", re.MULTILINE)
+# Names that LightGBM takes.
+_NAME = re.compile(r"[^\s\x22,:\[\]{}]+")
 
 
 def join_texts(texts: list[str]) -> str:
@@ -468,9 +508,29 @@ def join_texts(texts: list[str]) -> str:
     for text in texts:
         body = text[: text.index("end of trees")]
         trees += _TREE.split(body)[1:]
-    head = re.sub(r"^tree_sizes=.*\n", "", _TREE.split(texts[0])[0], flags=re.MULTILINE)
+    head = re.sub(r"^tree_sizes=.*\n", "", _TREE.split(texts[-1])[0], flags=re.MULTILINE)
     numbered = "".join(f"Tree={i}\n{tree}" for i, tree in enumerate(trees))
     return head + numbered + texts[-1][texts[-1].index("end of trees") :]
+
+
+def count_trees(text: str) -> int:
+    """The number of trees in a text."""
+    return len(_TREE.findall(text[: text.index("end of trees")]))
+
+
+def with_names(text: str, names: Sequence[str] | None) -> str:
+    r"""The text with the names of features, as far as LightGBM takes them; ``Column_0`` and so on otherwise.
+
+    LightGBM writes underscores for blanks, and takes no name with characters that JSON uses.
+
+    >>> with_names("feature_names=Column_0 Column_1\n", ["price in EUR", "clicks"])
+    'feature_names=price_in_EUR clicks\n'
+    """
+    written = ["_".join(name.split()) for name in names or ()]
+    is_sound = all(_NAME.fullmatch(name) and name.isprintable() for name in written)
+    if not written or not is_sound or len(set(written)) < len(written):
+        return text
+    return _NAMES.sub(lambda _: f"feature_names={' '.join(written)}", text, count=1)
 
 
 def cut_text(text: str, n_rounds: int) -> str:
