@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from tierank.rankers import Blend as Blend
     from tierank.rankers import LambdaLoss as LambdaLoss
     from tierank.rankers import LambdaMART as LambdaMART
+    from tierank.rankers import LinearRanker as LinearRanker
     from tierank.rankers import ListMLE as ListMLE
     from tierank.rankers import ListNet as ListNet
     from tierank.rankers import MDPRank as MDPRank
@@ -106,6 +107,7 @@ _HOMES = {
     "ApproxNDCG": "rankers",
     "Blend": "rankers",
     "LambdaLoss": "rankers",
+    "LinearRanker": "rankers",
     "ListMLE": "rankers",
     "ListNet": "rankers",
     "NetworkRanker": "rankers",

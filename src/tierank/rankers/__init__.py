@@ -11,6 +11,7 @@ from tierank.models import Known, class_name
 from tierank.rankers.base import Ranked, Ranker, read_ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.boosted import UBoost, UrBoost
+from tierank.rankers.linear import LinearRanker
 from tierank.rankers.networks import (
     ApproxNDCG,
     LambdaLoss,
@@ -30,6 +31,7 @@ __all__ = [
     "Blend",
     "LambdaLoss",
     "LambdaMART",
+    "LinearRanker",
     "ListMLE",
     "ListNet",
     "MDPRank",
@@ -60,6 +62,7 @@ RANKERS: dict[str, type[Ranker]] = {
     "approxndcg": ApproxNDCG,
     "lambdaloss": LambdaLoss,
     "mdprank": MDPRank,
+    "linear": LinearRanker,
     "blend": Blend,
 }
 

@@ -564,8 +564,8 @@ _TARGET = Optional(Checked("an export target", _as_target))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class JudgedRanker(Ranker):
-    """A ranker whose training is judged by metrics on validation data."""
+class SelectingRanker(Ranker):
+    """A ranker that chooses what it keeps by metrics on validation data."""
 
     select_by: Metric | Sequence[Metric] = setting(
         ("ndcg@10",),
@@ -578,6 +578,12 @@ class JudgedRanker(Ranker):
         None, _TARGET, "an export target the model is meant for: what it cannot represent is refused before training"
     )
     n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core"), "number of threads")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class JudgedRanker(SelectingRanker):
+    """A ranker whose training is judged by metrics on validation data, and draws random numbers."""
+
     seed: int = setting(0, Integer(0, 2**31 - 1), "random seed")
 
 
