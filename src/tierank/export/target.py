@@ -81,7 +81,7 @@ def check_weights(target: str, model: Model) -> None:
             if largest and not LEAST <= largest <= MOST:
                 raise refuse(
                     target,
-                    f"it holds scores in single precision, and the largest weight of this linear model is {largest:.0e}",
+                    f"it holds scores in single precision, and the weights of this model go up to {largest:.0e}",
                     "train with feature_transform='standard', gain='linear' and a ridge between 1e-4 and 10",
                 )
 

@@ -23,7 +23,7 @@ from tierank.metrics import Gain, Judge, gain_levels
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.model import FitContext, FittedModel, Floats, Resources, Rows, SavedModel, Seen
-from tierank.training.order import canonical_rows, join_contents
+from tierank.training.order import canonical_rows, join_contents, shared_order
 from tierank.training.selection import Selection, make_judge, means_of
 from tierank.transforms import TRANSFORMS, Transform
 
@@ -34,7 +34,7 @@ USUAL_RIDGE = 1.0
 # Parts of the training queries that take turns in cross-validation. Each is summed up by itself, in one thread.
 N_FOLDS = 5
 # Numbers in a block of transformed features, and documents that are scored in one go.
-_BLOCK = 1 << 20
+_BLOCK = 1 << 17
 _CHUNK = 1 << 14
 
 
@@ -94,26 +94,22 @@ class LinearModel(FittedModel):
 
     def predict(self, data: RankingDataset, resources: Resources) -> Floats:
         """The weighted sum of the transformed features."""
-        scores = self._weigh(data, self.coef[:, :, None], resources.n_jobs)[:, 0]
-        return scores + self.offset.sum()
+        scores = self.weigh(data, self.coef[:, :, None], resources.n_jobs)
+        return np.asarray(scores[:, 0] + self.offset.sum())
 
-    def scores_by(self, data: RankingDataset, weights: Floats, n_jobs: int | None) -> Floats:
-        """The scores of several weightings, transforms x features x weightings, without an offset: a column for each."""
-        return self._weigh(data, weights, n_jobs)
-
-    def _weigh(self, data: RankingDataset, weights: Floats, n_jobs: int | None) -> Floats:
+    def weigh(self, data: RankingDataset, weights: Floats, n_jobs: int | None) -> Floats:
+        """The scores without their offset, a column for each of several weightings: transforms x features x these."""
         scores = np.zeros((data.n_documents, weights.shape[2]))
-        edges = _cut(data.offsets, _CHUNK) if self.needs_list else [*range(0, data.n_documents, _CHUNK)]
-        edges = [int(data.offsets[edge]) for edge in edges] if self.needs_list else [*edges, data.n_documents]
+        # Without queries to look at, any rows will do.
+        offsets = data.offsets if self.needs_list else np.arange(data.n_documents + 1)
 
-        def weigh(first: int, end: int) -> None:
-            inside = data.offsets[(data.offsets >= first) & (data.offsets <= end)] - first if self.needs_list else None
-            rows = data.features[first:end]
-            for values, of_transform in zip(self.apply(rows, inside), weights, strict=True):
-                add_products(values, np.ascontiguousarray(of_transform), scores[first:end])
-            forget(rows)
+        def weigh(a: int, b: int) -> None:
+            block = slice(int(offsets[a]), int(offsets[b]))
+            inside = offsets[a : b + 1] - offsets[a] if self.needs_list else None
+            add_all(self.apply(data.features[block], inside), weights, scores[block])
+            forget(data.features[block])
 
-        in_threads(weigh, pairwise(edges), n_jobs)
+        in_threads(weigh, pairwise(_cut(offsets, _CHUNK)), n_jobs)
         return scores
 
     def apply(self, features: NDArray[np.float32], offsets: Rows | None) -> list[NDArray[np.float32]]:
@@ -156,6 +152,12 @@ class LinearModel(FittedModel):
         return {"ridge": self.ridge, "history": self.history, "best": self.best}
 
 
+def add_all(values: Sequence[NDArray[np.float32]], weights: Floats, scores: Floats) -> None:
+    """Add the weighted columns of each transform to the scores."""
+    for of_transform, own in zip(values, weights, strict=True):
+        add_products(of_transform, np.ascontiguousarray(own), scores)
+
+
 def make_transform(transform: Any) -> Transform:
     """A transform that is not fitted, by its name in ``TRANSFORMS`` or as a copy of the given one."""
     fresh: Transform = TRANSFORMS[transform]() if isinstance(transform, str) else clone(transform)
@@ -174,6 +176,13 @@ def train_linear(
     settings: Mapping[str, Any], train: RankingDataset, valid: RankingDataset | None, context: FitContext
 ) -> LinearModel:
     """Sum up, solve for every ridge, keep the best."""
+    with shared_order():
+        return _train(settings, train, valid, context)
+
+
+def _train(
+    settings: Mapping[str, Any], train: RankingDataset, valid: RankingDataset | None, context: FitContext
+) -> LinearModel:
     team, seen, n_jobs = context.team, context.seen, settings["n_jobs"]
     judge = None
     if valid is not None:
@@ -192,11 +201,11 @@ def train_linear(
         if valid is None and settings["ridge"] is None and folds.n_usable < 2:
             ridges = (USUAL_RIDGE,)
         whole = folds.sums()
-        weights = whole.solve(ridges).reshape(*zeros.shape, len(ridges))
+        weights = _agreed(whole.solve(ridges), team).reshape(*zeros.shape, len(ridges))
         if judge is not None and valid is not None:
-            scores = model.scores_by(valid, weights, n_jobs)
+            scores = model.weigh(valid, weights, n_jobs)
         elif len(ridges) > 1:
-            held_out = [folds.sums(without=fold).solve(ridges) for fold in range(N_FOLDS)]
+            held_out = [_agreed(folds.sums(without=fold).solve(ridges), team) for fold in range(N_FOLDS)]
             scores = queries.held_out_scores([one.reshape(weights.shape) for one in held_out])
             judge = make_judge(queries.data, settings["select_by"], settings["rule"], n_jobs, team)
         else:
@@ -209,15 +218,23 @@ def train_linear(
     return model
 
 
-def _choose(
-    model: LinearModel, ridges: Sequence[float], judge: Judge | None, scores: Floats | None, team: Team
-) -> int:
+def _agreed(weights: Floats, team: Team) -> Floats:
+    """The weights of the first process: another machine may solve the same equations to other last digits."""
+    if team.size == 1:
+        return weights
+    content = team.broadcast(_packed({"weights": weights}))
+    return np.asarray(safetensors.numpy.load(cast(bytes, content))["weights"], np.float64)
+
+
+def _choose(model: LinearModel, ridges: Sequence[float], judge: Judge | None, scores: Floats | None, team: Team) -> int:
     """The best of the ridges by the metrics; writes the history."""
     selection, chosen = Selection(), 0
     for k, ridge in enumerate(ridges):
         means: dict[str, float] = {}
         if judge is not None and scores is not None:
-            means = means_of(judge(np.ascontiguousarray(scores[:, k])), team)
+            per_query = judge(np.ascontiguousarray(scores[:, k]))
+            # Sums of sorted numbers are the same bits for queries in any order.
+            means = means_of({metric: np.sort(values) for metric, values in per_query.items()}, team)
         model.history.append({"ridge": ridge} | means)
         if selection.is_better(tuple(means.values())):
             chosen = k
@@ -287,8 +304,8 @@ class Sums(NamedTuple):
     @classmethod
     def zeros(cls, shape: tuple[int, ...], n_columns: int) -> Sums:
         """Sums of nothing."""
-        vectors = (np.zeros((*shape, n_columns)) for _ in range(3))
-        return cls(np.zeros((*shape, n_columns, n_columns)), *vectors, np.zeros((*shape, 1)))
+        targets, squares, totals = np.zeros((3, *shape, n_columns))
+        return cls(np.zeros((*shape, n_columns, n_columns)), targets, squares, totals, np.zeros((*shape, 1)))
 
     def means(self) -> Floats:
         """The mean of each column over the documents."""
@@ -348,8 +365,6 @@ class Queries:
         views = [Sums(*(one[fold] for one in parts)) for fold in range(N_FOLDS)]
         n_usable = in_threads(self._add_part, zip(self.edges[:-1], self.edges[1:], views, strict=True), self.n_jobs)
         total = Sums(*(self.team.all_reduce(one) for one in parts))
-        if not all(np.isfinite(one).all() for one in total):
-            raise DataError(argument="feature_transform", expected="finite numbers", got="NaN or infinite sums of them")
         return Folds(total, sum(self.team.all_gather(sum(n_usable))))
 
     def _add_part(self, first: int, last: int, sums: Sums) -> int:
@@ -359,6 +374,8 @@ class Queries:
             rows = slice(int(self.offsets[a]), int(self.offsets[b]))
             starts, lengths = self.offsets[a:b] - self.offsets[a], np.diff(self.offsets[a : b + 1])
             x = np.concatenate(self._values(a, b), axis=1).astype(np.float64)
+            if not np.isfinite(x).all():
+                raise DataError(argument="feature_transform", expected="finite numbers", got="NaN or infinity")
             weight, gains = self.row_weight[rows], self.gains[rows][:, None]
             n = np.add.reduceat(weight, starts)
             means = _centre(x, weight, n, starts, lengths)
@@ -384,8 +401,7 @@ class Queries:
         def score(first: int, last: int, own: Floats) -> None:
             for a, b in self._blocks(first, last):
                 of_block = np.zeros((int(self.offsets[b] - self.offsets[a]), own.shape[2]))
-                for values, of_transform in zip(self._values(a, b), own, strict=True):
-                    add_products(values, np.ascontiguousarray(of_transform), of_block)
+                add_all(self._values(a, b), own, of_block)
                 scores[self.order[self.offsets[a] : self.offsets[b]]] = of_block
 
         in_threads(score, zip(self.edges[:-1], self.edges[1:], weights, strict=True), self.n_jobs)
