@@ -243,7 +243,7 @@ class Ranker(Estimator):
             Validation data: training keeps what is best on it by ``select_by``, and stops after ``patience`` rounds
             without improvement.
         row_weight : array, optional
-            One weight per row. Only for trees.
+            One weight per row. Only for trees and linear rankers.
         query_weight : array or mapping, optional
             One weight per query, or a mapping from query id to weight.
         checkpoint : path, optional

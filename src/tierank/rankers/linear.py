@@ -45,7 +45,7 @@ def _as_transform(value: Any) -> Any:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LinearRanker(SelectingRanker):
-    """Ridge regression of the gains on features scaled within the query, in closed form: a fit takes milliseconds.
+    """Ridge regression of the gains on features scaled within the query, in closed form.
 
     Columns x are all features under each transform; x and the gains y are centred within the query, and columns are
     divided by their deviation over the training documents. With row weights a (1 by default) and query weights v:
