@@ -22,6 +22,7 @@ from tierank.rankers import Ranker
 
 TREES = {"n_trees": 100, "n_jobs": 1}
 NETWORK = {"max_epochs": 2, "n_jobs": 1}
+LINEAR = {"n_jobs": 1}
 BLEND = {"n_configs": 1, "n_seeds": 1, "n_trees": 100, "max_epochs": 2, "n_jobs": 1}
 
 
@@ -43,8 +44,9 @@ def make_rankers() -> dict[str, Ranker]:
             rankers[name] = kind(**TREES)
             rankers[f"{name}, `query_features=True`"] = kind(query_features=True, **TREES)
         else:
-            rankers[name] = kind(**NETWORK)
-            rankers[f'{name}, `feature_transform="standard"`'] = kind(feature_transform="standard", **NETWORK)
+            quick = LINEAR if name == "linear" else NETWORK
+            rankers[name] = kind(**quick)
+            rankers[f'{name}, `feature_transform="standard"`'] = kind(feature_transform="standard", **quick)
     rankers['umart, `base=URank(feature_transform="standard")`'] = tierank.UMart(
         base=tierank.URank(feature_transform="standard", **NETWORK), **TREES
     )

@@ -57,6 +57,10 @@ MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
     ),
     "`umart` on a network, `uboost` on trees (`base`)": (tierank.UMart(base=tierank.URank(**POINTWISE)), False),
     "`umart`, `lambdamart` with `query_features=True`": (tierank.UMart(query_features=True), False),
+    "`linear`": (tierank.LinearRanker(), False),
+    '`linear` with `feature_transform="standard"`': (tierank.LinearRanker(**POINTWISE), False),
+    "`linear` with `standard`, on data with missing values": (tierank.LinearRanker(**POINTWISE), True),
+    '`linear` with `feature_transform="none"`': (tierank.LinearRanker(feature_transform="none"), True),
     "`blend`": (tierank.Blend(), False),
     "`blend` with `n_seeds=0`": (tierank.Blend(n_seeds=0), False),
     '`network="attention"`, `"groupwise"`': (tierank.URank(network="attention", **POINTWISE), False),
@@ -120,6 +124,8 @@ def make_systems(folder: Path, names: list[str]) -> dict[str, System]:
 def _quick(name: str) -> tierank.rankers.Ranker:
     if name == "blend":
         return tierank.Blend(**BLEND)
+    if name == "linear":
+        return tierank.LinearRanker(n_jobs=1)
     if name == COPIES:
         return tierank.UMart(query_features=True, **TREES)
     return RANKERS[name](**(TREES if hasattr(RANKERS[name], "importance") else NETWORK))

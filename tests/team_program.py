@@ -336,6 +336,13 @@ def everything(team, out):
         ranker.fit(train, valid=valid, team=team)
         found[name] = ranker.predict(valid)
         told[name] = {"text": ranker.model_.text, "history": ranker.history_, "team": ranker.team_}
+    for name, ridge in (("linear", None), ("linear, fixed", 0.1)):
+        linear = tierank.LinearRanker(ridge=ridge, n_jobs=1).fit(train, valid=valid, team=team)
+        found[name], told[name] = linear.predict(valid), linear.history_
+    found["linear, parts in turn"] = tierank.LinearRanker(n_jobs=1).fit(train, team=team).predict(valid)
+    found["linear, standard"] = (
+        tierank.LinearRanker(feature_transform="standard", ridge=0.1, n_jobs=1).fit(train, team=team).predict(valid)
+    )
     mixed = skewed()
     fallen = tierank.LambdaMART(n_trees=3, **exact | {"min_documents": 0}).fit(mixed, team=team)
     told["fallen"] = fallen.model_.text
@@ -352,6 +359,8 @@ def everything(team, out):
     parted = tierank.UMart(n_trees=8, **exact).fit(
         own, valid=valid.select(np.arange(valid.n_queries) % team.size == team.rank), team=team
     )
+    found["linear, parted"] = tierank.LinearRanker(ridge=0.1, n_jobs=1).fit(own, team=team).predict(valid)
+    told["refused"]["learns"] = refusal(lambda: tierank.LinearRanker(feature_transform="standard").fit(own, team=team))
     told["parted"] = {"text": parted.model_.text, "history": parted.history_}
     told["refused"]["parts"] = refusal(lambda: tierank.URank().fit(own, team=team))
     np.savez(out, **found)

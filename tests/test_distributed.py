@@ -213,6 +213,18 @@ def test_metrics_are_of_all_validation_queries(name, metric, team):
     assert tierank.evaluate(valid, arrays[name], [metric]).mean(metric) == pytest.approx(best, abs=1e-12)
 
 
+def test_linear_rankers_are_those_of_one_process(team, alone):
+    for arrays, told in team:
+        for name in ("linear", "linear, fixed", "linear, standard"):
+            np.testing.assert_allclose(arrays[name], alone[0][name], rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(arrays["linear, parted"], alone[0]["linear, fixed"], rtol=1e-7, atol=1e-9)
+        for row, expected in zip(told["linear"], alone[1]["linear"], strict=True):
+            assert row == pytest.approx(expected, abs=1e-9)
+        for name in ("linear", "linear, fixed", "linear, parts in turn", "linear, standard", "linear, parted"):
+            assert arrays[name].tobytes() == team[0][0][name].tobytes()
+        assert "expected transforms within the query, or 'none', where each process" in told["refused"]["learns"]
+
+
 def test_early_stopping_stops(team):
     history = team[0][1]["err"]["history"]
     assert len(history) < 60

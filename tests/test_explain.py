@@ -22,7 +22,7 @@ def data():
 
 
 def settings(name):
-    return TREES if hasattr(RANKERS[name], "importance") else NETWORK
+    return TREES if hasattr(RANKERS[name], "importance") else {} if name == "linear" else NETWORK
 
 
 # One of each way to a score; what they share is in test_contributions_sum_to_the_difference.

@@ -22,6 +22,7 @@ from tierank import (
     Blend,
     DataError,
     LambdaMART,
+    LinearRanker,
     NotFittedError,
     ParameterError,
     RankingDataset,
@@ -100,6 +101,18 @@ CASES = {
     "query_features, zeros as gaps": (UMart(query_features=True, zero_as_missing=True, **TREES), True, LISTS),
     "query_features on a network": (UMart(query_features=True, base=URank(**POINTWISE), **TREES), True, LISTS),
     "trees on trees": (UMart(base=LambdaMART(**TREES), **TREES), False, ("onnx", "vespa", "c")),
+    "linear ranker": (LinearRanker(n_jobs=1), True, LISTS),
+    "linear ranker, standard": (
+        LinearRanker(feature_transform="standard", n_jobs=1),
+        False,
+        ("onnx", "solr", "vespa", "c"),
+    ),
+    "linear ranker, none": (LinearRanker(feature_transform="none", n_jobs=1), True, ("onnx", "solr", "vespa", "c")),
+    "linear ranker, two": (
+        LinearRanker(feature_transform=("log1p", "quantile"), gain="exp2", n_jobs=1),
+        True,
+        ("onnx", "vespa", "c"),
+    ),
     "blend": (Blend(**BLEND), True, LISTS),
     "blend of trees": (Blend(**BLEND | {"n_seeds": 0, "query_features": False, "rotate": False}), False, LISTS),
 }
@@ -134,7 +147,9 @@ def test_scores_alike_or_is_refused(name, fitted, tmp_path):
         assert proof.n_documents == data.n_documents
 
 
-@pytest.mark.parametrize("name", ["umart", "gaps as zeros", "umart with gaps", "standard", "tanh", "uboost", "urrank"])
+@pytest.mark.parametrize(
+    "name", ["umart", "gaps as zeros", "umart with gaps", "standard", "tanh", "uboost", "urrank", "linear ranker, none"]
+)
 def test_executors_follow_the_engines_rules(name, fitted, tmp_path):
     """Each executor, which works on all documents at once, and a twin that walks nested JSON give the same bits."""
     ranker, data = fitted(name)
@@ -322,7 +337,7 @@ def test_generated_lists_sit_on_the_thresholds_of_copies(fitted):
         assert np.isin(np.nextafter(wanted, np.float32(np.inf)), copies[:, column]).all()
 
 
-@pytest.mark.parametrize("name", ["three seeds", "query_features", "blend"])
+@pytest.mark.parametrize("name", ["three seeds", "query_features", "blend", "linear ranker"])
 def test_lists_of_any_length(name, fitted, tmp_path):
     ranker, data = fitted(name)
     for target in LISTS:
@@ -437,6 +452,10 @@ REFUSED_BEFORE = [
     (UMart(base=LambdaMART(**TREES), **TREES), False, "opensearch", "it holds one sum of trees, .* train without base"),
     (Blend(**BLEND), False, "vespa", "or one ranker in place of a blend"),
     (Blend(**BLEND), False, "elasticsearch", "it holds trees alone"),
+    (LinearRanker(), False, "vespa", "scales by the list of the query; train with feature_transform='standard'"),
+    (LinearRanker(), False, "opensearch", "it takes no scores below 0, .* train umart or lambdamart for it"),
+    (LinearRanker(feature_transform=("standard", "none")), False, "solr", "this model sees several transforms"),
+    (LinearRanker(feature_transform="standard"), True, "solr", "or train with feature_transform='none'"),
     (UMart(**TREES), False, "sorl", r"unknown target 'sorl': did you mean 'solr'\?"),
 ]
 
@@ -455,7 +474,9 @@ def test_for_target_refuses_before_training(ranker, has_gaps, target, message, p
         ranker.set_params(for_target=None)
 
 
-@pytest.mark.parametrize("name", ["umart", "gaps as zeros", "standard", "uboost", "urrank"])
+@pytest.mark.parametrize(
+    "name", ["umart", "gaps as zeros", "standard", "uboost", "urrank", "linear ranker, standard", "linear ranker, none"]
+)
 def test_for_target_lets_pass_what_can_be_held(name, plain, gaps, tmp_path):
     ranker, has_gaps, _ = CASES[name]
     ranker = type(ranker)(**ranker.get_params(deep=False)).set_params(for_target="solr")
@@ -821,7 +842,8 @@ def test_any_network_on_any_data(name, data, tmp_path_factory):
     documents, transform = data.draw(any_data()), data.draw(st.sampled_from(sorted(TRANSFORMS)))
     if transform == "none":  # a network that sees numbers as they are learns from few of them
         documents = documents.with_features(np.clip(documents.features, -100, 100), None)
-    chosen = SMALL_BLEND if name == "blend" else SMALL_NETWORK | {"feature_transform": transform}
+    network = {"n_jobs": 1} if name == "linear" else SMALL_NETWORK
+    chosen = SMALL_BLEND if name == "blend" else network | {"feature_transform": transform}
     check_exports(tierank.RANKERS[name](**chosen).fit(documents), documents, tmp_path_factory.mktemp("any"))
 
 

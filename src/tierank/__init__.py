@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tierank.rankers import LambdaLoss as LambdaLoss
     from tierank.rankers import LambdaMART as LambdaMART
     from tierank.rankers import LightGBMRanker as LightGBMRanker
+    from tierank.rankers import LinearRanker as LinearRanker
     from tierank.rankers import ListMLE as ListMLE
     from tierank.rankers import ListNet as ListNet
     from tierank.rankers import MDPRank as MDPRank
@@ -112,6 +113,7 @@ _HOMES = {
     "Blend": "rankers",
     "LambdaLoss": "rankers",
     "LightGBMRanker": "rankers",
+    "LinearRanker": "rankers",
     "ListMLE": "rankers",
     "ListNet": "rankers",
     "NetworkRanker": "rankers",

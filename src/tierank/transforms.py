@@ -5,6 +5,7 @@ name                    value                               range, mean and devi
 ======================  ==================================  =====================================================
 ``query_minmax``        (x - lowest) / (highest - lowest)   the documents of the query
 ``query_log1p``         (l - mean) / deviation              the documents of the query; l = sign(x) ln(1 + abs(x))
+``query_rank``          share of the others below x         the documents of the query; ties count a half
 ``standard``            (x - mean) / deviation              all documents that it was fitted on
 ``log1p``               (l - mean) / deviation              all documents that it was fitted on
 ``quantile``            share of documents below x          all documents that it was fitted on
@@ -15,7 +16,7 @@ A missing value (NaN) gives 0 and counts in no statistic. A column or query whos
 gives 0 (``none``: the value). Deviations divide by the number of documents. Results are finite for every finite
 float32, and the bits of a row do not depend on where it and the others stand.
 
-The two per-query transforms need the whole candidate list of a query (``needs_queries``): beside other documents the
+The per-query transforms need the whole candidate list of a query (``needs_queries``): beside other documents the
 same document gets other values. Where queries are unknown, in ``fit`` and later, they scale by all documents that they
 were fitted on, so that a part of the rows gives the same values as all of them.
 """
@@ -289,6 +290,26 @@ class Quantile(Transform):
                 self.knots_[column], self.levels_[column] = _knots(known)
 
 
+class QueryRank(Quantile):
+    """The share of the other documents of the query that lie below x, ties counting a half: from 0 to 1. Missing: 0.
+
+    Where queries are unknown it is ``Quantile``. Needs the whole candidate list of each query.
+
+    >>> QueryRank().fit_transform([[2.0], [7.0], [4.0], [4.0]], qid=["a", "b", "a", "a"]).tolist()
+    [[0.0], [0.0], [0.75], [0.75]]
+    """
+
+    needs_queries = True
+
+    def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
+        if offsets is None:
+            return super().apply(features, None)
+        out = np.empty(features.shape, np.float32)
+        scaling.rank_queries(features, offsets, out)
+        return out
+
+
 class Unchanged(Transform):
     """x as it is. Missing: 0.
 
@@ -307,6 +328,7 @@ class Unchanged(Transform):
 TRANSFORMS: dict[str, type[Transform]] = {
     "query_minmax": QueryMinMax,
     "query_log1p": QueryLog1p,
+    "query_rank": QueryRank,
     "standard": Standard,
     "log1p": Log1p,
     "quantile": Quantile,

@@ -196,6 +196,47 @@ def standardise_query_logs(
 
 
 @compiled
+def rank_queries(features: Matrix[np.float32], offsets: Vector[np.int64], out: OutMatrix[np.float32]) -> None:
+    """The share of the other documents of the query below each value, ties a half; 0 where missing or all are equal."""
+    longest = np.int64(0)
+    for query in range(len(offsets) - 1):
+        longest = max(longest, offsets[query + 1] - offsets[query])
+    keys, spare_keys = np.empty(longest, np.float32), np.empty(longest, np.float32)
+    rows, spare_rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    for query in range(len(offsets) - 1):
+        for f in range(features.shape[1]):
+            n = 0
+            for row in range(offsets[query], offsets[query + 1]):
+                out[row, f] = 0.0
+                if features[row, f] == features[row, f]:
+                    keys[n], rows[n] = features[row, f], row
+                    n += 1
+            low, high = np.float32(np.inf), np.float32(-np.inf)
+            for i in range(n):
+                low, high = min(low, keys[i]), max(high, keys[i])
+            if not low < high:
+                continue
+            scale = 0.5 / (n - 1)
+            if n <= _COUNTED:
+                for i in range(n):
+                    value = keys[i]
+                    above = np.int32(0)  # those above count twice, and those that are equal once
+                    for j in range(n):
+                        above += np.int32(keys[j] > value) + np.int32(keys[j] >= value)
+                    out[rows[i], f] = (2 * n - 1 - above) * scale
+                continue
+            sort_down(n, keys, rows, spare_keys, spare_rows)
+            at = 0
+            while at < n:
+                after = at + 1
+                while after < n and keys[after] == keys[at]:
+                    after += 1
+                for place in range(at, after):
+                    out[rows[place], f] = (2 * n - 1 - at - after) * scale
+                at = after
+
+
+@compiled
 def interpolate(
     features: Matrix[np.float32],
     knots: Matrix[np.float32],

@@ -12,6 +12,7 @@ from tierank.rankers.base import Ranked, Ranker, read_ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.boosted import UBoost, UrBoost
 from tierank.rankers.imported import LightGBMRanker, from_lightgbm
+from tierank.rankers.linear import LinearRanker
 from tierank.rankers.networks import (
     ApproxNDCG,
     LambdaLoss,
@@ -32,6 +33,7 @@ __all__ = [
     "LambdaLoss",
     "LambdaMART",
     "LightGBMRanker",
+    "LinearRanker",
     "ListMLE",
     "ListNet",
     "MDPRank",
@@ -63,6 +65,7 @@ RANKERS: dict[str, type[Ranker]] = {
     "approxndcg": ApproxNDCG,
     "lambdaloss": LambdaLoss,
     "mdprank": MDPRank,
+    "linear": LinearRanker,
     "blend": Blend,
 }
 

@@ -268,7 +268,7 @@ class Ranker(Estimator):
             Validation data: training keeps what is best on it by ``select_by``, and stops after ``patience`` rounds
             without improvement.
         row_weight : array, optional
-            One weight per row. Only for trees.
+            One weight per row. Only for trees and linear rankers.
         query_weight : array or mapping, optional
             One weight per query, or a mapping from query id to weight.
         checkpoint : path, optional
@@ -624,8 +624,8 @@ _TARGET = Optional(Checked("an export target", _as_target))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class JudgedRanker(Ranker):
-    """A ranker whose training is judged by metrics on validation data."""
+class SelectingRanker(Ranker):
+    """A ranker that chooses what it keeps by metrics on validation data."""
 
     select_by: Metric | Sequence[Metric] = setting(
         ("ndcg@10",),
@@ -638,6 +638,12 @@ class JudgedRanker(Ranker):
         None, _TARGET, "an export target the model is meant for: what it cannot represent is refused before training"
     )
     n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core"), "number of threads")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class JudgedRanker(SelectingRanker):
+    """A ranker whose training is judged by metrics on validation data, and draws random numbers."""
+
     seed: int = setting(0, Integer(0, 2**31 - 1), "random seed")
 
 
