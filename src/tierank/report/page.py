@@ -40,8 +40,9 @@ def write_report(run: Run, path: str | os.PathLike[str], *, titles: Titles | Non
         What ``cross_validate`` returns, or ``Run.open(folder)``.
     path : path
         The file.
-    titles : mapping, optional
-        Titles of documents by (query, document), both as texts. Default: ids or row numbers are shown.
+    titles : Titles, optional
+        Titles of documents: ``tierank.report.viewer.Titles.read(path)`` reads a CSV file with the columns ``query``,
+        ``document`` and ``title``. Default: ids or row numbers are shown.
     """
     text = make_report(run, titles)
     with replacing(path) as fresh:
