@@ -27,6 +27,7 @@ RUN = [
             "tuning",
             "coming-from",
             "concepts",
+            "networks",
         )
     ),
 ]
