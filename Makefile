@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install demo test test-lowest check format bench clean
+.PHONY: help install demo test test-lowest check format bench docs clean
 
 help:
 	@echo "make demo     the main job, start to end, on generated data"
@@ -12,6 +12,7 @@ help:
 	@echo "make check    ruff and mypy, as CI runs them"
 	@echo "make format   ruff format and safe fixes"
 	@echo "make bench    the benchmark tables (an hour)"
+	@echo "make docs     the documentation as a site, in site/"
 	@echo "make install  set up .venv alone"
 	@echo "make clean    remove .venv and every cache"
 
@@ -63,6 +64,14 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.export
 	$(BIN)/python -m benchmarks.scale
 
+# NO_MKDOCS_2_WARNING: Material's own notice about later versions of MkDocs.
+docs: .venv/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.venv/.ready-docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lowest site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

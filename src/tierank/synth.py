@@ -52,10 +52,10 @@ def make_ranking(
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
 ) -> RankingDataset:
-    """A generated data set; by default with the shape of MSLR-WEB: its columns, list lengths and ratings.
+    """Generate a data set; by default with the columns, list lengths and ratings of MSLR-WEB.
 
-    Families of columns are scores, counts, lengths with heavy tails, values in [0, 1], mostly zero, or the same for
-    all documents of a query. A document's relevance, with z the log-scaled features, is ::
+    Families of columns are scores, counts, lengths with heavy tails, values in [0, 1], mostly zero, or the same for all
+    documents of a query. With z the log-scaled features, a document's relevance is ::
 
         spread(query) * (smooth(z) + rules(z) + relative(z) + noise * normal) + offset(query)
 
@@ -64,21 +64,40 @@ def make_ranking(
         relative    how near z comes to the highest value within the query, whatever that value is
         offset      of the query alone, so that some queries have no relevant document
 
-    Documents sorted by relevance over the whole sample are cut so that rating r has the share ``rating_shares[r]``,
-    exactly but for rounding. What is relevant is fixed by ``n_features``: ``seed`` draws queries and documents, so
-    what was learned from one seed holds for another. Draw a test set with another seed, or ``split`` one sample.
+    Documents are sorted by relevance over the whole sample and cut so that rating r has the share ``rating_shares[r]``,
+    up to rounding. What is relevant depends on ``n_features`` only, and ``seed`` draws queries and documents: a model
+    learned from one seed works for another. For test data, use another seed, or ``split`` one sample.
 
-    ===============  ==================================================================================
-    ``mean_length``  documents per query, on average; lengths spread from 1 to ``max_length``, with a
-                     long tail (all the same where ``mean_length`` equals ``max_length``)
-    ``noise``        of the ratings, as a multiple of what the features explain; 0 means none
-    ``missing``      the share of the feature values that are NaN, at random
-    ``out``          a binary folder (``.tierank``) to build the same data set in, with features that are
-                     mapped: it may be larger than memory
-    ===============  ==================================================================================
+    Besides the float32 matrix, about 30 bytes per document and 20 MB (with 136 features) are used at the peak.
 
-    Besides the float32 matrix, about 30 bytes per document and 20 MB (at 136 features) are used at the peak.
+    Parameters
+    ----------
+    n_queries : int, default 1000
+        Number of queries.
+    n_features : int, default 136
+        Number of features.
+    mean_length : float, default 120
+        Mean number of documents per query. Lengths have a long tail; all are equal if it equals ``max_length``.
+    max_length : int, default 900
+        Maximum number of documents per query.
+    rating_shares : sequence of float, default (0.52, 0.32, 0.13, 0.02, 0.01)
+        Share of the documents that get the ratings 0, 1, 2, ...
+    noise : float, default 1.0
+        Noise of the ratings, relative to what the features explain; 0 for none.
+    missing : float, default 0.0
+        Share of the feature values that are missing, at random.
+    seed : int, default 0
+        Random seed.
+    out : path, optional
+        A ``.tierank`` folder to build the data set in, with memory-mapped features: it may be larger than memory.
 
+    Returns
+    -------
+    RankingDataset
+        The data, with query ids 1, 2, 3, ...
+
+    Examples
+    --------
     >>> data = make_ranking(100, n_features=20, mean_length=50, max_length=50)
     >>> data
     RankingDataset(100 queries, 5,000 documents, 20 features, ratings 0 to 4)

@@ -86,11 +86,30 @@ def check_export_place(place: Path) -> None:
 
 
 def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, data: RankingDataset) -> Proof:
-    """Whether an export scores as the ranker does, on data and on rows made to find a difference.
+    """Check that an export gives the same scores as the ranker, on your data and on rows made to find a difference.
 
-    Generated are rows with a value on each threshold of the trees and one float32 step beside it, extremes, and missing
-    values where the model saw any. Scores come from onnxruntime, from a C compiler, or from the rule of the engine.
+    Rows are generated with a value on each threshold of the trees and one float32 step beside it, with extreme values,
+    and with missing values if the model saw any. Scores come from onnxruntime, from a C compiler, or from the rule of
+    the engine.
 
+    Parameters
+    ----------
+    ranker : Ranker
+        The fitted ranker.
+    path : path
+        What ``ranker.export`` wrote.
+    to : str or Target
+        The target it was written for.
+    data : RankingDataset
+        Data to score.
+
+    Returns
+    -------
+    Proof
+        ``holds``, the largest difference, and the number of documents that changed places.
+
+    Examples
+    --------
     >>> import tempfile, tierank
     >>> data = tierank.make_ranking(40, n_features=5, mean_length=20, max_length=40)
     >>> ranker = tierank.UMart(n_trees=10).fit(data)

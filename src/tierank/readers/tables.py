@@ -253,7 +253,18 @@ def write_parquet(data: RankingDataset, path: Path) -> None:
 
 
 def to_arrow(data: RankingDataset) -> Any:
-    """The data set as an Arrow table, in the caller's order of rows."""
+    """The data set as an Arrow table, in the order of the caller's rows.
+
+    Parameters
+    ----------
+    data : RankingDataset
+        The data.
+
+    Returns
+    -------
+    pyarrow.Table
+        Columns for query, rating, document and weights, as far as the data have them, and one per feature.
+    """
     return next(_tables(data, data.n_documents))
 
 
