@@ -40,10 +40,18 @@ class MissingExtraError(TierankError, ImportError):
         return error
 
 
+def is_installed(library: str) -> bool:
+    """Whether a library can be imported."""
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:
+        return False
+
+
 def require(what: str, *libraries: str) -> None:
     """Raise ``MissingExtraError`` if one of the libraries is not installed."""
     for library in libraries:
-        if find_spec(library) is None:
+        if not is_installed(library):
             raise MissingExtraError.of(what, library)
 
 

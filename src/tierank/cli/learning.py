@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 def add_demo(commands: Any) -> None:
     """Add the command."""
-    demo = add_command(commands, "demo", "the main job on generated data, start to end", "demo --queries 200")
+    demo = add_command(commands, "demo", "the full workflow on generated data", "demo --queries 200")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
     demo.add_argument("--queries", type=int, default=800, help="how many queries to generate (default: 800)")
     demo.add_argument("--seed", type=int, default=0)
