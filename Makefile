@@ -3,15 +3,18 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help install demo test test-lowest check format bench clean
+.PHONY: help install demo test test-lowest test-python package check format bench docs clean
 
 help:
-	@echo "make demo     the main job, start to end, on generated data"
+	@echo "make demo     the full workflow on generated data"
 	@echo "make test     all tests"
 	@echo "make test-lowest  all tests with the lowest versions that pyproject.toml admits, in .venv-lowest (gigabytes)"
+	@echo "make test-python PYTHON=...  the tests on another Python, without torch, in .venv-python"
+	@echo "make package  wheel and sdist, checked and tried in .venv-package"
 	@echo "make check    ruff and mypy, as CI runs them"
 	@echo "make format   ruff format and safe fixes"
 	@echo "make bench    the benchmark tables (an hour)"
+	@echo "make docs     the documentation as a site, in site/"
 	@echo "make install  set up .venv alone"
 	@echo "make clean    remove .venv and every cache"
 
@@ -40,6 +43,23 @@ test-lowest: .venv-lowest/.ready
 	.venv-lowest/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
+# Another Python, without torch and the peers: make test-python PYTHON=python3.13
+test-python:
+	$(PYTHON) -m venv .venv-python
+	.venv-python/bin/pip install --quiet --disable-pip-version-check -e ".[test]"
+	.venv-python/bin/pytest -n auto --dist loadfile -W default
+
+# Wheel and sdist, checked, and the wheel tried in an empty environment.
+package: $(READY)
+	rm -rf dist .venv-package
+	$(BIN)/pip install --quiet --disable-pip-version-check build twine check-wheel-contents
+	$(BIN)/python -m build --outdir dist > /dev/null
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	$(PYTHON) -m venv .venv-package
+	.venv-package/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd .venv-package && bin/tierank demo --queries 60 --out demo > /dev/null
+
 check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -63,6 +83,14 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.export
 	$(BIN)/python -m benchmarks.scale
 
+# NO_MKDOCS_2_WARNING: Material's own notice about later versions of MkDocs.
+docs: .venv/.ready-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+.venv/.ready-docs: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	@touch $@
+
 clean:
-	rm -rf .venv .venv-lowest .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-python .venv-package dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,8 @@
 """The proof of every export: largest relative difference and order on more than 100,000 generated documents.
 
 Each ranker with quick settings, to every target that holds it: as it is, and where a target scores one document at a
-time with ``transform="standard"``. Half of the features have values on both sides of 0, and half of those are integers.
+time with ``feature_transform="standard"``. Half of the features have values on both sides of 0, and half of those are
+integers.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from tierank.rankers import Ranker
 
 TREES = {"n_trees": 100, "n_jobs": 1}
 NETWORK = {"max_epochs": 2, "n_jobs": 1}
+LINEAR = {"n_jobs": 1}
 BLEND = {"n_configs": 1, "n_seeds": 1, "n_trees": 100, "max_epochs": 2, "n_jobs": 1}
 
 
@@ -42,10 +44,11 @@ def make_rankers() -> dict[str, Ranker]:
             rankers[name] = kind(**TREES)
             rankers[f"{name}, `query_features=True`"] = kind(query_features=True, **TREES)
         else:
-            rankers[name] = kind(**NETWORK)
-            rankers[f'{name}, `transform="standard"`'] = kind(transform="standard", **NETWORK)
-    rankers['umart, `base=URank(transform="standard")`'] = tierank.UMart(
-        base=tierank.URank(transform="standard", **NETWORK), **TREES
+            quick = LINEAR if name == "linear" else NETWORK
+            rankers[name] = kind(**quick)
+            rankers[f'{name}, `feature_transform="standard"`'] = kind(feature_transform="standard", **quick)
+    rankers['umart, `base=URank(feature_transform="standard")`'] = tierank.UMart(
+        base=tierank.URank(feature_transform="standard", **NETWORK), **TREES
     )
     return rankers
 

@@ -23,7 +23,8 @@ import numpy as np
 import optuna
 
 import tierank
-from tierank.experiments.tuning import SPACES, Between, OneOf
+from tierank.experiments.tuning import space_of
+from tierank.settings import Between, OneOf
 
 N_TREES, PATIENCE = 500, 50
 Scores = tuple[np.ndarray, np.ndarray]  # of validation and of test data
@@ -93,7 +94,7 @@ def catboost(train: Any, valid: Any, test: Any, settings: dict[str, Any], seed: 
 
 
 PEERS: dict[str, tuple[Callable[..., Scores], dict[str, Any]]] = {
-    "lightgbm": (lightgbm, dict(SPACES["lambdamart"])),
+    "lightgbm": (lightgbm, dict(space_of(tierank.LambdaMART()))),
     "xgboost": (xgboost, OF_XGBOOST),
     "catboost": (catboost, OF_CATBOOST),
 }

@@ -110,7 +110,7 @@ def stages(n_documents: int, n_features: int, folder: Path) -> dict[str, dict[st
 
     import tierank
     from tierank.objectives import UMartObjective
-    from tierank.rankers.order import canonical_rows
+    from tierank.training.order import canonical_rows
 
     meter, repeats = Meter(), 3 if n_documents < 10**6 else 1
     text = folder / "data.txt"

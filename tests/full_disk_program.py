@@ -87,7 +87,15 @@ def attempt(write, place, size):
         except Exception as error:
             how = f"traceback: {type(error).__name__}: {error}"
     after = content(place.parent)
-    return {"how": how, "kept": all(after.get(name) == old for name, old in before.items()), "files": sorted(after)}
+    kept = all(is_kept(old, after.get(name)) for name, old in before.items())
+    return {"how": how, "kept": kept, "files": sorted(after)}
+
+
+def is_kept(old, new):
+    """Whether a file is what it was; the trials of a study are lines that are added to it."""
+    if old is None or new is None or not new[0].startswith(b'{"op_code"'):
+        return new == old
+    return new[1] == old[1] and new[0].startswith(old[0]) and new[0].endswith(b"\n")
 
 
 def main(folder):

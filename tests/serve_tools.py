@@ -35,6 +35,8 @@ def make_data(named: bool = False, has_missing: bool = False, seed: int = 3) -> 
 def quick(name: str, **settings) -> Ranker:
     if name == "blend":
         return tierank.Blend(**BLEND | settings)
+    if name == "linear":
+        return tierank.LinearRanker(**{"n_jobs": 1} | settings)
     return RANKERS[name](**(TREES if hasattr(RANKERS[name], "importance") else NETWORK) | settings)
 
 

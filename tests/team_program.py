@@ -21,13 +21,12 @@ from tierank.cli import learning, main
 from tierank.distributed import join
 from tierank.errors import TierankError
 from tierank.losses import LOSSES
-from tierank.rankers import agreement, known_rankers, trees
-from tierank.rankers import training as loop
-from tierank.rankers.base import Job, Ranker
-from tierank.rankers.neural import NetworkRanker, build_network
-from tierank.rankers.training import Lists, Task, Training
-from tierank.rankers.tree_training import TreeCheckpoint
-from tierank.transforms import TRANSFORMS
+from tierank.rankers import NetworkRanker, Ranker, known_classes
+from tierank.training import agreement, trees
+from tierank.training import networks as loop
+from tierank.training.model import FitContext, Resources, Seen
+from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_transform
+from tierank.training.trees import TreeCheckpoint
 
 # Losses whose value depends on the scores alone: listmle and its kin shuffle ties.
 STEADY = sorted(set(LOSSES) - {"listmle", "plistmle"})
@@ -48,12 +47,12 @@ def skewed():
 def training(team, train, **settings):
     """A training of a network that stands before its first step."""
     ranker = NetworkRanker(clip_norm=None, **settings)
-    ranker.has_queries_ = True
-    resolved = ranker._resolved()
-    transform = TRANSFORMS["query_minmax"]().fit(train)
-    lists = Lists(train, transform, True, resolved, team)
-    task = Task(resolved, ranker._loss(resolved), lists, None, None, Job(team=team))
-    return Training(lambda: build_network(resolved, train.n_features, 0), task, {"member": 0}, 0, None)
+    resolved = ranker.checked_settings()
+    transform = fit_transform("query_minmax", train)
+    lists = QueryLists(train, transform, True, resolved["gain"], Resources(resolved["n_jobs"]), team)
+    context = FitContext(Seen.of(train, True, team), team=team)
+    task = NetworkFit(resolved, ranker.loss_function(resolved), lists, None, None, context)
+    return Training(lambda: build_network(resolved, train.n_features, 0, "cpu"), task, {"member": 0}, 0, None)
 
 
 def gradients(team, train, queries, **settings):
@@ -197,14 +196,14 @@ def differences(team, out):
     """What each process says where the last one was given something else; then all are given the same."""
     told, last = {}, team.rank == team.size - 1
     usual = given_alike()
-    for name, kind in known_rankers().items():
+    for name, kind in known_classes().rankers.items():
         for what, change in DIFFERENCES.items():
             given = change(usual) if last else usual
             told[f"{name}: {what}"] = refusal(lambda kind=kind, given=given: fitted(kind, given, team))
     ranker = tierank.URank(n_jobs=1)
     told["other ranker"] = refusal(lambda: (tierank.UMart() if last else ranker).fit(usual["train"], team=team))
     told["untouched"] = sorted(name for name in vars(ranker) if name.endswith("_"))
-    half = {"n_jobs": 1, "n_trees": 3} | ({"preset": "nonsense"} if last else {})
+    half = {"n_jobs": 1, "n_trees": 3} | ({"n_leaves": 1} if last else {})
     told["refused by one"] = refusal(lambda: tierank.UMart(**half).fit(usual["train"], team=team))
     told["wrong type"] = refusal(lambda: tierank.UMart().fit(usual["train"], valid=3 if last else None, team=team))
     told["parts in one"] = refusal(lambda: in_parts(team, last, tierank.UMart, usual))
@@ -213,7 +212,7 @@ def differences(team, out):
         given = DIFFERENCES[what](own) if last else own
         told[f"parts: {what}"] = refusal(lambda given=given: in_parts(team, True, tierank.UMart, given))
     told["parts: twice"] = refusal(lambda: in_parts(team, True, tierank.UMart, usual))
-    told["in the end"] = tierank.UMart(n_trees=3, n_jobs=1).fit(usual["train"], team=team).model_text_
+    told["in the end"] = tierank.UMart(n_trees=3, n_jobs=1).fit(usual["train"], team=team).model_.text
     np.savez(out, nothing=np.empty(0))
     Path(f"{out}.json").write_text(json.dumps(told))
 
@@ -336,10 +335,17 @@ def everything(team, out):
     for name, ranker in rankers.items():
         ranker.fit(train, valid=valid, team=team)
         found[name] = ranker.predict(valid)
-        told[name] = {"text": ranker.model_text_, "history": ranker.history_, "team": ranker.team_}
+        told[name] = {"text": ranker.model_.text, "history": ranker.history_, "team": ranker.team_}
+    for name, ridge in (("linear", None), ("linear, fixed", 0.1)):
+        linear = tierank.LinearRanker(ridge=ridge, n_jobs=1).fit(train, valid=valid, team=team)
+        found[name], told[name] = linear.predict(valid), linear.history_
+    found["linear, parts in turn"] = tierank.LinearRanker(n_jobs=1).fit(train, team=team).predict(valid)
+    found["linear, standard"] = (
+        tierank.LinearRanker(feature_transform="standard", ridge=0.1, n_jobs=1).fit(train, team=team).predict(valid)
+    )
     mixed = skewed()
     fallen = tierank.LambdaMART(n_trees=3, **exact | {"min_documents": 0}).fit(mixed, team=team)
-    told["fallen"] = fallen.model_text_
+    told["fallen"] = fallen.model_.text
     told["refused"] = {
         "blend": refusal(lambda: tierank.Blend().fit(train, team=team)),
         "base": refusal(lambda: tierank.UMart(base=tierank.URank()).fit(train, team=team)),
@@ -353,7 +359,9 @@ def everything(team, out):
     parted = tierank.UMart(n_trees=8, **exact).fit(
         own, valid=valid.select(np.arange(valid.n_queries) % team.size == team.rank), team=team
     )
-    told["parted"] = {"text": parted.model_text_, "history": parted.history_}
+    found["linear, parted"] = tierank.LinearRanker(ridge=0.1, n_jobs=1).fit(own, team=team).predict(valid)
+    told["refused"]["learns"] = refusal(lambda: tierank.LinearRanker(feature_transform="standard").fit(own, team=team))
+    told["parted"] = {"text": parted.model_.text, "history": parted.history_}
     told["refused"]["parts"] = refusal(lambda: tierank.URank().fit(own, team=team))
     np.savez(out, **found)
     Path(f"{out}.json").write_text(json.dumps(told))

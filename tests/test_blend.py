@@ -11,8 +11,9 @@ from hypothesis.extra.numpy import arrays
 
 import tierank
 from tierank import Blend, DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank, make_ranking
-from tierank.rankers import blend
-from tierank.rankers.blend import BUDGETS, CONFIGS, take_turns
+from tierank.rankers.blend import CONFIGS
+from tierank.training.blend import BlendModel, take_turns
+from tierank.training.model import Resources
 from tierank.transforms import add_query_copies
 
 QUICK = {"n_configs": 2, "n_seeds": 1, "n_trees": 6, "max_epochs": 2, "n_jobs": 1}
@@ -26,6 +27,10 @@ def parts():
 @pytest.fixture(scope="module")
 def fitted(parts):
     return Blend(**QUICK).fit(parts[0], valid=parts[1])
+
+
+def predict(member, data):
+    return member.model.predict(data, Resources(1))
 
 
 def z(scores, data):
@@ -42,7 +47,7 @@ def test_scores_are_the_formula_written_out(fitted, parts):
     wide = add_query_copies(test)
     families = {"trees": [], "networks": []}
     for member in fitted.members_:
-        families[member.family].append(z(member.ranker.predict(wide if member.family == "trees" else test), test))
+        families[member.family].append(z(predict(member, wide if member.family == "trees" else test), test))
     assert {name: len(scores) for name, scores in families.items()} == {"trees": 4 * 2, "networks": 4 * 2}
     expected = (z(np.mean(families["trees"], axis=0), test) + z(np.mean(families["networks"], axis=0), test)) / 2
     np.testing.assert_allclose(fitted.predict(test), expected, atol=1e-12)
@@ -68,9 +73,9 @@ def test_members_are_what_one_gets_by_hand(fitted, parts):
     by_hand = LambdaMART(n_trees=6, n_jobs=1, seed=4, **CONFIGS[0]).fit(
         add_query_copies(learned), valid=add_query_copies(part)
     )
-    np.testing.assert_array_equal(trees.ranker.predict(add_query_copies(test)), by_hand.predict(add_query_copies(test)))
+    np.testing.assert_array_equal(predict(trees, add_query_copies(test)), by_hand.predict(add_query_copies(test)))
     by_hand = URank(max_epochs=2, n_jobs=1, seed=6).fit(learned, valid=part)
-    np.testing.assert_array_equal(network.ranker.predict(test), by_hand.predict(test))
+    np.testing.assert_array_equal(predict(network, test), by_hand.predict(test))
     assert network.best == by_hand.best_
 
 
@@ -79,7 +84,7 @@ def test_without_rotation_validation_data_are_not_learned_from(parts):
     ranker = Blend(**QUICK, rotate=False, query_features=False, trees="umart").fit(train, valid=valid)
     assert len(ranker.members_) == 4
     by_hand = UMart(n_trees=6, n_jobs=1, seed=1, **CONFIGS[1]).fit(train, valid=valid)
-    np.testing.assert_array_equal(ranker.members_[1].ranker.predict(test), by_hand.predict(test))
+    np.testing.assert_array_equal(predict(ranker.members_[1], test), by_hand.predict(test))
     judged = tierank.evaluate(valid, ranker.predict(valid), "ndcg@10")
     assert ranker.best_["ndcg@10"] == pytest.approx(judged.mean("ndcg@10"), abs=1e-12)
 
@@ -88,11 +93,9 @@ def test_the_blend_is_judged_by_members_that_did_not_learn_from_the_part(fitted,
     train, valid, _ = parts
     values = []
     for turn, (_, part) in enumerate(take_turns(train, valid, True, 0)):
-        alone = Blend(**QUICK)
-        alone._settle(has_queries=True, has_missing=False, longest_query=20)
-        alone.n_features_in_ = 5
-        alone.members_ = [member for member in fitted.members_ if member.part == turn]
-        values.append(tierank.evaluate(part, alone._predict(part), "ndcg@10").per_query["ndcg@10"])
+        members = [member for member in fitted.members_ if member.part == turn]
+        alone = BlendModel(members, fitted.seen_, query_features=True)
+        values.append(tierank.evaluate(part, alone.predict(part, Resources()), "ndcg@10").per_query["ndcg@10"])
     assert fitted.best_["ndcg@10"] == pytest.approx(np.nanmean(np.concatenate(values)), abs=1e-12)
 
 
@@ -104,29 +107,29 @@ def test_one_family_alone(parts, settings):
     assert np.isfinite(scores).all()
 
 
-@pytest.mark.parametrize("budget", BUDGETS)
-def test_budgets_are_settings(parts, budget):
-    quick = {"n_trees": 3, "max_epochs": 1, "n_jobs": 1}
-    priced = Blend(budget=budget, **quick).fit(parts[0], valid=parts[1])
-    plain = Blend(**BUDGETS[budget], **quick).fit(parts[0], valid=parts[1])
-    np.testing.assert_array_equal(priced.predict(parts[2]), plain.predict(parts[2]))
-
-
 def test_finished_members_are_not_trained_again(parts, tmp_path, monkeypatch):
     train, valid, test = parts
     expected = Blend(**QUICK).fit(train, valid=valid).predict(test)
-    plain, done = blend.fit_inner, []
+    done = []
 
-    def counted(*arguments):
-        if len(done) == 7:
-            raise KeyboardInterrupt
-        done.append(arguments[1])
-        return plain(*arguments)
+    def count_fits(kind, limit):
+        plain = kind.fit_model
 
-    monkeypatch.setattr(blend, "fit_inner", counted)
+        def counted(*arguments):
+            if len(done) == limit:
+                raise KeyboardInterrupt
+            done.append(arguments[0])
+            return plain(*arguments)
+
+        monkeypatch.setattr(kind, "fit_model", counted)
+
+    for kind in (LambdaMART, URank):
+        count_fits(kind, 7)
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
         Blend(**QUICK).fit(train, valid=valid, checkpoint=tmp_path / "kept")
-    monkeypatch.setattr(blend, "fit_inner", lambda *arguments: done.append(1) or plain(*arguments))
+    monkeypatch.undo()
+    for kind in (LambdaMART, URank):
+        count_fits(kind, None)
     again = Blend(**QUICK).fit(train, valid=valid, checkpoint=tmp_path / "kept")
     assert len(done) == 16
     np.testing.assert_array_equal(again.predict(test), expected)
@@ -166,7 +169,7 @@ def test_contributions_sum_to_the_difference(fitted, parts):
     query = parts[2].select([2])
     scores = fitted.predict(query)
     above, below = np.array([0, 1]), np.array([3, 4])
-    found = fitted._contributions(query, above, below)
+    found = fitted.model_.contributions(query, above, below, Resources())
     assert found.shape == (2, 5)
     np.testing.assert_allclose(found.sum(axis=1), scores[above] - scores[below], rtol=0.01, atol=1e-4)
 
@@ -177,7 +180,7 @@ def test_contributions_without_queries_sum_to_the_difference():
     ranker = Blend(**QUICK, rotate=False).fit(features, ratings)
     data = RankingDataset(features, ratings)
     scores = ranker.predict(features)
-    found = ranker._contributions(data, np.array([0]), np.array([1]))
+    found = ranker.model_.contributions(data, np.array([0]), np.array([1]), Resources())
     np.testing.assert_allclose(found.sum(axis=1), scores[:1] - scores[1:2], rtol=0.01, atol=1e-6)
 
 
@@ -195,9 +198,9 @@ def test_a_damaged_blend_is_refused(fitted, tmp_path):
     ("settings", "message"),
     [
         ({"trees": "umrat"}, r"unknown trees 'umrat': did you mean 'umart'\?"),
-        ({"n_configs": 7}, "n_configs: expected at most 6, got 7"),
+        ({"n_configs": 7}, "n_configs: expected an integer >= 0 and <= 6, got 7"),
         ({"n_configs": 0, "n_seeds": 0}, "expected trees or networks, got 0 of both"),
-        ({"n_seeds": -1}, "n_seeds: expected a whole number from 0 on, got -1"),
+        ({"n_seeds": -1}, "n_seeds: expected an integer >= 0, got -1"),
     ],
 )
 def test_settings_that_cannot_be_used(parts, settings, message):
@@ -249,7 +252,7 @@ def test_trees_with_query_features_see_the_copies(parts, tmp_path):
     np.testing.assert_allclose(ranker.importance(), by_hand.importance().reshape(3, 5).sum(axis=0))
     ranker.save(tmp_path / "model")
     np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(test), ranker.predict(test))
-    with pytest.raises(DataError, match="query_features: expected query ids, got none"):
+    with pytest.raises(DataError, match="query_features: expected query ids in fit, got none"):
         UMart(query_features=True).fit(np.array(train.features), train.ratings)
 
 

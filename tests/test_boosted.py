@@ -12,8 +12,10 @@ import tierank
 from tierank import DataError, ListNet, ParameterError, RankingDataset, UMart, URank
 from tierank.losses import LOSSES, Batch, stepwise_urank
 from tierank.networks import NETWORKS, TierRNN
-from tierank.rankers import base, boosted, training
 from tierank.rankers.boosted import UBoost, UrBoost
+from tierank.training import boosted, selection
+from tierank.training import networks as training
+from tierank.training.model import Resources
 
 QUICK = {"max_epochs": 4, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
 BOTH = pytest.mark.parametrize("kind", [UBoost, UrBoost])
@@ -57,8 +59,7 @@ def residuals_by_hand(scores, ratings):
 
 
 def lists_of(data):
-    settings = {"n_jobs": 1, "gain": "exp2", "device": "cpu"}
-    return training.Lists(data, tierank.TRANSFORMS["query_minmax"]().fit(data), True, settings)
+    return training.QueryLists(data, training.fit_transform("query_minmax", data), True, "exp2", Resources(1))
 
 
 # Residuals
@@ -148,8 +149,8 @@ def test_learners_are_kept_while_they_make_it_better(halves, kind):
         assert [row["learner"] for row in rows] == list(range(1, len(rows) + 1))
         # All but perhaps the last are kept, each with better metrics than the one before.
         assert all(row["kept"] for row in rows[:-1])
-        selection = base.Selection()
-        assert [selection.is_better([row["ndcg@3"], row["ndcg@10"]]) for row in rows] == [row["kept"] for row in rows]
+        best = selection.Selection()
+        assert [best.is_better([row["ndcg@3"], row["ndcg@10"]]) for row in rows] == [row["kept"] for row in rows]
         assert len(rows) == 6 or not rows[-1]["kept"]
         stopped += not rows[-1]["kept"]
         kept = [row for row in rows if row["kept"]]
@@ -176,7 +177,7 @@ def test_one_learner_is_urank(halves):
 def test_seeds_are_boosted_one_by_one_and_averaged(data, kind, tmp_path):
     single = [kind(**QUICK, n_learners=2, seed=seed).fit(data).predict(data) for seed in (5, 6)]
     both = kind(**QUICK, n_learners=2, seed=5, n_seeds=2).fit(data)
-    expected = base.mean_of_standardised(single, data)
+    expected = selection.mean_of_standardised(single, data)
     np.testing.assert_allclose(both.predict(data), expected, rtol=1e-12)
     both.save(tmp_path / "model")
     np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(data), both.predict(data))
@@ -273,9 +274,9 @@ def test_a_damaged_base_is_refused(data, tmp_path):
     file = tmp_path / "model" / "model.json"
     described = json.loads(file.read_text())
     for change, message in (
-        ({"ranker": "Nothing", "settings": {}}, "expected settings of UBoost, got others: 'Nothing'"),
-        ({"ranker": "UMart"}, "expected base to be a ranker with its settings, got a damaged description"),
-        (5, "expected base to be a ranker with its settings, got a damaged description"),
+        ({"ranker": "Nothing", "settings": {}}, "unknown ranker 'Nothing'"),
+        ({"ranker": "UMart"}, "expected the description of a model, got a damaged file"),
+        (5, "base: expected a ranker, such as UMart"),
     ):
         settings = {**described["settings"], "base": change}
         file.write_text(json.dumps({**described, "settings": settings}))
@@ -327,7 +328,7 @@ def test_urboost_ranks_by_the_first_step_of_its_network(data):
 @BOTH
 def test_presets_are_the_settings_of_the_paper(halves, kind):
     train, valid = halves
-    preset = kind(preset="paper-mq2007", max_epochs=2, n_learners=2, n_jobs=1).fit(train, valid=valid)
+    preset = kind.from_preset("paper-mq2007", max_epochs=2, n_learners=2, n_jobs=1).fit(train, valid=valid)
     written = {"hidden": (100, 100), "learning_rate": 1e-5, "activation": "elu", "queries_per_step": 1, "patience": 200}
     select_by = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
     explicit = kind(**written, select_by=select_by, max_epochs=2, n_learners=2, n_jobs=1).fit(train, valid=valid)
@@ -387,15 +388,15 @@ def test_progress_says_which_learner(data, capsys):
 @pytest.mark.parametrize(
     ("kind", "setting", "message"),
     [
-        (UBoost, {"n_learners": 0}, "n_learners: expected a whole number from 1 on, got 0"),
-        (UrBoost, {"n_learners": 1.5}, r"n_learners: expected a whole number from 1 on, got 1\.5"),
-        (UBoost, {"coefficient": 0}, "coefficient: expected a finite number above 0, got 0"),
-        (UBoost, {"base": 5}, r"base: expected a ranker of tierank, such as UMart\(\), or None, got 5"),
-        (UBoost, {"base": UMart}, "base: expected a ranker of tierank, such as"),
+        (UBoost, {"n_learners": 0}, "n_learners: expected an integer >= 1.*, got 0"),
+        (UrBoost, {"n_learners": 1.5}, r"n_learners: expected an integer >= 1.*, got 1\.5"),
+        (UBoost, {"coefficient": 0}, "coefficient: expected a number > 0, got 0"),
+        (UBoost, {"base": 5}, r"base: expected a ranker, such as UMart\(\), or None \(no base\), got 5"),
+        (UBoost, {"base": UMart}, "base: expected a ranker, such as"),
         (UBoost, {"network": "mpl"}, r"unknown network 'mpl': did you mean 'mlp'\?"),
         (UrBoost, {"pooling": "maxx"}, r"unknown pooling 'maxx': did you mean 'max'\?"),
         (UrBoost, {"score_from": "bth"}, r"unknown score_from 'bth': did you mean 'both'\?"),
-        (UrBoost, {"max_epochs": 0}, "max_epochs: expected a whole number from 1 on, got 0"),
+        (UrBoost, {"max_epochs": 0}, "max_epochs: expected an integer >= 1.*, got 0"),
     ],
 )
 def test_settings_that_cannot_be_used(data, kind, setting, message):
@@ -405,7 +406,9 @@ def test_settings_that_cannot_be_used(data, kind, setting, message):
 
 def test_row_weight_is_refused(data):
     features, ratings, queries = raw(data)
-    with pytest.raises(ParameterError, match="row_weight: networks learn from whole queries: expected query_weight"):
+    with pytest.raises(
+        ParameterError, match="row_weight: networks learn from whole queries; give query_weight instead"
+    ):
         UBoost(**QUICK).fit(features, ratings, qid=queries, row_weight=np.ones(len(ratings)))
 
 
@@ -423,4 +426,4 @@ def test_residuals_are_those_of_the_ensemble_as_it_predicts(data, kind, monkeypa
     settings = QUICK | {"coefficient": 0.3}
     kind(n_learners=3, **settings).fit(data)
     for n_learners, scores in zip((1, 2), list(frozen), strict=True):
-        np.testing.assert_array_equal(scores, kind(n_learners=n_learners, **settings).fit(data)._predict(data))
+        np.testing.assert_array_equal(scores, kind(n_learners=n_learners, **settings).fit(data).predict(data))

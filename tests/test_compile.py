@@ -104,7 +104,7 @@ for name in ("data.txt", "named.txt", "data.tierank"):
     for ranker in (tierank.UMart(n_trees=2), tierank.LambdaMART(n_trees=2, query_features=True)):
         ranker.fit(data, valid=data).predict(data)
 for transform in TRANSFORMS:
-    ranker = tierank.URank(max_epochs=1, transform=transform).fit(data, valid=made)
+    ranker = tierank.URank(max_epochs=1, feature_transform=transform).fit(data, valid=made)
     ranker.predict(np.asfortranarray(data.features), qid=np.repeat(np.arange(30), data.lengths))
     ranker.predict(data.features.astype(np.float64))
     TRANSFORMS[transform]().fit(data.features).transform(data.features)

@@ -24,9 +24,9 @@ from tierank.cli import main
 from tierank.distributed import launch as launching
 from tierank.distributed.processes import join, open_meeting
 from tierank.errors import DataError, ParameterError, TeamError
-from tierank.rankers import known_rankers
-from tierank.rankers.agreement import agreement, check_contents, facts_of_call
+from tierank.rankers import known_classes
 from tierank.team import Team, cut_queries, deal_queries
+from tierank.training.agreement import agreement, check_contents, facts_of_call
 
 PROGRAM = Path(team_program.__file__)
 # Seconds after which something that has to happen is taken to have failed: as many as a busy machine may need.
@@ -199,7 +199,7 @@ def test_roots_count_all_documents(team):
         roots = re.findall(r"^internal_count=(\d+)", told["umart"]["text"], re.MULTILINE)
         assert {int(root) for root in roots} == {train.n_documents}
         attended = told["umart"]["team"]
-        assert [process["number"] for process in attended] == list(range(len(team)))
+        assert [process["rank"] for process in attended] == list(range(len(team)))
         assert len({process["pid"] for process in attended}) == len(team)
         assert sum(process["documents"] for process in attended) == train.n_documents
         assert sum(process["queries"] for process in attended) == train.n_queries
@@ -211,6 +211,18 @@ def test_metrics_are_of_all_validation_queries(name, metric, team):
     arrays, told = team[0]
     best = max(row[metric] for row in told[name]["history"])
     assert tierank.evaluate(valid, arrays[name], [metric]).mean(metric) == pytest.approx(best, abs=1e-12)
+
+
+def test_linear_rankers_are_those_of_one_process(team, alone):
+    for arrays, told in team:
+        for name in ("linear", "linear, fixed", "linear, standard"):
+            np.testing.assert_allclose(arrays[name], alone[0][name], rtol=1e-7, atol=1e-9)
+        np.testing.assert_allclose(arrays["linear, parted"], alone[0]["linear, fixed"], rtol=1e-7, atol=1e-9)
+        for row, expected in zip(told["linear"], alone[1]["linear"], strict=True):
+            assert row == pytest.approx(expected, abs=1e-9)
+        for name in ("linear", "linear, fixed", "linear, parts in turn", "linear, standard", "linear, parted"):
+            assert arrays[name].tobytes() == team[0][0][name].tobytes()
+        assert "expected transforms within the query, or 'none', where each process" in told["refused"]["learns"]
 
 
 def test_early_stopping_stops(team):
@@ -389,7 +401,7 @@ SAID = {
 
 @pytest.mark.parametrize("what", team_program.DIFFERENCES)
 def test_a_process_with_something_else_is_named_by_all(what, differing):
-    for name, (number, told) in product(known_rankers(), enumerate(differing)):
+    for name, (number, told) in product(known_classes().rankers, enumerate(differing)):
         refused = told[f"{name}: {what}"]
         if what == "no ratings" and number == 1:
             assert refused.startswith("DataError: this data set has no ratings"), name
@@ -415,12 +427,12 @@ def test_what_else_a_team_disagrees_on(differing):
             " and ratings of process 0;"
         )
     assert [told["refused by one"].split("'")[0] for told in differing] == [
-        "TeamError: process 1 of 2: unknown preset ",
-        "ParameterError: unknown preset ",
+        "TeamError: process 1 of 2: n_leaves: expected an integer >= 2 and <= 131072, got 1",
+        "ParameterError: n_leaves: expected an integer >= 2 and <= 131072, got 1",
     ]
     assert [told["wrong type"] for told in differing] == [
-        "TeamError: process 1 of 2: valid: expected a RankingDataset, or (X, y, qid)",
-        "DataError: valid: expected a RankingDataset, or (X, y, qid)",
+        "TeamError: process 1 of 2: valid: expected a RankingDataset or (X, y, qid), got int",
+        "DataError: valid: expected a RankingDataset or (X, y, qid), got int",
     ]
 
 
@@ -435,11 +447,11 @@ def test_a_team_that_disagreed_can_go_on(differing):
 def test_refusals_say_what_to_do(team):
     for _, told in team:
         refused = told["refused"]
-        assert refused["blend"].startswith("ParameterError: team: expected a ranker of trees or networks, got Blend")
-        assert refused["base"].startswith("ParameterError: base: expected None in a team")
+        assert refused["blend"].startswith("ParameterError: team: Blend trains its members in one process")
+        assert refused["base"].startswith("ParameterError: base: expected None if several processes train")
         assert re.match(r"ParameterError: the loss of query \d+ is not finite in epoch 1", refused["explodes"])
         assert refused["few"].startswith("DataError: expected at least one query for each of")
-        assert refused["parts"].startswith("ParameterError: team: networks draw queries from all data")
+        assert refused["parts"].startswith("ParameterError: team: networks need the full data set in every process")
     assert len({told["refused"]["explodes"] for _, told in team}) == 1
 
 
@@ -487,7 +499,7 @@ def test_ranks_train_one_model(files, tmp_path, capfd):
     train, valid = team_program.generated()
     ranker = tierank.load(tmp_path / "m")
     assert ranker.predict(valid).shape == (valid.n_documents,)
-    assert int(re.search(r"internal_count=(\d+)", ranker.model_text_)[1]) == train.n_documents
+    assert int(re.search(r"internal_count=(\d+)", ranker.model_.text)[1]) == train.n_documents
 
 
 def test_what_one_process_refuses_is_said_once(files, tmp_path, capfd):

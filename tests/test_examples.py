@@ -11,6 +11,7 @@ import sklearn
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SAYS = {
+    "clicks": "interleaving: 9,",
     "custom_loss": "trees, uRank loss",
     "grid_search": "best settings: {'n_leaves':",
     "other_tools": "rule shop: gain {0: 0, 1: 1, 2: 1, 3: 10, 4: 10}",

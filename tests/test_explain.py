@@ -22,7 +22,7 @@ def data():
 
 
 def settings(name):
-    return TREES if hasattr(RANKERS[name], "importance") else NETWORK
+    return TREES if hasattr(RANKERS[name], "importance") else {} if name == "linear" else NETWORK
 
 
 # One of each way to a score; what they share is in test_contributions_sum_to_the_difference.
@@ -31,10 +31,12 @@ KINDS = {
     "blend": lambda: tierank.Blend(n_configs=1, n_seeds=1, rotate=False, n_trees=5, max_epochs=2, n_jobs=1),
     "places in the query": lambda: tierank.UMart(**TREES, query_features=True),
     "three seeds": lambda: tierank.URank(**NETWORK, n_seeds=3),
-    "attention": lambda: tierank.URank(**{**NETWORK, "max_epochs": 1}, network="attention", width=8),
+    "attention": lambda: tierank.URank(
+        **{**NETWORK, "max_epochs": 1, "hidden": (100, 50)}, network="attention", network_settings={"width": 8}
+    ),
     "elu": lambda: tierank.URank(**NETWORK, activation="elu", output_activation="tanh"),
-    "fitted scaling": lambda: tierank.URank(**NETWORK, transform="quantile"),
-    "logarithms": lambda: tierank.URank(**NETWORK, transform="query_log1p"),
+    "fitted scaling": lambda: tierank.URank(**NETWORK, feature_transform="quantile"),
+    "logarithms": lambda: tierank.URank(**NETWORK, feature_transform="query_log1p"),
     "on trees": lambda: tierank.UBoost(**NETWORK, base=tierank.UMart(**TREES)),
     "on trees, two seeds": lambda: tierank.UBoost(**NETWORK, base=tierank.UMart(**TREES), n_seeds=2),
     "trees on a network": lambda: tierank.UMart(**TREES, base=tierank.URank(**NETWORK)),
@@ -65,7 +67,7 @@ def test_contributions_sum_to_the_difference(kind, data):
 
 
 def test_a_linear_network_by_hand(data):
-    ranker = tierank.URank(**{**NETWORK, "hidden": ()}, transform="standard").fit(data)
+    ranker = tierank.URank(**{**NETWORK, "hidden": ()}, feature_transform="standard").fit(data)
     weights = ranker.members_[0]["output.weight"].double().numpy()[0]
     a, b = data.offsets[3], data.offsets[3] + 2
     scaled = ranker.transform_.transform(data.features).astype(np.float64)
@@ -75,7 +77,7 @@ def test_a_linear_network_by_hand(data):
 
 def test_a_network_beside_a_plain_sum_of_gradients(data):
     ranker = tierank.URank(**NETWORK).fit(data)
-    network = ranker._member(ranker.members_[0], ranker._resolved()).eval().double()
+    network = ranker.model_.build(ranker.members_[0], "cpu").eval().double()
     own = data.select([5])
     scaled = torch.tensor(ranker.transform_.apply(own.features, own.offsets)).double()
     path = (torch.arange(20_000).double()[:, None] + 0.5) / 20_000 * (scaled[0] - scaled[1]) + scaled[1]
@@ -124,7 +126,7 @@ def shapley(tree, row):
 def test_trees_beside_shapley_values_by_definition():
     data = tierank.make_ranking(40, n_features=4, mean_length=15, max_length=30, seed=1)
     ranker = tierank.LambdaMART(n_trees=3, n_leaves=6, min_documents=5, n_jobs=1).fit(data)
-    trees = [tree["tree_structure"] for tree in ranker._booster().dump_model()["tree_info"]]
+    trees = [tree["tree_structure"] for tree in ranker.booster_.dump_model()["tree_info"]]
     above, below = (data.features[data.offsets[2] + place] for place in (0, 1))
     assert not np.isnan([above, below]).any()
     expected = sum(shapley(tree, above) - shapley(tree, below) for tree in trees)
@@ -182,7 +184,7 @@ def test_what_cannot_be_explained(data):
             explain_pair(ranker, data, data.query_ids[0], 1, wrong)
     with pytest.raises(ParameterError, match=r"expected two documents of query .*, got 1 twice"):
         explain_pair(ranker, data, data.query_ids[0], 1, 1)
-    with pytest.raises(ParameterError, match="k: expected a whole number from 1 on"):
+    with pytest.raises(ParameterError, match="k: expected an integer >= 1"):
         explain_query(ranker, data, data.query_ids[0], k=0)
 
 
@@ -228,7 +230,7 @@ def test_command(data, tmp_path, capsys):
     for wrong, message in (
         ([*given[:-1], "9999"], "expected a document by its number, 1 to"),
         ([*given[:4], "nowhere", *given[5:]], "query: expected an id of the data"),
-        ([*given, "--top", "0"], "top: expected a whole number from 1 on"),
+        ([*given, "--top", "0"], "top: expected an integer >= 1"),
     ):
         assert cli.main(wrong) == 2
         assert message in capsys.readouterr().err

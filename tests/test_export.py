@@ -22,6 +22,7 @@ from tierank import (
     Blend,
     DataError,
     LambdaMART,
+    LinearRanker,
     NotFittedError,
     ParameterError,
     RankingDataset,
@@ -37,8 +38,8 @@ from tierank.export import c as c_target
 from tierank.export.portable import floor_float32
 from tierank.export.proof import generate_rows
 from tierank.export.solr import _Scaled
-from tierank.rankers import tree_text
-from tierank.rankers.tree_text import MAX_DEPTH
+from tierank.training import tree_text
+from tierank.training.tree_text import MAX_DEPTH
 from tierank.transforms import TRANSFORMS, Unchanged, add_query_copies
 
 ROOT = Path(__file__).parent.parent
@@ -46,7 +47,7 @@ ENGINES = ("elasticsearch", "opensearch", "solr", "vespa")
 
 TREES = {"n_trees": 30, "min_documents": 5, "n_jobs": 1}
 NETWORK = {"max_epochs": 4, "hidden": (12, 6), "n_jobs": 1, "learning_rate": 0.01}
-POINTWISE = {**NETWORK, "transform": "standard"}
+POINTWISE = {**NETWORK, "feature_transform": "standard"}
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +79,11 @@ CASES = {
     "gaps as zeros": (UMart(use_missing=False, **TREES), True, EVERY),
     "zeros as gaps": (UMart(zero_as_missing=True, **TREES), True, LISTS),
     "urank": (URank(**NETWORK), True, LISTS),
-    "query_log1p": (URank(**NETWORK | {"transform": "query_log1p"}), True, LISTS),
+    "query_log1p": (URank(**NETWORK | {"feature_transform": "query_log1p"}), True, LISTS),
     "standard": (URank(**POINTWISE), False, ("onnx", "solr", "vespa", "c")),
     "standard with gaps": (URank(**POINTWISE), True, ("onnx", "vespa", "c")),
-    "log1p": (URank(**NETWORK | {"transform": "log1p"}), True, ("onnx", "vespa", "c")),
-    "quantile": (URank(**NETWORK | {"transform": "quantile"}), True, ("onnx", "vespa", "c")),
+    "log1p": (URank(**NETWORK | {"feature_transform": "log1p"}), True, ("onnx", "vespa", "c")),
+    "quantile": (URank(**NETWORK | {"feature_transform": "quantile"}), True, ("onnx", "vespa", "c")),
     "tanh": (URank(activation="tanh", output_activation="sigmoid", **POINTWISE), False, ("onnx", "solr", "vespa", "c")),
     "leaky": (URank(activation="leaky_relu", **POINTWISE), False, ("onnx", "solr", "vespa", "c")),
     "elu": (URank(activation="elu", output_activation="elu", **POINTWISE), False, ("onnx", "vespa", "c")),
@@ -100,6 +101,18 @@ CASES = {
     "query_features, zeros as gaps": (UMart(query_features=True, zero_as_missing=True, **TREES), True, LISTS),
     "query_features on a network": (UMart(query_features=True, base=URank(**POINTWISE), **TREES), True, LISTS),
     "trees on trees": (UMart(base=LambdaMART(**TREES), **TREES), False, ("onnx", "vespa", "c")),
+    "linear ranker": (LinearRanker(n_jobs=1), True, LISTS),
+    "linear ranker, standard": (
+        LinearRanker(feature_transform="standard", n_jobs=1),
+        False,
+        ("onnx", "solr", "vespa", "c"),
+    ),
+    "linear ranker, none": (LinearRanker(feature_transform="none", n_jobs=1), True, ("onnx", "solr", "vespa", "c")),
+    "linear ranker, two": (
+        LinearRanker(feature_transform=("log1p", "quantile"), gain="exp2", n_jobs=1),
+        True,
+        ("onnx", "vespa", "c"),
+    ),
     "blend": (Blend(**BLEND), True, LISTS),
     "blend of trees": (Blend(**BLEND | {"n_seeds": 0, "query_features": False, "rotate": False}), False, LISTS),
 }
@@ -134,11 +147,13 @@ def test_scores_alike_or_is_refused(name, fitted, tmp_path):
         assert proof.n_documents == data.n_documents
 
 
-@pytest.mark.parametrize("name", ["umart", "gaps as zeros", "umart with gaps", "standard", "tanh", "uboost", "urrank"])
+@pytest.mark.parametrize(
+    "name", ["umart", "gaps as zeros", "umart with gaps", "standard", "tanh", "uboost", "urrank", "linear ranker, none"]
+)
 def test_executors_follow_the_engines_rules(name, fitted, tmp_path):
     """Each executor, which works on all documents at once, and a twin that walks nested JSON give the same bits."""
     ranker, data = fitted(name)
-    rows = generate_rows(ranker._model(), data, bounded=False)
+    rows = generate_rows(ranker.portable(), data, bounded=False)
     rows = rows.features[np.random.default_rng(1).permutation(rows.n_documents)[:60]]
     for target in set(ENGINES) & set(CASES[name][2]):
         ranker.export(tmp_path / target, to=target)
@@ -188,7 +203,7 @@ def test_missing_values_go_where_lightgbm_sends_them(missing, default_left, targ
 @pytest.mark.parametrize("setting", [{}, {"zero_as_missing": True}, {"use_missing": False}])
 def test_trees_are_read_as_lightgbm_reads_them(setting, gaps):
     ranker = UMart(**TREES, **setting).fit(gaps)
-    trees = Trees.from_lightgbm(ranker._booster().dump_model())
+    trees = Trees.from_lightgbm(ranker.booster_.dump_model())
     rows = np.array(gaps.features)
     rng = np.random.default_rng(2)
     rows[rng.random(rows.shape) < 0.3] = np.nan
@@ -295,7 +310,7 @@ def test_a_tie_is_told_from_a_swap():
 
 def test_generated_rows_sit_on_every_threshold(fitted, plain):
     ranker, data = fitted("umart with gaps")
-    model = ranker._model()
+    model = ranker.portable()
     rows = generate_rows(model, data, bounded=True).features
     at = model.scorer.threshold
     for feature in np.unique(model.scorer.feature):
@@ -305,14 +320,14 @@ def test_generated_rows_sit_on_every_threshold(fitted, plain):
     seen = model.seen_missing()
     assert seen.any()
     assert np.isnan(rows[:, seen]).any(axis=0).all()
-    assert not np.isnan(generate_rows(fitted("umart")[0]._model(), plain, bounded=True).features).any()
+    assert not np.isnan(generate_rows(fitted("umart")[0].portable(), plain, bounded=True).features).any()
 
 
 def test_generated_lists_sit_on_the_thresholds_of_copies(fitted):
     """In lists that go from 0 to 1 a value is its own place in the range of the query."""
     ranker, data = fitted("query_features")
-    trees = ranker._model().scorer.trees
-    copies = add_query_copies(generate_rows(ranker._model(), data, bounded=True)).features
+    trees = ranker.portable().scorer.trees
+    copies = add_query_copies(generate_rows(ranker.portable(), data, bounded=True)).features
     at = trees.threshold
     in_range = (trees.feature >= 7) & (trees.feature < 14)
     assert in_range.any()
@@ -322,7 +337,7 @@ def test_generated_lists_sit_on_the_thresholds_of_copies(fitted):
         assert np.isin(np.nextafter(wanted, np.float32(np.inf)), copies[:, column]).all()
 
 
-@pytest.mark.parametrize("name", ["three seeds", "query_features", "blend"])
+@pytest.mark.parametrize("name", ["three seeds", "query_features", "blend", "linear ranker"])
 def test_lists_of_any_length(name, fitted, tmp_path):
     ranker, data = fitted(name)
     for target in LISTS:
@@ -353,7 +368,7 @@ def test_trees_of_single_leaves(tmp_path):
     rows = RankingDataset(np.array([[1.0, np.nan], [5.0, 2.0]]))
     for target in TARGETS:
         ranker.export(tmp_path / target, to=target)
-        constant = TARGETS[target].constant(ranker._model())
+        constant = TARGETS[target].constant(ranker.portable())
         found = TARGETS[target].open(tmp_path / target)(rows.features, rows.offsets) - constant
         np.testing.assert_allclose(found, ranker.predict(rows), atol=1e-6)
 
@@ -412,26 +427,35 @@ def test_no_compiler_is_said(fitted, tmp_path, monkeypatch):
 
 
 REFUSED_BEFORE = [
-    (URank(**NETWORK), False, "solr", "scales by the list of the query; train with transform='standard' or 'none'"),
+    (
+        URank(**NETWORK),
+        False,
+        "solr",
+        "scales by the list of the query; train with feature_transform='standard' or 'none'",
+    ),
     (URank(n_seeds=2, **POINTWISE), False, "vespa", "train with n_seeds=1"),
     (URank(activation="elu", **POINTWISE), False, "solr", "it has no activation 'elu'"),
-    (URank(preset="paper-ohsumed", n_jobs=1), False, "vespa", "scales by the list of the query"),
+    (URank.from_preset("paper-ohsumed", n_jobs=1), False, "vespa", "scales by the list of the query"),
     (URank(**POINTWISE), True, "solr", "replace missing values by 0 before training"),
     (URank(**POINTWISE), False, "elasticsearch", "it holds trees alone"),
-    (URank(network="attention", n_jobs=1), False, "onnx", "network: expected 'mlp' to export, .* got 'attention'"),
+    (URank(network="attention", n_jobs=1), False, "onnx", "network: expected 'mlp', to export, got 'attention'"),
     (UBoost(output_activation="relu", **POINTWISE), False, "solr", "train with output_activation=None"),
     (UrBoost(**POINTWISE), False, "solr", "train with score_from='state'"),
     (UrBoost(score_from="state", **POINTWISE), False, "solr", "urboost with n_learners=1"),
     (UBoost(base=UMart(**TREES), **POINTWISE), False, "solr", "train without base"),
     (UMart(**TREES), True, "solr", "train with use_missing=False"),
     (UMart(zero_as_missing=True, **TREES), False, "vespa", "train with zero_as_missing=False"),
-    (UMart(linear_tree=True, **TREES), False, "c", "expected linear_tree to be left out"),
+    (UMart(linear_tree=True, **TREES), False, "c", "for_target: expected None with linear_tree"),
     (UMart(base=URank(**POINTWISE), **TREES), False, "opensearch", "it holds trees alone"),
     (UMart(query_features=True, **TREES), False, "solr", "train with query_features=False"),
     (LambdaMART(query_features=True, **TREES), False, "elasticsearch", "train with query_features=False"),
     (UMart(base=LambdaMART(**TREES), **TREES), False, "opensearch", "it holds one sum of trees, .* train without base"),
     (Blend(**BLEND), False, "vespa", "or one ranker in place of a blend"),
     (Blend(**BLEND), False, "elasticsearch", "it holds trees alone"),
+    (LinearRanker(), False, "vespa", "scales by the list of the query; train with feature_transform='standard'"),
+    (LinearRanker(), False, "opensearch", "it takes no scores below 0, .* train umart or lambdamart for it"),
+    (LinearRanker(feature_transform=("standard", "none")), False, "solr", "this model sees several transforms"),
+    (LinearRanker(feature_transform="standard"), True, "solr", "or train with feature_transform='none'"),
     (UMart(**TREES), False, "sorl", r"unknown target 'sorl': did you mean 'solr'\?"),
 ]
 
@@ -441,7 +465,7 @@ def test_for_target_refuses_before_training(ranker, has_gaps, target, message, p
     def train(*arguments):
         raise AssertionError("training began")
 
-    monkeypatch.setattr(type(ranker), "_fit", train)
+    monkeypatch.setattr(type(ranker), "fit_model", train)
     ranker.set_params(for_target=target)
     try:
         with pytest.raises(ParameterError, match=message):
@@ -450,7 +474,9 @@ def test_for_target_refuses_before_training(ranker, has_gaps, target, message, p
         ranker.set_params(for_target=None)
 
 
-@pytest.mark.parametrize("name", ["umart", "gaps as zeros", "standard", "uboost", "urrank"])
+@pytest.mark.parametrize(
+    "name", ["umart", "gaps as zeros", "standard", "uboost", "urrank", "linear ranker, standard", "linear ranker, none"]
+)
 def test_for_target_lets_pass_what_can_be_held(name, plain, gaps, tmp_path):
     ranker, has_gaps, _ = CASES[name]
     ranker = type(ranker)(**ranker.get_params(deep=False)).set_params(for_target="solr")
@@ -480,7 +506,7 @@ def test_networks_in_c_are_nearer_than_single_precision(plain, tmp_path):
     """Sums in double precision, rounded to float32 after each layer: a layer is the nearest float32 of the true one."""
     ranker = URank(**POINTWISE).fit(plain)
     ranker.export(tmp_path / "m", to="c")
-    network = ranker._model().scorer
+    network = ranker.portable().scorer
     values = network.transform.apply(plain.features, None)
     for layer in network.layers:
         sums = values.astype(np.float64) @ layer.weights.astype(np.float64).T + layer.bias
@@ -525,8 +551,8 @@ def test_what_training_saw_is_saved(plain, gaps, tmp_path):
     for data, has_missing in ((plain, False), (gaps, True)):
         URank(**POINTWISE).fit(data).save(tmp_path / "model")
         loaded = tierank.load(tmp_path / "model")
-        assert loaded.has_missing_ is has_missing
-        assert bool(loaded._model().seen_missing().all()) is has_missing
+        assert loaded.seen_.has_missing is has_missing
+        assert bool(loaded.portable().seen_missing().all()) is has_missing
 
 
 def test_command(plain, tmp_path, capsys):
@@ -542,7 +568,7 @@ def test_command(plain, tmp_path, capsys):
     assert cli.main(["export", str(tmp_path / "model"), "--to", "solr", "--out", str(tmp_path / "x")]) == 2
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1
-    assert "train with --set transform='standard' or 'none'" in captured.err
+    assert "train with --set feature_transform='standard' or 'none'" in captured.err
     assert not (tmp_path / "x").exists()
 
 
@@ -816,7 +842,8 @@ def test_any_network_on_any_data(name, data, tmp_path_factory):
     documents, transform = data.draw(any_data()), data.draw(st.sampled_from(sorted(TRANSFORMS)))
     if transform == "none":  # a network that sees numbers as they are learns from few of them
         documents = documents.with_features(np.clip(documents.features, -100, 100), None)
-    chosen = SMALL_BLEND if name == "blend" else SMALL_NETWORK | {"transform": transform}
+    network = {"n_jobs": 1} if name == "linear" else SMALL_NETWORK
+    chosen = SMALL_BLEND if name == "blend" else network | {"feature_transform": transform}
     check_exports(tierank.RANKERS[name](**chosen).fit(documents), documents, tmp_path_factory.mktemp("any"))
 
 
@@ -835,7 +862,7 @@ def chain_text(depth, n_trees=1):
 def with_trees(text, data):
     """A ranker with these trees in place of what it learned."""
     ranker = UMart(n_trees=1, n_jobs=1).fit(data)
-    ranker.model_text_, ranker._loaded_ = text, None
+    ranker.model_.text, ranker.model_._loaded = text, None
     return ranker
 
 

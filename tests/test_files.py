@@ -16,7 +16,7 @@ from tierank import Blend, DataError, UMart, URank, files
 from tierank.cli import main
 from tierank.errors import WriteError
 from tierank.files import Mark, building, remove_folder, replacing
-from tierank.rankers.checkpoint import remove_checkpoint
+from tierank.training.checkpoint import remove_checkpoint
 
 MARK = Mark("a folder of these tests", "mark.json", ("format",))
 QUICK = {
@@ -64,7 +64,7 @@ def test_a_model_replaces_nothing_but_a_model(model, project, marker):
     if marker is not None:
         (project / "model.json").write_text(marker)
     before = listing(project)
-    with pytest.raises(DataError, match="project: expected a new name or the folder of a model, got something else"):
+    with pytest.raises(DataError, match="project: expected a new name or a model folder, got something else"):
         model.save(project)
     assert listing(project) == before
     assert names(project.parent) == ["project"]
@@ -115,7 +115,7 @@ def test_train_looks_before_it_works(data, tmp_path, capsys, monkeypatch):
     (tmp_path / "taken" / "precious.csv").write_text("1")
     (tmp_path / "m.checkpoint").mkdir()
     (tmp_path / "m.checkpoint" / "precious.csv").write_text("1")
-    for out, kind in (("taken", "the folder of a model"), ("m", "a checkpoint")):
+    for out, kind in (("taken", "a model folder"), ("m", "a checkpoint")):
         for more in ([], ["--resume"], ["--ranks", "2"]):
             arguments = ["train", "umart", "--train", tmp_path / "a.txt", "--out", tmp_path / out, *more]
             assert main([str(argument) for argument in arguments]) == 2
@@ -283,7 +283,7 @@ def test_a_pipe_is_written_to(model, tmp_path):
     write_text(tmp_path / "pipe", "through")
     assert reader.communicate(timeout=900)[0] == "through"
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
-    with pytest.raises(DataError, match="pipe: expected a new name or the folder of a model, got something else"):
+    with pytest.raises(DataError, match="pipe: expected a new name or a model folder, got something else"):
         model.save(tmp_path / "pipe")
     assert names(tmp_path) == ["pipe"]
 

@@ -22,7 +22,7 @@ import tierank
 from benchmarks import faults, limits
 from tierank import TRANSFORMS, Blend, DataError, NetworkRanker, ParameterError, RankingDataset, UMart, URank
 from tierank.files import Mark, building, remove_folder
-from tierank.rankers.tree_text import check_trees
+from tierank.training.tree_text import check_trees
 
 ROOT = Path(__file__).resolve().parents[1]
 MARK = Mark("a folder of these tests", "mark.json")
@@ -35,7 +35,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def text(data):
-    return UMart(n_trees=3, n_leaves=5, n_jobs=1).fit(data).model_text_
+    return UMart(n_trees=3, n_leaves=5, n_jobs=1).fit(data).model_.text
 
 
 # Damaged models
@@ -156,7 +156,7 @@ def test_how_work_is_done_is_no_part_of_a_model(data, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["trees", "network"])
 def test_a_setting_hides_nothing_of_a_ranker(data, tmp_path, kind, name):
     KINDS[kind]().fit(data).save(tmp_path / "m")
-    with pytest.raises(DataError, match=f"expected settings of U.*, got '{name}', which is no setting"):
+    with pytest.raises(DataError, match=f"settings: unknown setting of U.* '{name}'"):
         tierank.load(rewritten(tmp_path / "m", **{name: 5}))
 
 
@@ -177,9 +177,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
     [
         ({}, {"hidden": [20_000_000]}),
         ({}, {"hidden": [1] * 100_000}),
-        ({"network": "attention"}, {"width": 20_000}),
-        ({"network": "attention"}, {"n_blocks": 10_000_000}),
-        ({"network": "groupwise"}, {"group_size": 2_000_000}),
+        ({"network": "attention"}, {"network_settings": {"table": [["width", 20_000]]}}),
+        ({"network": "attention"}, {"network_settings": {"table": [["n_blocks", 10_000_000]]}}),
+        ({"network": "groupwise"}, {"network_settings": {"table": [["group_size", 2_000_000]]}}),
     ],
 )
 def test_a_description_gets_no_memory_that_the_file_does_not_fill(data, tmp_path, network, settings):
@@ -189,13 +189,15 @@ def test_a_description_gets_no_memory_that_the_file_does_not_fill(data, tmp_path
     arguments = [tmp_path / "m", rewritten(tmp_path / "hungry", **settings)]
     done = subprocess.run([sys.executable, "-c", HUNGRY, *arguments], capture_output=True, text=True, check=True)
     message, megabytes = done.stdout.splitlines()
-    assert message.startswith("expected weights that fit the settings of the model")
+    assert "model.json: expected weights that fit the settings of the model" in message
     assert int(megabytes) < 50
 
 
 def test_small_networks_of_any_kind_come_back(data, tmp_path):
     """The sizes of hidden layers are none of attention's."""
-    ranker = URank(network="attention", width=2, n_blocks=1, n_heads=1, max_epochs=1, n_jobs=1).fit(data)
+    ranker = URank(
+        network="attention", network_settings={"width": 2, "n_blocks": 1, "n_heads": 1}, max_epochs=1, n_jobs=1
+    ).fit(data)
     ranker.save(tmp_path / "m")
     np.testing.assert_allclose(tierank.load(tmp_path / "m").predict(data), ranker.predict(data), atol=1e-6)
 
@@ -288,7 +290,7 @@ def test_a_model_that_never_stays_is_given_up(data, tmp_path, monkeypatch):
         return plain(path)
 
     monkeypatch.setattr(Path, "read_bytes", replaced)
-    with pytest.raises(DataError, match="m: the model changed 20 times while it was being loaded"):
+    with pytest.raises(DataError, match="m: the model changed 20 times while loading"):
         tierank.load(tmp_path / "m")
 
 

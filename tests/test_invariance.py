@@ -9,7 +9,7 @@ from test_rankers import every_ranker, make, raw
 
 import tierank
 from tierank import RankingDataset
-from tierank.rankers.order import canonical_queries, canonical_rows
+from tierank.training.order import canonical_queries, canonical_rows
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def settings_with_draws(name):
     """Settings under which random numbers fall on documents and queries in the order of learning."""
     if hasattr(tierank.RANKERS[name], "importance"):
         return {"bagging_fraction": 0.6, "bagging_freq": 1, "feature_fraction": 0.7}
-    return {} if name == "blend" else {"dropout": 0.2}
+    return {} if name in ("blend", "linear") else {"dropout": 0.2}
 
 
 @every_ranker
@@ -56,8 +56,9 @@ def test_signs_of_zeros_and_kinds_of_nan_change_nothing(name, parts):
 def test_powers_of_two_change_nothing(name, parts):
     train, valid, test = parts
     factors = np.array([4, 0.5, 1024, 2.0**-20, 8, 2.0**30], np.float32)
-    # The networks of a blend see logarithms, for which a factor is not nothing.
-    chosen = {"n_seeds": 0} if name == "blend" else settings_with_draws(name)
+    # The networks of a blend and linear rankers see logarithms, for which a factor is not nothing.
+    without_logs = {"blend": {"n_seeds": 0}, "linear": {"feature_transform": ("query_minmax", "query_rank")}}
+    chosen = without_logs.get(name, settings_with_draws(name))
     expected, got = (
         fit(name, *(data.with_features(data.features * by, None) for data in (train, valid)), **chosen).predict(
             test.with_features(test.features * by, None)

@@ -199,7 +199,7 @@ def test_saved_without_a_function_of_the_users(parts, tmp_path):
     np.testing.assert_array_equal(loaded.predict(test), ranker.predict(test))
     with pytest.raises(ParameterError, match=r"loss: expected a function \(scores, batch\) -> one value per query"):
         loaded.fit(train)
-    named = TreeRanker(loss="ranknet", sigma=2.0, n_trees=3).fit(train)
+    named = TreeRanker(loss="ranknet", loss_settings={"sigma": 2.0}, n_trees=3).fit(train)
     named.save(tmp_path / "n")
     again = clone(tierank.load(tmp_path / "n")).fit(train)
     np.testing.assert_array_equal(again.predict(test), named.predict(test))
@@ -216,8 +216,9 @@ def test_passes_the_checks_of_scikit_learn():
     [
         ({}, r"loss: expected a function \(scores, batch\) -> one value per query, or a name, got None"),
         ({"loss": "lsitnet"}, r"unknown loss 'lsitnet': did you mean 'listnet'\?"),
-        ({"loss": "ranknet", "sigma": -1.0}, "sigma: expected a finite number above 0, got -1.0"),
-        ({"loss": "urank", "sigma": 1.0}, "unknown setting of TreeRanker or LightGBM 'sigma'"),
+        ({"loss": "ranknet", "loss_settings": {"sigma": -1.0}}, "sigma: expected a number > 0, got -1.0"),
+        ({"loss": "urank", "loss_settings": {"sigma": 1.0}}, "unknown setting of the loss 'urank' 'sigma'"),
+        ({"loss": "urank", "sigma": 1.0}, "unknown setting of TreeRanker 'sigma'"),
         ({"loss": lambda f, b: f}, r"loss: expected one value per query, \d+ here, got shape \(\d+,\)"),
         ({"loss": lambda f, b: f.sum()}, r"loss: expected one value per query, \d+ here, got shape \(\)"),
         ({"loss": lambda f, b: 3.0}, r"loss: expected one value per query, \d+ here, got 3.0, which is no tensor"),

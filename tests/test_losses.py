@@ -127,13 +127,13 @@ def test_bad_scores_and_settings():
         batch.take([])
     with pytest.raises(DataError, match="this batch has no ratings"):
         urank(torch.zeros(2), Batch([0, 2]))
-    with pytest.raises(ParameterError, match="window: expected a whole number from 1 on"):
+    with pytest.raises(ParameterError, match="window: expected an integer >= 1"):
         windowed_urank(torch.zeros(2), batch, window=0)
-    with pytest.raises(ParameterError, match="sigma: expected a finite number above 0, got -1"):
+    with pytest.raises(ParameterError, match="sigma: expected a number > 0, got -1"):
         losses.ranknet(torch.zeros(2), batch, sigma=-1)
-    with pytest.raises(ParameterError, match="mu: expected a number from 0 to 1e"):
+    with pytest.raises(ParameterError, match="mu: expected a number >= 0 and <= 1e"):
         losses.lambdaloss(torch.zeros(2), batch, mu=math.nan)
-    with pytest.raises(ParameterError, match="max_scalings: expected a whole number from 0 on"):
+    with pytest.raises(ParameterError, match="max_scalings: expected an integer >= 0"):
         losses.neuralndcg(torch.zeros(2), batch, max_scalings=-1)
     with pytest.raises(ParameterError, match="unknown gain 'exp': did you mean 'exp2'"):
         Batch([0, 2], [0, 1], gain="exp").gains

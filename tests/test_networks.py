@@ -160,11 +160,11 @@ def test_copies_score_the_same(name):
     [
         ("mlp", {"activation": "rellu"}, "unknown activation 'rellu': did you mean 'relu'"),
         ("mlp", {"output_activation": "no"}, "unknown output_activation 'no'"),
-        ("mlp", {"hidden": (10, 0)}, "hidden: expected a whole number from 1 on, got 0"),
-        ("mlp", {"dropout": 1.0}, "dropout: expected a number from 0 to 0.99, got 1.0"),
+        ("mlp", {"hidden": (10, 0)}, "hidden: expected an integer >= 1.*, got 0"),
+        ("mlp", {"dropout": 1.0}, "dropout: expected a number >= 0 and <= 0.99, got 1.0"),
         ("tier_rnn", {"pooling": "min"}, "unknown pooling 'min'"),
         ("tier_rnn", {"score_from": "features"}, "unknown score_from 'features'"),
-        ("groupwise", {"group_size": 0}, "group_size: expected a whole number from 1 on, got 0"),
+        ("groupwise", {"group_size": 0}, "group_size: expected an integer >= 1.*, got 0"),
         ("attention", {"width": 9, "n_heads": 2}, "width: expected a multiple of n_heads=2, got 9"),
     ],
 )

@@ -1,6 +1,7 @@
 """The shape of the package: imports point one way, heavy libraries stay at home, public names agree."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -15,12 +16,15 @@ SOURCE = Path(tierank.__file__).parent
 # From the bottom of the house to the roof: a module may import those that stand before it.
 LAYERS = [
     "errors",
+    "extras",
     "deadline",
     "settings",
+    "types",
     "files",
     "progress",
     "processes",
     "kernels",
+    "relevance",
     "inputs",
     "dataset",
     "estimators",
@@ -33,7 +37,11 @@ LAYERS = [
     "networks",
     "objectives",
     "export",
+    "scoring",
+    "models",
+    "training",
     "rankers",
+    "clicks",
     "distributed",
     "description",
     "evaluation",
@@ -47,8 +55,8 @@ LAYERS = [
 ]
 HOMES = {
     "numba": {"kernels"},
-    "torch": {"losses", "networks", "rankers", "objectives", "distributed"},
-    "lightgbm": {"rankers"},
+    "torch": {"losses", "networks", "objectives", "training", "distributed"},
+    "lightgbm": {"training", "rankers"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},
     "msgspec": {"serve"},
@@ -108,6 +116,68 @@ def borrowed(path: Path) -> set[str]:
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in own
     }
     return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def private_accesses(path: Path) -> set[str]:
+    """Attributes with an underscore of anything but ``self``, ``cls`` and objects that the file itself defines."""
+    tree = ast.parse(path.read_text())
+    own = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    own |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and is_this(node.value)}
+    own |= {
+        node.target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and not is_this(node.value)
+        and node.attr not in own | OF_TUPLES
+    }
+
+
+OF_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # public names of named tuples
+# Libraries whose privates are used, each in one place that says which and why.
+OF_LIBRARIES = {"kernels/compiling", "kernels/keeping", "training/lightgbm_adapter"}
+
+
+def is_this(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def test_nobody_touches_the_privates_of_another_module():
+    found = {
+        ("/".join(path.relative_to(SOURCE).with_suffix("").parts), name)
+        for path in SOURCE.rglob("*.py")
+        for name in private_accesses(path)
+    }
+    assert {pair for pair in found if pair[0] not in OF_LIBRARIES} == {("processes", "_exit")}  # of the module os
+
+
+def test_options_are_named_by_the_command_line_alone():
+    """Messages of lower modules name arguments of Python; the command line renders them as options."""
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        if path.is_relative_to(SOURCE / "cli"):
+            continue
+        tree = ast.parse(path.read_text())
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        docs = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, documented) and ast.get_docstring(node)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docs:
+                found |= {(path.relative_to(SOURCE).as_posix(), option) for option in OPTION.findall(node.value)}
+    # A command to paste: of curl, and of tierank itself.
+    assert found == {("export/solr.py", "--data-binary"), ("kernels/compiling.py", "--to")}
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 
 
 def test_names_with_an_underscore_stay_in_their_module():

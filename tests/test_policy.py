@@ -10,7 +10,8 @@ import torch
 import tierank
 from tierank.errors import DataError, ParameterError
 from tierank.losses import Batch
-from tierank.rankers.policy import MDPRank, draw_orders, episode_losses, policy_gradient
+from tierank.rankers import MDPRank
+from tierank.training.policy import draw_orders, episode_losses, policy_gradient
 
 SCORES = [0.3, -0.5, 1.1]
 RATINGS = [1, 2, 0]
@@ -324,9 +325,9 @@ def test_what_cannot_be_used_is_refused():
     with pytest.raises(ParameterError, match=r"draws rankings at random: expected Batch\(..., generator=.*, got none"):
         policy_gradient(torch.zeros(2), Batch([0, 2], [0, 1]))
     for settings, message in [
-        ({"gamma": 1.5}, "gamma: expected a number from 0 to 1, got 1.5"),
-        ({"gamma": math.nan}, "gamma: expected a number from 0 to 1, got nan"),
-        ({"n_episodes": 0}, "n_episodes: expected a whole number from 1 on, got 0"),
+        ({"gamma": 1.5}, "gamma: expected a number >= 0 and <= 1, got 1.5"),
+        ({"gamma": math.nan}, "gamma: expected a number >= 0 and <= 1, got nan"),
+        ({"n_episodes": 0}, "n_episodes: expected an integer >= 1.*, got 0"),
         ({"reward": "ndgc"}, "unknown reward 'ndgc': did you mean 'ndcg'"),
         ({"baseline": False}, "unknown baseline False: Known: none, random"),
     ]:
@@ -367,7 +368,7 @@ def test_settings_reach_the_policy(parts):
 
 def test_presets_are_the_original(parts):
     train, _, test = parts
-    named = MDPRank(preset="paper-ohsumed", max_epochs=2, n_jobs=1)
+    named = MDPRank.from_preset("paper-ohsumed", max_epochs=2, n_jobs=1)
     spelled = MDPRank(**{**MDPRank.PRESETS["paper-ohsumed"], "max_epochs": 2, "n_jobs": 1})
     assert (spelled.reward, spelled.baseline) == ("dcg", "none")
     np.testing.assert_array_equal(named.fit(train).predict(test), spelled.fit(train).predict(test))

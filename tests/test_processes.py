@@ -210,8 +210,8 @@ import json, sys
 print("begins")
 import torch
 import tierank
-from tierank.networks import MLP, NETWORKS
-from tierank.rankers.neural import NeuralRanker
+from tierank.networks import MLP
+from tierank.rankers.networks import NeuralRanker
 
 margin = 1.0
 
@@ -225,12 +225,11 @@ class Narrow(MLP):
 class Hinge(NeuralRanker):
     LOSS = staticmethod(hinge)
 
-NETWORKS["narrow"] = Narrow
 rankers = {
     "own loss": tierank.NetworkRanker(hinge, max_epochs=1),
     "own trees": tierank.TreeRanker(lambda f, b: hinge(f, b) + 0 * f.sum(), n_trees=2),
     "own ranker": Hinge(max_epochs=1),
-    "own network": tierank.URank(network="narrow", max_epochs=1),
+    "own network": tierank.URank(network=Narrow, max_epochs=1),
 }
 folds = [tierank.make_ranking(20, n_features=4, mean_length=6, max_length=8).split(0.5, 0.25, 0.25)]
 run = tierank.cross_validate(rankers, folds, n_jobs=N_JOBS)
@@ -243,7 +242,6 @@ def expected():
     """What comes out in one process."""
     found = {}
     exec(compile(EXPERIMENT.replace("N_JOBS", "1"), "experiment.py", "exec"), found)
-    found["NETWORKS"].pop("narrow")
     run = found["run"]
     assert run.systems == ("own loss", "own trees", "own ranker", "own network")
     return {system: run.scores(system, 0, 0).tolist() for system in run.systems}

@@ -592,7 +592,7 @@ def test_a_failed_write_leaves_the_old_file(data, tmp_path, monkeypatch):
 def test_arrow_is_asked_for_by_name(monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     (tmp_path / "x.csv").write_text("qid,label,f\n1,0,3\n")
-    with pytest.raises(DataError, match=r"CSV files need pyarrow, .* pip install 'tierank\[arrow\]'"):
+    with pytest.raises(tierank.MissingExtraError, match=r"CSV needs pyarrow: pip install 'tierank\[arrow\]'"):
         read(tmp_path / "x.csv")
 
 

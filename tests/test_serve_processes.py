@@ -340,7 +340,7 @@ def test_what_all_workers_would_meet_is_said_once(tmp_path):
     command = [sys.executable, "-m", "tierank.cli", "serve", str(tmp_path), "--workers", "3", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
-    assert "expected the folder of a saved model" in done.stderr
+    assert "expected a model folder" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -378,18 +378,18 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
                 "expected an API key on each line",
             ),
             ([tmp_path / "m", "--workers", "2", "--port", "0", "--api-key-file", tmp_path / "no-keys"], "an API key"),
-            ([tmp_path / "m", "--timeout", "0"], "timeout: expected a finite number above 0"),
+            ([tmp_path / "m", "--timeout", "0"], "timeout: expected a number > 0"),
             ([tmp_path / "m", "--idle-timeout", "x"], "invalid float value"),
-            ([tmp_path / "m", "--max-connections", "0"], "max_connections: expected a whole number"),
-            ([tmp_path / "empty", "--port", "0"], "expected the folder of a saved model"),
+            ([tmp_path / "m", "--max-connections", "0"], "max_connections: expected an integer"),
+            ([tmp_path / "empty", "--port", "0"], "expected a model folder"),
             ([tmp_path / "twice", "--port", "0"], "expected each name once, got 'bm25' twice"),
             ([tmp_path / "m", f"m={tmp_path / 'm'}"], "got 'm' twice; name one"),
             ([f"a b={tmp_path / 'm'}", "--port", "0"], "letters, digits"),
             ([tmp_path / "m", "--port", "70000"], "port: expected a number from 0 to 65535"),
             ([tmp_path / "m", "--host", "no such host", "--port", "0"], "host: expected an address"),
-            ([tmp_path / "m", "--workers", "0"], "workers: expected a whole number from 1 on"),
-            ([tmp_path / "m", "--watch", "0"], "watch: expected a finite number above 0"),
-            ([tmp_path / "m", "--max-documents", "0"], "max_documents: expected a whole number"),
+            ([tmp_path / "m", "--workers", "0"], "workers: expected an integer >= 1"),
+            ([tmp_path / "m", "--watch", "0"], "watch: expected a number > 0"),
+            ([tmp_path / "m", "--max-documents", "0"], "max_documents: expected an integer"),
             ([tmp_path / "m", "--json", "--quiet"], "not allowed with"),
         ):
             assert cli.main(["serve", *map(str, arguments)]) == 2
@@ -399,10 +399,10 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
 
 
 def test_without_the_extra_it_names_what_to_install(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr("tierank.serve.extra.find_spec", lambda name: None)
+    monkeypatch.setattr("tierank.extras.find_spec", lambda name: None)
     assert cli.main(["serve", str(tmp_path)]) == 2
     assert "pip install 'tierank[serve]'" in capsys.readouterr().err
-    with pytest.raises(ParameterError, match=r"pip install 'tierank\[serve\]'"):
+    with pytest.raises(tierank.MissingExtraError, match=r"pip install 'tierank\[serve\]'"):
         app({})
 
 

@@ -22,7 +22,7 @@ import tierank
 from tierank import DataError, NotFittedError, RankingDataset
 from tierank.kernels import scaling
 from tierank.rankers import UMart
-from tierank.transforms import TRANSFORMS, Log1p, Quantile, QueryLog1p, QueryMinMax, Standard, Unchanged
+from tierank.transforms import TRANSFORMS, Log1p, Quantile, QueryLog1p, QueryMinMax, QueryRank, Standard, Unchanged
 
 NAN = math.nan
 LARGEST = float(np.finfo(np.float32).max)
@@ -104,6 +104,7 @@ def slow_none(values, seen):
 TWINS = {
     "query_minmax": slow_minmax,
     "query_log1p": slow_log1p,
+    "query_rank": slow_quantile,  # of the documents that were seen, the same number
     "standard": slow_standard,
     "log1p": slow_log1p,
     "quantile": slow_quantile,
@@ -167,6 +168,21 @@ def test_quantiles_of_many_documents_are_shares():
     assert (shares.min(), shares.max()) == (0, 1)
 
 
+def test_query_rank_by_hand():
+    # Of 1, 3, 3, 9: none, one and a half, and all of the three others are below.
+    assert transform(QueryRank, [3, 1, 9, 3], qid=[1, 1, 1, 1]) == [0.5, 0, 1, 0.5]
+    assert transform(QueryRank, [5, 5, NAN, 7, -0.0, 0.0], qid=[1, 1, 1, 2, 3, 3]) == [0, 0, 0, 0, 0, 0]
+    assert transform(QueryRank, [NAN, 2, 4], qid=[1, 1, 1]) == [0, 0, 1]
+
+
+def test_ranks_in_long_queries_are_those_of_short_ones():
+    """Long lists are sorted, short ones counted: both are the mean place of the equal values."""
+    values = np.random.default_rng(0).integers(0, 99, 999).astype(np.float32)
+    found = QueryRank().fit_transform(values[:, None], qid=np.zeros(999))[:, 0]
+    places = {value: np.flatnonzero(np.sort(values) == value).mean() for value in np.unique(values)}
+    np.testing.assert_allclose(found, [places[value] / 998 for value in values], rtol=1e-6)
+
+
 def test_none_by_hand():
     assert transform(Unchanged, [1.5, NAN, -LARGEST]) == [1.5, 0, -LARGEST]
 
@@ -220,7 +236,7 @@ def test_finite_in_range_and_missing_is_0(name, batch, queries_known):
     assert got.shape == features.shape
     assert np.isfinite(got).all()
     assert (got[np.isnan(features)] == 0).all()
-    if name in ("query_minmax", "quantile"):
+    if name in ("query_minmax", "query_rank", "quantile"):
         assert got.min() >= 0
         assert got.max() <= 1
     elif name != "none":

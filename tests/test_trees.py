@@ -10,7 +10,7 @@ import tierank
 from tierank import DataError, LambdaMART, ParameterError, UMart, URank, make_ranking
 from tierank.evaluation import paired_p
 from tierank.objectives import UMartObjective
-from tierank.rankers import tree_training
+from tierank.training import trees as tree_training
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_lambdamart_is_that_of_lightgbm(parts, ours, theirs):
     """150 rounds are three boosters; their sum is what LightGBM itself makes in one, up to its table of sigmoids."""
     train, _, test = parts
     ranker = LambdaMART(n_trees=150, min_documents=5, n_leaves=5, ties="rows", **ours).fit(train)
-    order, offsets, _ = tierank.rankers.order.canonical_rows(train, 1)
+    order, offsets, _ = tierank.training.order.canonical_rows(train, 1)
     data = lightgbm.Dataset(
         train.features[order].astype(np.float64), label=train.ratings[order], group=np.diff(offsets)
     )
@@ -57,7 +57,7 @@ def test_lambdamart_is_that_of_lightgbm(parts, ours, theirs):
         "deterministic": True, "force_col_wise": True, "verbosity": -1, "num_threads": 1,
     }  # fmt: skip
     native = lightgbm.train(params | theirs, data, num_boost_round=150)
-    first = lightgbm.Booster(model_str=ranker.model_text_).predict(test.features, num_iteration=20)
+    first = lightgbm.Booster(model_str=ranker.model_.text).predict(test.features, num_iteration=20)
     np.testing.assert_allclose(first, native.predict(test.features, num_iteration=20), atol=1e-4)
     # Gains of splits that are equal to five digits may end in another order, so that later trees differ a little.
     assert np.corrcoef(ranker.predict(test), native.predict(test.features))[0, 1] > 0.99
@@ -126,7 +126,7 @@ def test_weights(parts):
 def test_importances(parts):
     train, _, _ = parts
     ranker = UMart(n_trees=20).fit(train)
-    leaves = [int(line.split("=")[1]) for line in ranker.model_text_.splitlines() if line.startswith("num_leaves=")]
+    leaves = [int(line.split("=")[1]) for line in ranker.model_.text.splitlines() if line.startswith("num_leaves=")]
     assert ranker.importance("split").sum() == sum(n - 1 for n in leaves)
     assert ranker.feature_importances_.sum() == pytest.approx(1)
     assert ranker.importance("gain").argmax() == ranker.feature_importances_.argmax()
@@ -146,17 +146,17 @@ def test_monotone_constraints_and_other_parameters_by_their_own_names(parts):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_tree": 5}, r"unknown setting of UMart or LightGBM 'n_tree': did you mean 'n_trees'\?"),
-        ({"num_leaves": 5}, "num_leaves: this setting is called n_leaves here"),
-        ({"max_leaves": 5}, "max_leaves: this setting is called n_leaves here"),
-        ({"objective": "lambdarank"}, "objective: expected to be left to UMart"),
+        ({"n_tree": 5}, r"unknown setting of UMart 'n_tree': did you mean 'n_trees'\?"),
+        ({"num_leaves": 5}, "num_leaves: expected n_leaves, which is the name of this setting in UMart"),
+        ({"max_leaves": 5}, "max_leaves: expected n_leaves, which is the name of this setting in UMart"),
+        ({"objective": "lambdarank"}, "objective: is set by UMart; remove it"),
         ({"boosting": "dart"}, "boosting: expected gbdt"),
-        ({"n_trees": 0}, "n_trees: expected a whole number from 1 on, got 0"),
-        ({"n_leaves": 1}, "n_leaves: expected a whole number from 2 on, got 1"),
-        ({"learning_rate": 0}, "learning_rate: expected a finite number above 0, got 0"),
-        ({"window": 0}, "window: expected a whole number from 1 on, or None for no limit, got 0"),
+        ({"n_trees": 0}, "n_trees: expected an integer >= 1.*, got 0"),
+        ({"n_leaves": 1}, "n_leaves: expected an integer >= 2.*, got 1"),
+        ({"learning_rate": 0}, "learning_rate: expected a number > 0, got 0"),
+        ({"window": 0}, r"window: expected an integer >= 1, or None \(all of them\), got 0"),
         ({"hessian": "exakt"}, r"unknown hessian 'exakt': did you mean 'exact'\?"),
-        ({"bagging_fraction": 2.0, "bagging_freq": 1}, "bagging_fraction: expected a number above 0, up to 1, got 2.0"),
+        ({"bagging_fraction": 2.0, "bagging_freq": 1}, "bagging_fraction: expected a number > 0 and <= 1, got 2.0"),
     ],
 )
 def test_settings_that_cannot_be_used(parts, settings, message):
@@ -166,22 +166,22 @@ def test_settings_that_cannot_be_used(parts, settings, message):
 
 def test_a_function_cannot_be_saved(parts, tmp_path):
     ranker = UMart(n_trees=2, gain=np.sqrt).fit(parts[0])
-    with pytest.raises(DataError, match="gain: expected a setting that can be written to a file"):
+    with pytest.raises(DataError, match="gain: expected a value that a file can hold"):
         ranker.save(tmp_path / "model")
 
 
 def test_presets_fill_what_was_left_at_its_default(parts):
-    resolved = UMart(preset="paper", n_trees=7)._resolved()
+    resolved = UMart.from_preset("paper-ohsumed", n_trees=7).checked_settings()
     assert (resolved["n_trees"], resolved["n_leaves"], resolved["max_bin"]) == (7, 64, 10_000)
     assert resolved["select_by"] == ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
-    assert UMart(preset="paper-mq2007")._resolved()["window"] == 10
-    assert UMart(preset="paper", n_trees=3).fit(parts[0]).n_rounds_ == 3
+    assert UMart.from_preset("paper-mq2007").checked_settings()["window"] == 10
+    assert UMart.from_preset("paper-ohsumed", n_trees=3).fit(parts[0]).n_rounds_ == 3
 
 
 def test_joined_text_is_what_lightgbm_writes(parts):
     ranker = UMart(n_trees=60).fit(parts[0])
-    assert lightgbm.Booster(model_str=ranker.model_text_).model_to_string() == ranker.model_text_
-    assert ranker.model_text_.count("\nTree=") == 60
+    assert lightgbm.Booster(model_str=ranker.model_.text).model_to_string() == ranker.model_.text
+    assert ranker.model_.text.count("\nTree=") == 60
     assert tree_training._STRETCH < 60
 
 
@@ -205,7 +205,7 @@ def test_trees_go_on_from_the_scores_of_a_base(tmp_path):
     alone = URank(max_epochs=5, n_jobs=1).fit(train, valid=valid)
     base = alone.predict(test)
     np.testing.assert_array_equal(ranker.base_.predict(test), base)
-    own = lightgbm.Booster(model_str=ranker.model_text_).predict(test.features, raw_score=True)
+    own = lightgbm.Booster(model_str=ranker.model_.text).predict(test.features, raw_score=True)
     np.testing.assert_array_equal(ranker.predict(test), base + own)
 
     # The first tree by hand: a regression tree on the gradient and hessian of uMart at the scores of the base.
@@ -214,7 +214,7 @@ def test_trees_go_on_from_the_scores_of_a_base(tmp_path):
     settings = {"num_leaves": 15, "learning_rate": 0.1, "verbosity": -1, "feature_pre_filter": False, "num_threads": 1}
     booster = lightgbm.Booster(settings | {"objective": "none"}, data)
     booster.update(fobj=lambda scores, _: objective.prepare(train.ratings, train.offsets).gradients(scores))
-    first = lightgbm.Booster(model_str=ranker.model_text_).predict(test.features, raw_score=True, num_iteration=1)
+    first = lightgbm.Booster(model_str=ranker.model_.text).predict(test.features, raw_score=True, num_iteration=1)
     np.testing.assert_allclose(booster.predict(test.features, raw_score=True), first, rtol=1e-6, atol=1e-9)
 
     ranker.save(tmp_path / "model")
@@ -230,13 +230,13 @@ def test_trees_with_a_base_resume_to_the_same_model(tmp_path):
     half.fit(train, valid=valid, checkpoint=tmp_path / "kept")
     again = LambdaMART(base=URank(max_epochs=3, n_jobs=1), n_trees=70, n_jobs=1)
     again.fit(train, valid=valid, checkpoint=tmp_path / "kept")
-    assert again.model_text_ == whole.model_text_
+    assert again.model_.text == whole.model_.text
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["base", "trees"]
 
 
 def test_base_must_be_a_ranker():
     data = make_ranking(10, n_features=3, mean_length=8, max_length=10)
-    with pytest.raises(ParameterError, match="base: expected a ranker of tierank"):
+    with pytest.raises(ParameterError, match=r"base: expected a ranker, such as UMart\(\), or None"):
         UMart(base="urank").fit(data)
 
 
@@ -250,7 +250,7 @@ def test_base_must_be_a_ranker():
     ],
 )
 def test_names_of_lightgbm_for_our_settings_are_refused(parts, name, ours):
-    with pytest.raises(ParameterError, match=f"{name}: expected to be left out of LambdaMART, .*: give {ours}"):
+    with pytest.raises(ParameterError, match=f"{name}: has no effect in LambdaMART; give {ours}"):
         LambdaMART(**{name: 1}).fit(parts[0])
 
 
@@ -261,8 +261,8 @@ def test_categories_and_constraints_by_the_names_of_features(parts):
     settings = {"n_trees": 3, "min_documents": 5, "n_jobs": 1}
     by_name = UMart(categorical_feature=["b", "d"], min_data_per_group=1, **settings).fit(named)
     by_number = UMart(categorical_feature=[1, 3], min_data_per_group=1, **settings).fit(named)
-    assert by_name.model_text_.split("parameters:")[0] == by_number.model_text_.split("parameters:")[0]
-    assert re.search(r"^num_cat=[1-9]", by_name.model_text_, re.MULTILINE)
+    assert by_name.model_.text.split("parameters:")[0] == by_number.model_.text.split("parameters:")[0]
+    assert re.search(r"^num_cat=[1-9]", by_name.model_.text, re.MULTILINE)
     with pytest.raises(ParameterError, match="unknown categorical_feature 'z'"):
         UMart(categorical_feature=["z"], **settings).fit(named)
     with pytest.raises(ParameterError, match="monotone_constraints: expected 8, one for each feature, got 2"):
@@ -276,7 +276,7 @@ def test_categories_and_constraints_by_the_names_of_features(parts):
 def test_each_stretch_draws_other_documents(parts):
     """How many it draws is random too: the same seeds would draw the same numbers again."""
     ranker = UMart(n_trees=60, bagging_fraction=0.5, bagging_freq=1, min_documents=5, n_jobs=1)
-    trees = lightgbm.Booster(model_str=ranker.fit(parts[0]).model_text_).dump_model()["tree_info"]
+    trees = lightgbm.Booster(model_str=ranker.fit(parts[0]).model_.text).dump_model()["tree_info"]
     roots = [tree["tree_structure"]["internal_count"] for tree in trees]
     assert roots[:10] != roots[50:60]
 

@@ -18,13 +18,14 @@ def make_rankers() -> dict[str, Any]:
     import tierank
 
     found: dict[str, Any] = {}
+    special = {"blend": BLEND, "linear": {"n_jobs": 1}}
     for name, kind in tierank.RANKERS.items():
-        found[name] = kind(**BLEND if name == "blend" else TREES if hasattr(kind, "importance") else NETWORK)
+        found[name] = kind(**special.get(name, TREES if hasattr(kind, "importance") else NETWORK))
     found["umart, query_features"] = tierank.UMart(query_features=True, **TREES)
     found["umart, zero_as_missing"] = tierank.UMart(zero_as_missing=True, **TREES)
-    found["umart, base"] = tierank.UMart(base=tierank.URank(transform="standard", **NETWORK), **TREES)
+    found["umart, base"] = tierank.UMart(base=tierank.URank(feature_transform="standard", **NETWORK), **TREES)
     for transform in ("standard", "log1p", "quantile"):
-        found[f"urank, {transform}"] = tierank.URank(transform=transform, **NETWORK)
+        found[f"urank, {transform}"] = tierank.URank(feature_transform=transform, **NETWORK)
     return found
 
 

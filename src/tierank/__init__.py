@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tierank import clicks as clicks
     from tierank import distributed as distributed
     from tierank import serve as serve
     from tierank.dataset import RankingDataset as RankingDataset
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tierank.export import TARGETS as TARGETS
     from tierank.export import Proof as Proof
     from tierank.export import verify as verify
+    from tierank.extras import MissingExtraError as MissingExtraError
     from tierank.losses import LOSSES as LOSSES
     from tierank.metrics import METRICS as METRICS
     from tierank.metrics import RULES as RULES
@@ -48,17 +50,22 @@ if TYPE_CHECKING:
     from tierank.rankers import Blend as Blend
     from tierank.rankers import LambdaLoss as LambdaLoss
     from tierank.rankers import LambdaMART as LambdaMART
+    from tierank.rankers import LightGBMRanker as LightGBMRanker
+    from tierank.rankers import LinearRanker as LinearRanker
     from tierank.rankers import ListMLE as ListMLE
     from tierank.rankers import ListNet as ListNet
     from tierank.rankers import MDPRank as MDPRank
     from tierank.rankers import NetworkRanker as NetworkRanker
     from tierank.rankers import PListMLE as PListMLE
+    from tierank.rankers import Ranked as Ranked
+    from tierank.rankers import Ranker as Ranker
     from tierank.rankers import RankNet as RankNet
     from tierank.rankers import TreeRanker as TreeRanker
     from tierank.rankers import UBoost as UBoost
     from tierank.rankers import UMart as UMart
     from tierank.rankers import URank as URank
     from tierank.rankers import UrBoost as UrBoost
+    from tierank.rankers import from_lightgbm as from_lightgbm
     from tierank.rankers import load as load
     from tierank.readers import read as read
     from tierank.readers import read_fold as read_fold
@@ -72,7 +79,14 @@ if TYPE_CHECKING:
     from tierank.report.profile import write_profile as write_profile
     from tierank.synth import make_ranking as make_ranking
     from tierank.team import Team as Team
+    from tierank.training.callbacks import Step as Step
+    from tierank.training.model import FitContext as FitContext
+    from tierank.training.model import FittedModel as FittedModel
+    from tierank.training.model import Resources as Resources
+    from tierank.training.model import SavedModel as SavedModel
+    from tierank.training.model import Seen as Seen
     from tierank.transforms import TRANSFORMS as TRANSFORMS
+    from tierank.transforms import Transform as Transform
     from tierank.validation import QueryKFold as QueryKFold
     from tierank.validation import scorer as scorer
 
@@ -98,22 +112,34 @@ _HOMES = {
     "ApproxNDCG": "rankers",
     "Blend": "rankers",
     "LambdaLoss": "rankers",
+    "LightGBMRanker": "rankers",
+    "LinearRanker": "rankers",
     "ListMLE": "rankers",
     "ListNet": "rankers",
     "NetworkRanker": "rankers",
     "PListMLE": "rankers",
     "RankNet": "rankers",
+    "Ranked": "rankers",
+    "Ranker": "rankers",
     "URank": "rankers",
     "UBoost": "rankers",
     "UrBoost": "rankers",
     "MDPRank": "rankers",
+    "MissingExtraError": "extras",
     "ParameterError": "errors",
     "ProcessError": "errors",
     "Proof": "export",
     "QueryKFold": "validation",
     "RankingDataset": "dataset",
     "Rule": "metrics",
+    "FitContext": "training.model",
+    "FittedModel": "training.model",
+    "Resources": "training.model",
+    "SavedModel": "training.model",
+    "Seen": "training.model",
+    "Step": "training.callbacks",
     "Team": "team",
+    "Transform": "transforms",
     "TeamError": "errors",
     "TierankError": "errors",
     "WriteError": "errors",
@@ -134,6 +160,7 @@ _HOMES = {
     "write_profile": "report.profile",
     "write_report": "report.page",
     "evaluate": "evaluation",
+    "from_lightgbm": "rankers",
     "load": "rankers",
     "make_ranking": "synth",
     "read": "readers",
@@ -154,11 +181,15 @@ __all__ = ["__version__", *_HOMES]
 if not TYPE_CHECKING:  # checkers go by the block above, and so find names that are misspelt
 
     def __getattr__(name: str) -> Any:
-        if name in ("distributed", "serve"):  # modules that users call by their names: tierank.distributed.fit
-            return import_module(f"tierank.{name}")
-        if name not in _HOMES:
+        # Modules that users call by their names: tierank.distributed.fit.
+        is_module = name in ("clicks", "distributed", "serve")
+        if not is_module and name not in _HOMES:
             raise AttributeError(f"module 'tierank' has no attribute {name!r}")
-        return getattr(import_module(f"tierank.{_HOMES[name]}"), name)
+        from tierank.extras import needing
+
+        with needing(f"tierank.{name}"):
+            home = import_module(f"tierank.{name if is_module else _HOMES[name]}")
+        return home if is_module else getattr(home, name)
 
 
 def __dir__() -> list[str]:

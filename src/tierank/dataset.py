@@ -25,6 +25,7 @@ from tierank.inputs import (
     forget,
     group_rows,
 )
+from tierank.relevance import find_tiers
 
 # Texts that are taken in one go: what is needed to find their bytes is larger than they are.
 _TAKEN = 1 << 16
@@ -33,26 +34,44 @@ _TAKEN = 1 << 16
 class RankingDataset:
     """Documents with features and ratings, grouped by query.
 
-    ``qid`` is one id per row, of any hashable type and in any order. Rows are grouped here, once:
-    queries stand in the order in which they first appear, documents in the order of the caller. Query i
-    owns the rows ``offsets[i]:offsets[i+1]`` of every per-document array below.
+    Rows are grouped when the data set is built: queries stand in the order in which they first appear, documents in the
+    caller's order. Query i has the rows ``offsets[i]:offsets[i + 1]`` of every per-document array. Scores that go into
+    or come out of tierank are in the caller's order; ``arrange`` and ``restore`` convert between the two.
 
-    ==================  ============================================================================
-    ``features``        float32, one row per document; NaN where a value is missing
-    ``ratings``         float64, finite and not negative; an error where the data have none
-    ``offsets``         int64, one more than there are queries
-    ``query_ids``       the id of each query, as the caller gave it
-    ``tiers``           int32, index of a rating among the unique ratings of its query, 0 = highest
-    ``row_weight``      float64, one per document, or None
-    ``query_weight``    float64, one per query, or None
-    ``feature_names``   as given or as the table's columns say, or None
-    ``document_ids``    text, one per document, or None
-    ``source_rows``     ``source_rows[i]`` is the caller's number of row i here
-    ==================  ============================================================================
+    Parameters
+    ----------
+    X : array, sparse matrix or table
+        Features, one row per document; NaN marks a missing value. Stored as float32.
+    y : array, optional
+        One rating per row, any finite number >= 0.
+    qid : array, optional
+        One query id per row, of any hashable type and in any order. Without it all rows are one query.
+    row_weight : array, optional
+        One weight per row.
+    query_weight : array or mapping, optional
+        One weight per query in order of appearance, one per row, or a mapping from query id to weight.
+    feature_names : list of str, optional
+        One name per feature. Default: the columns of a table.
+    document_ids : list, optional
+        One id per row.
 
-    Scores that go into or come out of tierank are in the caller's order: ``arrange`` and ``restore``
-    move values between the two. Where the rows came grouped already both change nothing.
+    Attributes
+    ----------
+    features : array of float32
+        One row per document.
+    offsets : array of int64
+        Where each query starts, and where the last one ends.
+    query_ids : array
+        The id of each query.
+    row_weight : array or None
+        One weight per document.
+    query_weight : array or None
+        One weight per query.
+    feature_names : tuple of str or None
+        The names of the features.
 
+    Examples
+    --------
     >>> data = RankingDataset([[0.1], [0.2], [0.3], [0.4]], [0, 2, 1, 0], qid=["a", "b", "a", "b"])
     >>> data
     RankingDataset(2 queries, 4 documents, 1 feature, ratings 0 to 2)
@@ -69,6 +88,8 @@ class RankingDataset:
     query_weight: NDArray[np.float64] | None
     feature_names: tuple[str, ...] | None
     document_texts: Texts | None
+    _ratings: NDArray[np.float64] | None
+    _source_rows: NDArray[np.int64] | None
 
     def __init__(
         self,
@@ -87,7 +108,7 @@ class RankingDataset:
         self.features = self.arrange(features)
         self._ratings = None if y is None else self.arrange(as_ratings(y, n))
         self.row_weight = None if row_weight is None else self.arrange(as_weights(row_weight, "row_weight", n))
-        self.query_weight = None if query_weight is None else self._per_query(query_weight)
+        self.query_weight = None if query_weight is None else self.weights_per_query(query_weight)
         self.feature_names = as_names(columns if feature_names is None else feature_names, features.shape[1])
         self.document_texts = None if document_ids is None else self._documents(document_ids)
 
@@ -105,12 +126,42 @@ class RankingDataset:
         feature_names: tuple[str, ...] | None = None,
         document_texts: Texts | None = None,
     ) -> RankingDataset:
-        """A data set of parts that are grouped and checked already; nothing is copied."""
+        """A data set from parts that are already grouped and checked. Nothing is copied or checked.
+
+        Parameters
+        ----------
+        features : array of float32
+            One row per document, grouped by query.
+        ratings : array of float64 or None
+            One rating per document.
+        offsets : array of int64
+            Where each query starts, and where the last one ends.
+        query_ids : array
+            The id of each query.
+        source_rows : array of int64, optional
+            The caller's row number of each document, if the order differs.
+        row_weight, query_weight : array of float64, optional
+            Weights of documents and of queries.
+        feature_names : tuple of str, optional
+            The names of the features.
+        document_texts : Texts, optional
+            The ids of the documents.
+
+        Returns
+        -------
+        RankingDataset
+            The data set.
+        """
         self = cls.__new__(cls)
         self.features, self._ratings, self.offsets, self.query_ids = features, ratings, offsets, query_ids
         self._source_rows, self.row_weight, self.query_weight = source_rows, row_weight, query_weight
         self.feature_names, self.document_texts = feature_names, document_texts
         return self
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in vars(self) or name not in RankingDataset.__annotations__:
+            raise AttributeError(f"{name}: a RankingDataset does not change; replace(...) gives another one")
+        super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         rated = f"ratings {self.ratings.min():g} to {self.ratings.max():g}" if self.is_rated else "no ratings"
@@ -122,22 +173,22 @@ class RankingDataset:
 
     @property
     def n_queries(self) -> int:
-        """How many queries there are."""
+        """Number of queries."""
         return len(self.offsets) - 1
 
     @property
     def n_documents(self) -> int:
-        """How many documents there are, over all queries."""
+        """Number of documents in all queries."""
         return len(self.features)
 
     @property
     def n_features(self) -> int:
-        """How many features a document has."""
+        """Number of features."""
         return int(self.features.shape[1])
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """How many documents each query has."""
+        """Number of documents of each query."""
         return np.diff(self.offsets)
 
     @property
@@ -147,11 +198,17 @@ class RankingDataset:
 
     @property
     def ratings(self) -> NDArray[np.float64]:
-        """The rating of each document."""
+        """The rating of each document; raises ``DataError`` if there are none."""
         return self.check_rated()
 
     def check_rated(self) -> NDArray[np.float64]:
-        """The ratings, or an error where there are none: to ask before the work starts."""
+        """Raise ``DataError`` if the documents have no ratings.
+
+        Returns
+        -------
+        array
+            The ratings.
+        """
         if self._ratings is None:
             raise DataError(
                 "this data set has no ratings: expected y when it was built, or a rating column in its file"
@@ -159,42 +216,68 @@ class RankingDataset:
         return self._ratings
 
     @property
+    def is_in_order(self) -> bool:
+        """Whether the rows came grouped by query, so that none was moved."""
+        return self._source_rows is None
+
+    @property
     def source_rows(self) -> NDArray[np.int64]:
-        """The caller's number of each row."""
+        """The caller's row number of each document."""
         return np.arange(self.n_documents) if self._source_rows is None else self._source_rows
 
     @property
     def query_of_row(self) -> NDArray[np.int64]:
-        """The index of the query that each row belongs to."""
+        """The index of each document's query."""
         return np.repeat(np.arange(self.n_queries), self.lengths)
 
     @cached_property
     def tiers(self) -> NDArray[np.int32]:
-        """Index of each rating among the unique ratings of its query, 0 = highest."""
-        query, ratings = self.query_of_row, self.ratings
-        order = np.lexsort((-ratings, query))
-        new_query = np.diff(query[order], prepend=-1) != 0
-        step = np.where(new_query, 0, np.diff(ratings[order], prepend=np.nan) != 0).cumsum()
-        tiers = np.empty(self.n_documents, np.int32)
-        tiers[order] = step - step[self.offsets[:-1]].repeat(self.lengths)
-        return tiers
+        """The index of each rating among the unique ratings of its query; 0 is the highest."""
+        tiers, _ = find_tiers(np.require(self.ratings, np.float64, "C"), self.offsets)
+        return tiers.astype(np.int32)
 
     @cached_property
     def document_ids(self) -> list[str] | None:
-        """The id of each document, or None where the data name none."""
+        """The id of each document, or None if the data have no ids."""
         return None if self.document_texts is None else list(self.document_texts)
 
     def caller_texts(self) -> Texts | None:
-        """The ids of the documents in the caller's order, or None where the data name none."""
+        """The document ids in the caller's order, or None if the data have no ids."""
         texts = self.document_texts
         return texts if texts is None or self._source_rows is None else texts.take(self._source_rows.argsort())
 
     def arrange(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Per-document values from the caller's order into the order of this data set."""
+        """Convert per-document values from the caller's order to the order of this data set.
+
+        Parameters
+        ----------
+        values : array
+            One value per row, in the caller's order.
+
+        Returns
+        -------
+        array
+            The same values, grouped by query.
+        """
         return values if self._source_rows is None else values[self._source_rows]
 
+    def arrange_texts(self, texts: Texts) -> Texts:
+        """Texts of documents from the caller's order into the order of this data set."""
+        return texts if self._source_rows is None else texts.take(self._source_rows)
+
     def restore(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Per-document values from the order of this data set back into the caller's order."""
+        """Convert per-document values from the order of this data set back to the caller's order.
+
+        Parameters
+        ----------
+        values : array
+            One value per document, grouped by query.
+
+        Returns
+        -------
+        array
+            The same values, in the caller's order.
+        """
         if self._source_rows is None:
             return values
         restored = np.empty_like(values)
@@ -202,8 +285,20 @@ class RankingDataset:
         return restored
 
     def select(self, queries: ArrayLike) -> RankingDataset:
-        """The data set of some queries: indices or a mask. Its rows are numbered afresh.
+        """The data set of some of the queries.
 
+        Parameters
+        ----------
+        queries : array of int or bool
+            Indices of queries, or a mask with one value per query; not query ids.
+
+        Returns
+        -------
+        RankingDataset
+            The selected queries. Its rows are numbered anew.
+
+        Examples
+        --------
         >>> data = RankingDataset(np.eye(3), [1, 0, 2], qid=[7, 7, 8])
         >>> data.select([1]).query_ids.tolist()
         [8]
@@ -227,25 +322,58 @@ class RankingDataset:
             document_texts=None if self.document_texts is None else self.document_texts.take(self._row_numbers(rows)),
         )
 
+    def replace(self, **parts: Any) -> RankingDataset:
+        """The same data with other parts, by the names of ``from_parts``; they are grouped and checked already.
+
+        >>> data = RankingDataset(np.eye(2), [1, 0])
+        >>> data.replace(ratings=np.array([0.0, 3.0])).ratings.tolist()
+        [0.0, 3.0]
+        """
+        kept = {
+            "features": self.features,
+            "ratings": self._ratings,
+            "offsets": self.offsets,
+            "query_ids": self.query_ids,
+            "source_rows": self._source_rows,
+            "row_weight": self.row_weight,
+            "query_weight": self.query_weight,
+            "feature_names": self.feature_names,
+            "document_texts": self.document_texts,
+        }
+        return RankingDataset.from_parts(**kept | parts)
+
     def with_features(self, features: NDArray[np.float32], names: tuple[str, ...] | None) -> RankingDataset:
-        """The same documents with other features."""
-        return RankingDataset.from_parts(
-            np.ascontiguousarray(features),
-            self._ratings,
-            self.offsets,
-            self.query_ids,
-            source_rows=self._source_rows,
-            row_weight=self.row_weight,
-            query_weight=self.query_weight,
-            feature_names=names,
-            document_texts=self.document_texts,
-        )
+        """The same documents with other features.
+
+        Parameters
+        ----------
+        features : array of float32
+            One row per document, in the order of this data set.
+        names : tuple of str or None
+            The names of the features.
+
+        Returns
+        -------
+        RankingDataset
+            The new data set; it shares everything else with this one.
+        """
+        return self.replace(features=np.ascontiguousarray(features), feature_names=names)
 
     def widen(self, n_features: int) -> RankingDataset:
-        """The same documents with so many features, 0 in those that are new: text files may leave out the last ones.
+        """The same documents with more features, which are 0: text files may leave out the last ones.
 
-        Data whose features have names stay as they are.
+        Parameters
+        ----------
+        n_features : int
+            The number of features wanted.
 
+        Returns
+        -------
+        RankingDataset
+            The wider data set. Data whose features have names are returned unchanged.
+
+        Examples
+        --------
         >>> RankingDataset([[1.0, 2.0]]).widen(3).features.tolist()
         [[1.0, 2.0, 0.0]]
         """
@@ -257,7 +385,18 @@ class RankingDataset:
         return self.with_features(features, None)
 
     def query_texts(self) -> list[str]:
-        """The query ids as texts; an error where two queries would have the same one."""
+        """The query ids as texts.
+
+        Returns
+        -------
+        list of str
+            One text per query.
+
+        Raises
+        ------
+        DataError
+            If two ids have the same text.
+        """
         texts = [str(i) for i in self.query_ids.tolist()]
         if len(set(texts)) < len(texts):
             twice = next(text for text, count in Counter(texts).items() if count > 1)
@@ -266,11 +405,26 @@ class RankingDataset:
         return texts
 
     def split(self, *shares: float, seed: int = 0) -> list[RankingDataset]:
-        """Parts of whole queries, drawn at random: ``train, test = data.split(0.8, 0.2)``.
+        """Split the data into parts of whole queries, drawn at random.
 
+        Parameters
+        ----------
+        *shares : float
+            The share of the queries that each part gets; at most 1 in sum.
+        seed : int, default 0
+            Random seed.
+
+        Returns
+        -------
+        list of RankingDataset
+            One part per share.
+
+        Examples
+        --------
         >>> data = RankingDataset(np.eye(10), np.arange(10) % 3, qid=np.arange(10))
-        >>> [part.n_queries for part in data.split(0.6, 0.2, 0.2)]
-        [6, 2, 2]
+        >>> train, valid, test = data.split(0.6, 0.2, 0.2)
+        >>> train.n_queries, valid.n_queries, test.n_queries
+        (6, 2, 2)
         """
         if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
             raise ParameterError(f"expected positive shares that sum to at most 1, got {shares}")
@@ -280,9 +434,19 @@ class RankingDataset:
 
     @staticmethod
     def concat(parts: Sequence[RankingDataset]) -> RankingDataset:
-        """One data set of several that have the same features and no query in common.
+        """Join data sets that have the same features and no query in common.
 
-        Where the features would take a quarter of the memory, they go to a file without a name and are mapped.
+        If the features would take a quarter of the memory, they go to a temporary file and are memory-mapped.
+
+        Parameters
+        ----------
+        parts : sequence of RankingDataset
+            The data sets.
+
+        Returns
+        -------
+        RankingDataset
+            All documents, part after part.
         """
         if not parts:
             raise DataError("expected at least one data set to put together, got none")
@@ -308,7 +472,7 @@ class RankingDataset:
     def _row_numbers(self, rows: slice | NDArray[np.int64]) -> NDArray[np.int64]:
         return np.arange(rows.start, rows.stop) if isinstance(rows, slice) else rows
 
-    def _per_query(self, weight: ArrayLike | Mapping[Hashable, float]) -> NDArray[np.float64]:
+    def weights_per_query(self, weight: ArrayLike | Mapping[Hashable, float]) -> NDArray[np.float64]:
         """Query weights given by query id, by query in order of appearance, or by row."""
         if isinstance(weight, Mapping):
             missing = [q for q in self.query_ids.tolist() if q not in weight]

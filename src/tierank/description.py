@@ -13,8 +13,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.inputs import chunks
 from tierank.metrics import Judge
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # A feature whose skill is at least this gives the ratings away; one whose drift is at least that has moved.
 LEAKS_FROM, DRIFTS_FROM = 0.9, 0.1
@@ -26,11 +25,34 @@ _QUERIES, _DOCUMENTS = 1000, 20_000
 
 @dataclass(frozen=True)
 class Description:
-    """What ``describe`` found; shares are between 0 and 1.
+    """The result of ``describe``. Shares are between 0 and 1.
 
-    The paper's columns are the first seven: ``lowest_share`` is LR (the share of documents that have the lowest rating
-    of the data set), ``max_documents`` is MPQ (the longest query), ``lowest_share_per_query`` is ALRPQ (the mean over
-    queries of the share of documents that have the lowest rating of their query).
+    Attributes
+    ----------
+    n_queries, n_documents, n_features : int
+        Number of queries, documents and features.
+    n_rating_levels : int
+        Number of different ratings.
+    lowest_share : float
+        Share of the documents that have the lowest rating of the data set; LR in the paper.
+    max_documents : int
+        Documents of the longest query; MPQ in the paper.
+    lowest_share_per_query : float
+        Mean over queries of the share of documents that have the lowest rating of their query; ALRPQ in the paper.
+    documents_per_rating : dict of float to int
+        Number of documents of each rating.
+    min_documents, median_documents : int, float
+        Documents of the shortest and of the median query.
+    n_empty_queries : int
+        Number of queries with no rating above 0.
+    n_single_rating_queries : int
+        Number of queries whose documents all have the same rating: nothing can be learned from them.
+    missing_share : float
+        Share of the feature values that are missing.
+    n_constant_features : int
+        Number of features with the same value for every document.
+    has_document_ids : bool
+        Whether the documents have ids.
     """
 
     n_queries: int
@@ -50,7 +72,7 @@ class Description:
     has_document_ids: bool
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Everything, for JSON."""
         levels = {f"{rating:g}": n for rating, n in self.documents_per_rating.items()}
         return asdict(self) | {"documents_per_rating": levels}
 
@@ -58,6 +80,18 @@ class Description:
 def describe(data: RankingDataset) -> Description:
     """Count what is in a data set.
 
+    Parameters
+    ----------
+    data : RankingDataset
+        Data with ratings.
+
+    Returns
+    -------
+    Description
+        The counts.
+
+    Examples
+    --------
     >>> data = RankingDataset([[1.0], [2.0], [3.0], [3.0]], [0, 2, 0, 0], qid=[1, 1, 1, 2])
     >>> found = describe(data)
     >>> found.lowest_share, found.max_documents, round(found.lowest_share_per_query, 4), found.n_empty_queries
@@ -126,12 +160,24 @@ def _look_at_features(data: RankingDataset) -> tuple[float, int]:
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature. ``skill`` and ``drift`` are between 0 and 1 (skill may be below 0); NaN where undefined.
+    """One feature of a ``Profile``.
 
-    ``skill``   of the feature alone, the better way round: (NDCG@10 - that of a random order) / (1 - that)
-    ``twin``    the first feature that has the same value for every document, or None
-    ``drift``   between two data sets: the largest difference of the shares of documents at or below any value
-                (Kolmogorov-Smirnov); missing values count as the lowest
+    Attributes
+    ----------
+    name : str
+        Its name.
+    missing_share : float
+        Share of its values that are missing.
+    is_constant : bool
+        Whether it has the same value for every document.
+    twin : str or None
+        The first feature that has the same value for every document.
+    skill : float
+        Of the feature alone, the better way round: (NDCG@10 - that of a random order) / (1 - that of a random order).
+        NaN if undefined.
+    drift : float
+        The largest difference between two data sets in the share of documents at or below any value
+        (Kolmogorov-Smirnov); missing values count as the lowest. NaN without a second data set.
     """
 
     name: str
@@ -154,7 +200,20 @@ class Feature:
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """What ``profile`` found: a ``Description`` of the data (and of the test data), lists, and a row per feature."""
+    """The result of ``profile``.
+
+    Attributes
+    ----------
+    description : Description
+        Counts of the data.
+    test : Description or None
+        Counts of the test data.
+    lengths, test_lengths : array
+        Documents of each query, in the data and in the test data.
+    features : tuple of Feature
+        For each feature: ``name``, ``missing_share``, ``is_constant``, ``twin``, ``skill``, ``drift``, ``leaks``,
+        ``drifts``.
+    """
 
     description: Description
     test: Description | None
@@ -163,7 +222,7 @@ class Profile:
     features: tuple[Feature, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it but the lengths, for JSON; None where a number is undefined."""
+        """Everything except the lengths, for JSON; undefined numbers are None."""
         rows = [asdict(feature) | {"leaks": feature.leaks, "drifts": feature.drifts} for feature in self.features]
         return {
             "data": self.description.to_dict(),
@@ -173,8 +232,22 @@ class Profile:
 
 
 def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile:
-    """Look at every feature of a data set, and with ``test`` at what has moved between the two.
+    """Look at every feature of a data set, and at what differs from a second one.
 
+    Parameters
+    ----------
+    data : RankingDataset
+        Data with ratings.
+    test : RankingDataset, optional
+        Data with the same features, to measure drift.
+
+    Returns
+    -------
+    Profile
+        Counts, list lengths and a row per feature.
+
+    Examples
+    --------
     >>> rng = np.random.default_rng(0)
     >>> ratings = rng.integers(0, 3, 60)
     >>> columns = np.column_stack([rng.normal(size=60), ratings * 2.0, np.ones(60), ratings * 2.0])

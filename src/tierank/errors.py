@@ -5,6 +5,7 @@
     │   ├── DataTypeError    of a type that is not supported        (also a TypeError)
     │   └── WriteError       a file or folder that cannot be written (also an OSError)
     │       └── WriteDenied      because of its permissions             (also a PermissionError)
+    ├── MissingExtraError an optional library that is not installed  (also an ImportError; in tierank.extras)
     ├── NotFittedError   a ranker that was used before it was fitted
     ├── ParameterError   a name or a setting that cannot be used (also a ValueError)
     ├── ProcessError     a worker process that ended early
@@ -180,8 +181,10 @@ class ParameterError(TierankError, ValueError):
     known: Sequence[str] = ()
 
     @classmethod
-    def unknown(cls, kind: str, name: object, known: Iterable[str]) -> ParameterError:
-        """The error for a name that no table holds, with the nearest names that one does.
+    def unknown(
+        cls, kind: str, name: object, known: Iterable[str], listed: Iterable[str] | None = None
+    ) -> ParameterError:
+        """The error for a name that no table has: suggests the nearest of ``known``, and lists them, or ``listed``.
 
         >>> print(ParameterError.unknown("rule", "lightgmb", ["lightgbm", "letor"]))
         unknown rule 'lightgmb': did you mean 'lightgbm'? Known: letor, lightgbm
@@ -189,7 +192,8 @@ class ParameterError(TierankError, ValueError):
         known = sorted(set(known))
         near = near_name(name, known)
         hint = f"did you mean {near!r}? " if near is not None else ""
-        some = f"{', '.join(known[:_LISTED])}{', ...' if len(known) > _LISTED else ''}"
+        shown = known if listed is None else sorted(listed)
+        some = f"{', '.join(shown[:_LISTED])}{', ...' if len(known) > len(shown[:_LISTED]) else ''}"
         error = cls(f"unknown {kind} {name!r}: {hint}Known: {some}")
         error.name, error.known = name, known
         return error

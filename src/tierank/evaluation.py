@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.metrics import WHY_LEFT_OUT, Floats, Judge, Rule, as_scores
+from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores
+from tierank.types import Floats
 
 # Differences of two queries' values that are no more than rounding.
 _ROUNDING = 1e-12
@@ -25,17 +26,34 @@ _DRAWS = 1 << 21
 def evaluate(
     data: RankingDataset | Sequence[Any],
     scores: ArrayLike,
-    metrics: str | Iterable[str] | None = None,
+    metrics: Metric | Iterable[Metric] | None = None,
     rule: str | Rule = "tierank",
     *,
     n_jobs: int | None = None,
 ) -> Evaluation:
     """Judge the scores of one system, one per row of the data **in the caller's order**.
 
-    ``metrics`` are names such as ``"ndcg@10"`` or ``"map"``; None means NDCG at 1, 3, 5 and 10, and ERR at 10 where the
-    rule has it. ``rule`` is a name of ``RULES`` or a ``Rule``. ``data`` may also be ``(X, y, qid)``, or ``(y, qid)``:
-    features do not matter here.
+    Parameters
+    ----------
+    data : RankingDataset, (X, y, qid) or (y, qid)
+        The ratings and queries; features do not matter here.
+    scores : array
+        One score per row.
+    metrics : str, callable, or list of them, optional
+        Names such as ``"ndcg@10"`` or ``"map"``, or your own functions ``metric(ratings, scores)``, which get the
+        documents of one query and return a number. Default: NDCG at 1, 3, 5 and 10, and ERR at 10 if the rule has it.
+    rule : str or Rule, default "tierank"
+        A key of ``RULES``, or a ``Rule``.
+    n_jobs : int, optional
+        Number of threads; default one per core.
 
+    Returns
+    -------
+    Evaluation
+        The value of each metric for each query, and their means.
+
+    Examples
+    --------
     >>> print(evaluate(([0, 2, 1, 0], ["a", "a", "b", "c"]), [0.9, 0.1, 0.3, 0.2], ["ndcg@3", "mrr"]))
     2 queries; 1 left out: no rating above 0
     metric  mean    standard error
@@ -72,10 +90,20 @@ def _evaluate(judge: Judge, scores: ArrayLike) -> Evaluation:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Evaluation:
-    """What ``evaluate`` found.
+    """The result of ``evaluate``. ``print`` shows the means, their standard errors and the rule.
 
-    ``per_query[metric]`` has one value per query, in the order of ``query_ids``, NaN where the rule leaves the query
-    out. ``n_empty`` queries have no rating above 0; ``n_left_out`` of them are left out: all or none, as the rule says.
+    Attributes
+    ----------
+    per_query : dict of str to array
+        One value per query for each metric, in the order of ``query_ids``; NaN if the rule leaves the query out.
+    query_ids : array
+        The id of each query.
+    rule : Rule
+        The rule of the metrics.
+    n_empty : int
+        Number of queries with no rating above 0.
+    n_left_out : int
+        Number of queries that the rule leaves out: all empty ones, or none.
     """
 
     per_query: dict[str, Floats]
@@ -86,32 +114,65 @@ class Evaluation:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What was measured."""
+        """The names of the metrics."""
         return tuple(self.per_query)
 
     @property
     def n_queries(self) -> int:
-        """How many queries the means are over."""
+        """Number of queries that the means are taken over."""
         return len(self.query_ids) - self.n_left_out
 
     def values(self, metric: str) -> Floats:
-        """The values of the queries that are not left out."""
+        """The values of the queries that are not left out.
+
+        Parameters
+        ----------
+        metric : str
+            A name of ``metrics``.
+
+        Returns
+        -------
+        array
+            One value per query.
+        """
         if metric not in self.per_query:
             raise ParameterError.unknown("metric of this evaluation", metric, self.per_query)
         values = self.per_query[metric]
         return values[~np.isnan(values)]
 
     def mean(self, metric: str) -> float:
-        """The mean over the queries that are not left out."""
+        """The mean over the queries that are not left out.
+
+        Parameters
+        ----------
+        metric : str
+            A name of ``metrics``.
+
+        Returns
+        -------
+        float
+            The mean.
+        """
         return float(self.values(metric).mean())
 
     def standard_error(self, metric: str) -> float:
-        """The standard error of the mean; NaN for one query."""
+        """The standard error of the mean.
+
+        Parameters
+        ----------
+        metric : str
+            A name of ``metrics``.
+
+        Returns
+        -------
+        float
+            The standard error; NaN if there is only one query.
+        """
         values = self.values(metric)
         return float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
     def to_dict(self) -> dict[str, Any]:
-        """Means and standard errors for JSON."""
+        """Means, standard errors, counts and the rule, for JSON."""
         return _describe_queries(self) | {
             "metrics": {
                 metric: {"mean": self.mean(metric), "standard_error": _finite(self.standard_error(metric))}
@@ -120,8 +181,15 @@ class Evaluation:
         }
 
     def describe_queries(self) -> str:
-        """How many queries were judged, and what became of those with no rating above 0.
+        """How many queries were judged, and how many have no rating above 0, as text.
 
+        Returns
+        -------
+        str
+            One line.
+
+        Examples
+        --------
         >>> data = RankingDataset([[0.0]] * 3, [1, 0, 0], qid=[1, 1, 2])
         >>> evaluate(data, [3, 2, 1], rule="lightgbm").describe_queries()
         '2 queries, 1 with no rating above 0; none left out'
@@ -144,19 +212,44 @@ def compare(
     data: RankingDataset | Sequence[Any],
     scores: Mapping[str, ArrayLike],
     baseline: str | None = None,
-    metrics: str | Iterable[str] | None = None,
+    metrics: Metric | Iterable[Metric] | None = None,
     rule: str | Rule = "tierank",
     *,
     seed: int = 0,
     n_resamples: int = 10_000,
     n_jobs: int | None = None,
 ) -> Comparison:
-    """Compare several systems, by name, with one of them: the baseline (None: the first).
+    """Compare the scores of several systems with those of a baseline.
 
-    Each difference is of paired queries: a two-sided t-test, its p adjusted by Holm's method over the systems that are
-    compared in the same metric, and a 95% interval by the bootstrap over queries (percentiles of ``n_resamples``).
-    ``data`` as in ``evaluate``.
+    Differences are taken query by query: a two-sided paired t-test, with p adjusted by Holm's method over the systems
+    that are compared in the same metric, and a 95% bootstrap interval over queries.
 
+    Parameters
+    ----------
+    data : RankingDataset, (X, y, qid) or (y, qid)
+        The ratings and queries; features do not matter here.
+    scores : dict of str to array
+        One score per row for each system, in the caller's order.
+    baseline : str, optional
+        The system to compare with. Default: the first.
+    metrics : str, callable, or list of them, optional
+        As in ``evaluate``.
+    rule : str or Rule, default "tierank"
+        A key of ``RULES``, or a ``Rule``.
+    seed : int, default 0
+        Random seed of the bootstrap.
+    n_resamples : int, default 10000
+        Number of bootstrap samples.
+    n_jobs : int, optional
+        Number of threads; default one per core.
+
+    Returns
+    -------
+    Comparison
+        Means, differences, tests and intervals.
+
+    Examples
+    --------
     >>> ratings, queries = [1, 0, 0, 2, 0, 1], [1, 1, 2, 2, 3, 3]
     >>> found = compare((ratings, queries), {"old": [1, 2, 2, 1, 1, 2], "new": [2, 1, 1, 2, 1, 2]}, metrics="ndcg@2")
     >>> round(found.contrasts["new"]["ndcg@2"].difference, 4)
@@ -184,7 +277,19 @@ def compare_evaluations(
 
 @dataclass(frozen=True)
 class Contrast:
-    """One system against the baseline, in one metric. NaN where one query alone leaves a number undefined."""
+    """One system against the baseline in one metric. Numbers that one query alone leaves undefined are NaN.
+
+    Attributes
+    ----------
+    difference : float
+        The mean difference over queries.
+    low, high : float
+        The 95% interval of the difference.
+    p, adjusted_p : float
+        The p-value of the paired t-test, as it is and adjusted by Holm's method.
+    wins, ties, losses : int
+        Number of queries in which the system is better than the baseline, equal, or worse.
+    """
 
     difference: float
     low: float
@@ -197,21 +302,35 @@ class Contrast:
 
     @property
     def verdict(self) -> Literal["better", "worse", "no difference shown"]:
-        """What the test shows."""
+        """``better`` or ``worse`` if the adjusted p is below 0.05, else ``no difference shown``."""
         if not self.adjusted_p < SIGNIFICANT:
             return "no difference shown"
         return "better" if self.difference > 0 else "worse"
 
     @property
     def mark(self) -> str:
-        """The verdict in two characters."""
+        """The verdict as ``*+``, ``*-`` or nothing."""
         return {"better": "*+", "worse": "*-"}.get(self.verdict, "")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Comparison:
-    """What ``compare`` found: an ``Evaluation`` per system, and ``contrasts[system][metric]`` for all but the baseline.
+    """The result of ``compare``. ``print`` shows the table of means with marks of significance, and the rule.
 
+    Attributes
+    ----------
+    evaluations : dict of str to Evaluation
+        The evaluation of each system.
+    baseline : str
+        The system that the others are compared with.
+    contrasts : dict of str to dict of str to Contrast
+        ``contrasts[system][metric]``, for all systems except the baseline: ``difference``, ``low``, ``high``, ``p``,
+        ``adjusted_p``, ``wins``, ``ties``, ``losses`` and ``verdict``.
+    seed, n_resamples : int
+        Seed and number of samples of the bootstrap.
+
+    Examples
+    --------
     >>> data = RankingDataset([[0.0]] * 6, [1, 0, 0, 2, 0, 1], qid=[1, 1, 2, 2, 3, 3])
     >>> found = compare(data, {"old": [1, 2, 2, 1, 1, 2], "new": [2, 1, 1, 2, 1, 2]}, metrics="ndcg@2")
     >>> contrast = found.contrasts["new"]["ndcg@2"]
@@ -227,47 +346,84 @@ class Comparison:
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """What was compared, the baseline included."""
+        """The names of the systems, the baseline included."""
         return tuple(self.evaluations)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What was measured."""
+        """The names of the metrics."""
         return self._baseline.metrics
 
     @property
     def rule(self) -> Rule:
-        """The rule of all the metrics."""
+        """The rule of the metrics."""
         return self._baseline.rule
 
     def mean(self, system: str, metric: str) -> float:
-        """The mean of one system."""
+        """The mean of one system over the queries that are not left out.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        metric : str
+            A name of ``metrics``.
+
+        Returns
+        -------
+        float
+            The mean.
+        """
         if system not in self.evaluations:
             raise ParameterError.unknown("system", system, self.evaluations)
         return self.evaluations[system].mean(metric)
 
     def mark(self, system: str, metric: str) -> str:
-        """``*+`` or ``*-`` where the system is significantly better or worse than the baseline, else nothing."""
+        """The mark of significance of a system.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        metric : str
+            A name of ``metrics``.
+
+        Returns
+        -------
+        str
+            ``*+`` if it is significantly better than the baseline, ``*-`` if it is significantly worse, else nothing.
+        """
         return self.contrasts[system][metric].mark if system in self.contrasts else ""
 
     def best(self, metric: str) -> tuple[str, ...]:
-        """The systems with the highest mean."""
+        """The systems with the highest mean.
+
+        Parameters
+        ----------
+        metric : str
+            A name of ``metrics``.
+
+        Returns
+        -------
+        tuple of str
+            More than one if means are equal.
+        """
         means = {system: self.mean(system, metric) for system in self.systems}
         return tuple(system for system, mean in means.items() if mean >= max(means.values()) - _ROUNDING)
 
     def describe_queries(self) -> str:
-        """How many queries were judged, and what became of those with no rating above 0."""
+        """How many queries were judged, and how many have no rating above 0, as text."""
         return self._baseline.describe_queries()
 
     def describe_marks(self) -> str:
-        """What the marks of a table mean."""
+        """What the marks of the table mean, as text."""
         return (
             f"*+ / *-: significantly better / worse than {self.baseline}"
             f" (paired t-test, Holm-adjusted p < {SIGNIFICANT})"
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the values per query, for JSON."""
+        """Everything except the values per query, for JSON."""
         return _describe_queries(self._baseline) | {
             "baseline": self.baseline,
             "seed": self.seed,

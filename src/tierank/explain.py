@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.rankers.base import Ranker
+from tierank.rankers import Ranker
 from tierank.settings import as_limit
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # Names that a message lists.
 _LISTED = 8
@@ -21,10 +20,25 @@ _LISTED = 8
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """Why document ``above`` has a higher score than ``below``, or a lower one: ``difference`` is negative then.
+    """Why document ``above`` has a higher score than ``below``; if it has a lower one, ``difference`` is negative.
 
-    ``contributions[j]`` is what feature j adds to ``difference``; with ``rest`` they sum to it. ``rest`` is what the
-    method leaves over: rounding for trees, less than 1% for networks that score one document at a time.
+    Attributes
+    ----------
+    query : object
+        The id of the query.
+    above, below : str
+        The documents: their ids, or their numbers in the query from 1.
+    difference : float
+        The score of ``above`` minus the score of ``below``.
+    contributions : array
+        What each feature adds to ``difference``.
+    rest : float
+        ``difference`` minus the sum of the contributions: rounding for trees, less than 1% for networks that score one
+        document at a time.
+    features : tuple of str
+        The names of the features.
+    values_above, values_below : array
+        The feature values of the two documents.
     """
 
     query: Any
@@ -38,12 +52,23 @@ class Explanation:
     values_below: NDArray[np.float32]
 
     def top(self, n: int | None = None) -> NDArray[np.int64]:
-        """The features that matter, by the size of what they add; at most ``n``, and none that adds nothing."""
+        """The features with the largest contributions.
+
+        Parameters
+        ----------
+        n : int, optional
+            At most this many. Default: all that contribute.
+
+        Returns
+        -------
+        array of int
+            Indices of features, the largest absolute contribution first.
+        """
         order = np.argsort(-np.abs(self.contributions), kind="stable")
         return np.asarray(order[self.contributions[order] != 0][:n], np.int64)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON; missing feature values are None."""
+        """Everything, for JSON; missing feature values are None."""
         rows = [
             {
                 "feature": self.features[j],
@@ -67,13 +92,29 @@ class Explanation:
 def explain_pair(
     ranker: Ranker, data: RankingDataset, query: object, above: int | str, below: int | str
 ) -> Explanation:
-    """What each feature adds to score(above) - score(below), in the list of a query.
+    """Explain what each feature adds to score(above) - score(below), in the list of a query.
 
-    ``above`` and ``below`` are document ids, where the data have them, or row numbers inside the query, from 1 on as in
-    the file. Trees: differences of TreeSHAP values. Networks: integrated gradients along the path between the two
-    documents in their list, with as many steps as it takes (see ``rankers.attribution``). A feature that is scaled
-    within the query counts by its own name: a scaled value depends on that column alone.
+    Trees are explained by differences of TreeSHAP values, networks by integrated gradients along the path between the
+    two documents, with as many steps as needed. A feature that is scaled within the query counts under its own name.
 
+    Parameters
+    ----------
+    ranker : Ranker
+        A fitted ranker.
+    data : RankingDataset
+        Data with the query.
+    query : object
+        The id of the query, or its text.
+    above, below : int or str
+        The two documents: their ids, or their numbers in the query from 1, as in the file.
+
+    Returns
+    -------
+    Explanation
+        The contribution of each feature.
+
+    Examples
+    --------
     >>> import tierank
     >>> data = tierank.make_ranking(60, n_features=5, mean_length=20, max_length=40)
     >>> ranker = tierank.LambdaMART(n_trees=10, n_jobs=1).fit(data)
@@ -85,16 +126,31 @@ def explain_pair(
     rows = [_find_document(chosen, name) for name in (above, below)]
     if rows[0] == rows[1]:
         raise ParameterError(f"expected two documents of query {query!s}, got {above!r} twice")
-    return _explain(ranker, chosen, own, ranker._predict(own), np.array(rows[:1]), np.array(rows[1:]))[0]
+    return _explain(ranker, chosen, own, _scores(ranker, own), np.array(rows[:1]), np.array(rows[1:]))[0]
 
 
 def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | None = 10) -> list[Explanation]:
-    """What puts each of the first ``k`` documents of a list above the next one (None: of the whole list).
+    """Explain what puts each of the first documents of a list above the next one.
 
-    The differences telescope: those of the whole list sum to the score of the first document less that of the last.
+    Parameters
+    ----------
+    ranker : Ranker
+        A fitted ranker.
+    data : RankingDataset
+        Data with the query.
+    query : object
+        The id of the query, or its text.
+    k : int or None, default 10
+        Number of documents to explain; None for the whole list.
+
+    Returns
+    -------
+    list of Explanation
+        One per document, best first. The differences of the whole list sum to the score of the first document minus
+        that of the last.
     """
     chosen, own = _list_of(ranker, data, query)
-    scores = ranker._predict(own)
+    scores = _scores(ranker, own)
     order = np.argsort(-scores, kind="stable")
     k = as_limit("k", k)
     return _explain(ranker, chosen, own, scores, order[:-1][:k], order[1:][:k])
@@ -105,7 +161,7 @@ def explain_rows(
 ) -> list[Explanation]:
     """What puts some rows above others: pairs of rows, from 0 on, of data that are one query."""
     chosen, own = _list_of(ranker, data, data.query_ids[0])
-    return _explain(ranker, chosen, own, ranker._predict(own), above, below)
+    return _explain(ranker, chosen, own, _scores(ranker, own), above, below)
 
 
 def _explain(
@@ -120,7 +176,7 @@ def _explain(
     if not len(above):
         return []
     differences = scores[above] - scores[below]
-    contributions = ranker._contributions(own, above, below)
+    contributions = ranker.model_.contributions(own, above, below, ranker.resources())
     names = own.feature_names or tuple(f"feature {j}" for j in range(1, own.n_features + 1))
     return [
         Explanation(
@@ -138,13 +194,17 @@ def _explain(
     ]
 
 
+def _scores(ranker: Ranker, data: RankingDataset) -> Floats:
+    return ranker.model_.predict(data, ranker.resources())
+
+
 def _list_of(ranker: Ranker, data: RankingDataset, query: object) -> tuple[RankingDataset, RankingDataset]:
     """The documents of one query, and the same with the features that the ranker learned from."""
-    ranker._check_fitted()
+    ranker.check_fitted()
     if not isinstance(data, RankingDataset):
         raise DataError(f"data: expected a RankingDataset, got {type(data).__name__}")
     chosen = data.select([_find_query(data, query)])
-    return chosen, ranker._as_own_features(chosen, None)
+    return chosen, ranker.match_features(chosen)
 
 
 def _find_query(data: RankingDataset, query: object) -> int:

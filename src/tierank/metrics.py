@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Real
-from typing import Any, Literal, cast, get_args
+from itertools import pairwise
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,64 +16,26 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_array, as_numbers
 from tierank.kernels.ranking import Ranking, cascade, discounted_sum, exp2_gains, highest, precision_sum, rank
-from tierank.settings import as_choice
+from tierank.relevance import GAINS, Gain, as_gain, discounts_to, gain_levels
+from tierank.types import Floats
 
-Floats = NDArray[np.float64]
 # From the ranked lists to one value per query.
 Measure = Callable[[Ranking], Floats]
 
 Ties = Literal["average", "input", "worst", "document id"]
 ErrMax = Literal["data", "query"] | float | None
-Gain = Literal["exp2", "linear"] | Sequence[float] | Floats | Mapping[float, float] | Callable[[Floats], ArrayLike]
+
+# A name such as "ndcg@10", or a caller's function of the ratings and scores of one query.
+Metric = str | Callable[[Floats, Floats], float]
 
 WHY_LEFT_OUT = "no rating above 0"
 
-_GAINS = {"exp2": "2^r - 1", "linear": "r"}
 _TIES = {
     "average": "averaged over all their orders",
     "input": "in input order",
     "worst": "lower gain first",
     "document id": "by document id, descending",
 }
-
-
-def as_gain(gain: Any) -> Gain:
-    """A gain that can be used, lists and arrays as tuples; whether it has one for every rating is seen with the data.
-
-    >>> as_gain(np.array([0, 1, 3]))
-    (0.0, 1.0, 3.0)
-    >>> as_gain(3)
-    Traceback (most recent call last):
-    tierank.errors.ParameterError: gain: expected 'exp2', 'linear', a list with the gains of the ratings 0, 1, 2, ..., a
-    mapping from ratings to gains, or a function, got 3
-    """
-    if isinstance(gain, str):
-        return cast(Gain, as_choice("gain", gain, _GAINS))
-    if isinstance(gain, Mapping):
-        _check_gains(gain)
-        return gain
-    if isinstance(gain, (list, tuple)) or np.ndim(gain) == 1:
-        values = np.asarray(gain).tolist() if hasattr(gain, "__array__") else list(gain)
-        _check_gains(dict(enumerate(values)))
-        return tuple(float(value) for value in values)
-    if not callable(gain):
-        raise ParameterError(
-            "gain: expected 'exp2', 'linear', a list with the gains of the ratings 0, 1, 2, ..., a mapping from ratings"
-            f" to gains, or a function, got {gain!r}"
-        )
-    return cast(Gain, gain)
-
-
-def _check_gains(gains: Mapping[Any, Any]) -> None:
-    if not gains:
-        raise ParameterError("gain: expected at least one gain, got none")
-    for rating, gain in gains.items():
-        if isinstance(rating, bool) or not isinstance(rating, Real):
-            raise ParameterError(f"gain: expected ratings that are numbers, got {rating!r}")
-        if isinstance(gain, bool) or not isinstance(gain, Real) or not 0 <= float(gain) < float("inf"):
-            raise ParameterError(
-                f"gain: expected finite gains that are not negative, got {gain!r} for rating {float(rating):g}"
-            )
 
 
 # A metric is a function of the judge, which knows the ratings, and the cutoff k (None: the whole list). It does once
@@ -237,7 +199,7 @@ class Rule:
 
     def _gain_words(self) -> str:
         if isinstance(self.gain, str):
-            return _GAINS[self.gain]
+            return GAINS[self.gain]
         if isinstance(self.gain, tuple):
             return f"[{', '.join(f'{gain:g}' for gain in self.gain)}]"
         return str(dict(self.gain)) if isinstance(self.gain, Mapping) else getattr(self.gain, "__name__", "of the user")
@@ -327,13 +289,43 @@ def parse_metric(text: str) -> tuple[str, int | None]:
     return name, int(cutoff)
 
 
+def metric_name(metric: Metric) -> str:
+    """The name of a metric in tables: of a function, its ``__name__``.
+
+    >>> metric_name("ndcg@10")
+    'ndcg@10'
+    """
+    if isinstance(metric, str):
+        return metric
+    name = getattr(metric, "__name__", None) or type(metric).__name__
+    if not callable(metric) or not name.isidentifier():
+        raise ParameterError(
+            argument="metrics",
+            expected="names such as 'ndcg@10', or functions (ratings, scores) -> a number, with a name of their own",
+            got=repr(metric),
+        )
+    return name
+
+
 class Judge:
     """Metrics of one data set under one rule, ready to be applied to scores again and again.
 
-    Gains, ideal lists and counts are made once, here; a call then costs little more than ranking the documents.
-    It takes scores **in the order of the data set** (``evaluate`` takes them in the caller's order) and returns
-    the value of each metric for each query, NaN where the rule leaves a query out.
+    Gains, ideal lists and counts are computed once, here; a call then costs little more than ranking the documents.
 
+    Parameters
+    ----------
+    data : RankingDataset
+        Data with ratings.
+    metrics : str, callable, or list of them, optional
+        Names such as ``"ndcg@10"``, or your own functions: ``metric(ratings, scores)`` gets the ratings and scores of
+        one query and returns a number. Default: those of the rule.
+    rule : str or Rule, default "tierank"
+        The rule of the metrics. What it says about empty queries holds for your own metrics too.
+    n_jobs : int, optional
+        Number of threads; default one per core.
+
+    Examples
+    --------
     >>> data = RankingDataset([[0.0]] * 4, [0, 2, 1, 0], qid=[7, 7, 7, 8])
     >>> judge = Judge(data, ["ndcg@2", "mrr"])
     >>> judge([0.1, 0.3, 0.2, 0.0])
@@ -343,7 +335,7 @@ class Judge:
     def __init__(
         self,
         data: RankingDataset,
-        metrics: str | Iterable[str] | None = None,
+        metrics: Metric | Iterable[Metric] | None = None,
         rule: str | Rule = "tierank",
         *,
         n_jobs: int | None = None,
@@ -358,27 +350,43 @@ class Judge:
         self.ratings, self._levels = self._arrange(ratings), self._arrange(levels)
         self._tops = highest(self._levels, self.offsets)
         self.empty = highest(self.ratings, self.offsets) == 0
-        parsed = {metric: self._parse(metric) for metric in _as_names(metrics, self.rule)}
-        self._depth = max(self.depth(k) for _, k in parsed.values())
+        asked = _as_metrics(metrics, self.rule)
+        self.metrics = tuple(asked)
+        self._own = {name: metric for name, metric in asked.items() if not isinstance(metric, str)}
+        parsed = {metric: self._parse(metric) for metric in asked.values() if isinstance(metric, str)}
+        self._depth = max((self.depth(k) for _, k in parsed.values()), default=1)
         self._measures = {metric: (name, METRICS[name](self, k)) for metric, (name, k) in parsed.items()}
 
     def __call__(self, scores: ArrayLike) -> dict[str, Floats]:
-        """The value of each metric for each query."""
+        """The value of each metric for each query; NaN where the rule leaves a query out.
+
+        ``scores`` are **in the order of the data set**; ``evaluate`` takes them in the caller's order.
+        """
         values = as_scores(scores, len(self.ratings))
         if np.isnan(values).any():
             row = self.data.source_rows[np.isnan(values).argmax()]
             raise DataError(f"scores: expected a number for every row, got NaN in row {row}")
+        own = {name: self._fill(name, self._each_query(metric, values)) for name, metric in self._own.items()}
         if self.rule.ties == "document id":
             with np.errstate(over="ignore"):
                 values = values.astype(np.float32).astype(np.float64)
         ties = self.rule.ties == "average"
         ranking = rank(self._arrange(values), self.offsets, self._depth, keep_ties=ties, n_jobs=self.n_jobs)
-        return {metric: self._fill(name, measure(ranking)) for metric, (name, measure) in self._measures.items()}
+        found = {metric: self._fill(name, measure(ranking)) for metric, (name, measure) in self._measures.items()}
+        return {metric: own[metric] if metric in own else found[metric] for metric in self.metrics}
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """What is measured."""
-        return tuple(self._measures)
+    def _each_query(self, metric: Callable[[Floats, Floats], float], scores: Floats) -> Floats:
+        """The values of a caller's metric."""
+        ratings, spans = self.data.ratings, pairwise(self.data.offsets.tolist())
+        values = [metric(ratings[start:end], scores[start:end]) for start, end in spans]
+        try:
+            return np.array([float(value) for value in values])
+        except (TypeError, ValueError):
+            raise ParameterError(
+                argument="metrics",
+                expected=f"{metric_name(metric)}(ratings, scores) to return one number for a query",
+                got=repr(values[0]),
+            ) from None
 
     @property
     def n_empty(self) -> int:
@@ -425,8 +433,7 @@ class Judge:
     @cached_property
     def discounts(self) -> Floats:
         """1 / log2(1 + rank) for rank 1, 2, ..."""
-        discounts: Floats = 1 / np.log2(np.arange(2.0, self.longest + 2))
-        return discounts
+        return discounts_to(self.longest)
 
     @cached_property
     def undiscounted(self) -> Floats:
@@ -480,53 +487,17 @@ def _plain(values: NDArray[Any]) -> Floats:
     return np.require(values, np.float64, ["C", "W"])
 
 
-def _as_names(metrics: str | Iterable[str] | None, rule: Rule) -> list[str]:
-    """Each metric that was asked for, once."""
+def _as_metrics(metrics: Metric | Iterable[Metric] | None, rule: Rule) -> dict[str, Metric]:
+    """Each metric that was asked for, once, by its name."""
     if metrics is None:
-        return list(default_metrics(rule))
-    names = [metrics] if isinstance(metrics, str) else list(dict.fromkeys(metrics))
-    if not names:
+        return {name: name for name in default_metrics(rule)}
+    asked = [metrics] if isinstance(metrics, str) or callable(metrics) else list(dict.fromkeys(metrics))
+    if not asked:
         raise ParameterError("metrics: expected at least one, such as 'ndcg@10', got none")
-    return names
-
-
-def gain_levels(ratings: Floats, gain: Gain) -> Floats:
-    """What gains are made of: the rating where the gain has a name, else the gain itself."""
-    gain = as_gain(gain)
-    if isinstance(gain, str):
-        return ratings
-    unique, codes = np.unique(ratings, return_inverse=True)
-    if isinstance(gain, Mapping):
-        missing = [level for level in unique.tolist() if level not in gain]
-        if missing:
-            raise ParameterError(f"gain: expected a gain for every rating of the data, got none for {missing[0]:g}")
-        gains = np.array([gain[level] for level in unique.tolist()], dtype=np.float64)
-    elif isinstance(gain, tuple):
-        gains = _listed_gains(unique, np.array(gain))
-    else:
-        gains = np.asarray(gain(unique), dtype=np.float64)  # type: ignore[operator]
-    if gains.shape != unique.shape:
-        raise ParameterError(
-            f"gain: expected {len(unique)} gains for an array of {len(unique)} ratings, got shape {gains.shape}"
-        )
-    bad = ~(np.isfinite(gains) & (gains >= 0))
-    if bad.any():
-        raise ParameterError(
-            f"gain: expected finite gains that are not negative, got {gains[bad.argmax()]:g}"
-            f" for rating {unique[bad.argmax()]:g}"
-        )
-    return gains[codes]
-
-
-def _listed_gains(ratings: Floats, gains: Floats) -> Floats:
-    """The gains of these ratings in a list of those of 0, 1, 2, ..."""
-    outside = (ratings != np.rint(ratings)) | (ratings >= len(gains))
-    if outside.any():
-        raise DataError(
-            f"gain: expected whole ratings from 0 to {len(gains) - 1}, which have a gain in the list, got"
-            f" {ratings[outside.argmax()]:g}; make the list longer, or give a mapping from ratings to gains"
-        )
-    return np.asarray(gains[ratings.astype(np.int64)], np.float64)
+    named = {metric_name(metric): metric for metric in asked}
+    if len(named) < len(asked):
+        raise ParameterError(argument="metrics", expected="functions with different names", got=", ".join(named))
+    return named
 
 
 def _tie_order(data: RankingDataset, levels: Floats, ties: Ties) -> NDArray[np.int64] | None:

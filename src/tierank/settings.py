@@ -1,6 +1,25 @@
-"""Settings, checked before the work starts: each returns the value, or says what was expected and what came."""
+"""Settings, declared once: default, kind and bounds, one line of help, and what ``tune`` searches.
 
-from collections.abc import Iterable
+A ranker declares its settings as the fields of a dataclass:
+
+>>> from dataclasses import dataclass
+>>> @dataclass(kw_only=True, eq=False, repr=False)
+... class Example:
+...     n_trees: int = setting(500, Integer(1), "maximum number of trees")
+...     sigma: float = setting(2.0, Number(above=0), "steepness", search=Between(0.5, 4.0, log=True))
+>>> [(name, one.default, one.kind.expected) for name, one in declared(Example).items()]
+[('n_trees', 500, 'an integer >= 1'), ('sigma', 2.0, 'a number > 0')]
+>>> declared(Example)["n_trees"].kind.check("n_trees", 0)
+Traceback (most recent call last):
+tierank.errors.ParameterError: n_trees: expected an integer >= 1, got 0
+
+Checks, ``tierank list settings``, the reference and ``tune`` read the declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -8,78 +27,319 @@ import numpy as np
 
 from tierank.errors import ParameterError
 
+_METADATA = "tierank"
+
+
+# What tune searches
+
+
+@dataclass(frozen=True)
+class Between:
+    """A number between two others, an integer if both are.
+
+    Parameters
+    ----------
+    low, high : float
+        The bounds, both included.
+    log : bool, default False
+        Draw the logarithm uniformly.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether integers are drawn."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}{' (log)' if self.log else ''}"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of a few values.
+
+    Parameters
+    ----------
+    values : tuple
+        The values to choose from.
+    """
+
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.values))
+
+
+Space = Mapping[str, Between | OneOf]
+
+
+# Kinds of values
+
+
+class Kind:
+    """What values a setting takes. ``check`` returns the value in its plain form, or raises ``ParameterError``."""
+
+    expected: str = "a value"
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value in its plain form; an error that names the setting if it cannot be used."""
+        return value
+
+    def refuse(self, name: str, value: Any) -> ParameterError:
+        """The error for a value that cannot be used."""
+        return ParameterError(argument=name, expected=self.expected, got=repr(value))
+
+
+class Number(Kind):
+    """A finite number within bounds: ``least`` and ``most`` are included, ``above`` and ``below`` are not."""
+
+    def __init__(
+        self,
+        least: float | None = None,
+        most: float | None = None,
+        *,
+        above: float | None = None,
+        below: float | None = None,
+    ) -> None:
+        self.least, self.most, self.above, self.below = least, most, above, below
+        bounds = ((">=", least), (">", above), ("<=", most), ("<", below))
+        words = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+        self.expected = f"a number {words}" if words else "a finite number"
+
+    def check(self, name: str, value: Any) -> float:
+        """The number as a float."""
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real) or not np.isfinite(float(value)):
+            raise self.refuse(name, value)
+        if not _is_within(float(value), self.least, self.most, self.above, self.below):
+            raise self.refuse(name, value)
+        return float(value)
+
+
+class Integer(Kind):
+    """An integer from ``least`` to ``most``; None for no bound."""
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self.least, self.most = least, most
+        bounds = [f"{sign} {bound}" for sign, bound in ((">=", least), ("<=", most)) if bound is not None]
+        self.expected = " ".join(["an integer", " and ".join(bounds)]).rstrip()
+
+    def check(self, name: str, value: Any) -> int:
+        """The integer as an int."""
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral):
+            raise self.refuse(name, value)
+        if not _is_within(int(value), self.least, self.most):
+            raise self.refuse(name, value)
+        return int(value)
+
+
+class Flag(Kind):
+    """True or False; a string such as "False" would count as true, and is refused."""
+
+    expected = "True or False"
+
+    def check(self, name: str, value: Any) -> bool:
+        """The flag as a bool."""
+        if not isinstance(value, (bool, np.bool_)):
+            raise self.refuse(name, value)
+        return bool(value)
+
+
+class Choice(Kind):
+    """One of a few names; ``names`` may be a function, for tables that are filled on first use."""
+
+    def __init__(self, names: Iterable[str] | Callable[[], Iterable[str]]) -> None:
+        self._names = names if callable(names) else list(names)
+
+    @property
+    def names(self) -> list[str]:
+        """The names that can be chosen."""
+        return list(self._names() if callable(self._names) else self._names)
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """The names, as a message lists them."""
+        return f"one of {', '.join(self.names)}"
+
+    def check(self, name: str, value: Any) -> str:
+        """The name as it is."""
+        if not isinstance(value, str) or value not in self.names:
+            raise ParameterError.unknown(name, value, self.names)
+        return value
+
+
+class Optional(Kind):
+    """A value of another kind, or None, which means ``none``."""
+
+    def __init__(self, kind: Kind, none: str = "") -> None:
+        self.kind, self.none = kind, none
+
+    @property
+    def expected(self) -> str:  # type: ignore[override]
+        """What is expected, None included."""
+        return f"{self.kind.expected}, or None{f' ({self.none})' if self.none else ''}"
+
+    def check(self, name: str, value: Any) -> Any:
+        """None, or the value as the other kind has it."""
+        if value is None:
+            return None
+        try:
+            return self.kind.check(name, value)
+        except ParameterError as error:
+            if error.expected is None or error.got != repr(value):  # an unknown name, or a value inside a list
+                raise
+            raise ParameterError(argument=name, expected=self.expected, got=error.got, fix=error.fix) from None
+
+
+class ListOf(Kind):
+    """A list or tuple, or a one-dimensional array, of values of one kind."""
+
+    def __init__(self, kind: Kind, what: str, least: int = 0) -> None:
+        self.kind, self.least, self.expected = kind, least, what
+
+    def check(self, name: str, value: Any) -> tuple[Any, ...]:
+        """The values as a tuple."""
+        values = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else value
+        if isinstance(values, str) or not isinstance(values, Sequence) or len(values) < self.least:
+            raise self.refuse(name, value)
+        return tuple(self.kind.check(name, one) for one in values)
+
+
+class Checked(Kind):
+    """A value that a function checks: ``check(value)`` returns it, or raises ``ParameterError``."""
+
+    def __init__(self, expected: str, check: Callable[[Any], Any]) -> None:
+        self.expected, self._check = expected, check
+
+    def check(self, name: str, value: Any) -> Any:
+        """What the function returns."""
+        return self._check(value)
+
+
+def _is_within(
+    value: float,
+    least: float | None,
+    most: float | None,
+    above: float | None = None,
+    below: float | None = None,
+) -> bool:
+    return (
+        (least is None or value >= least)
+        and (most is None or value <= most)
+        and (above is None or value > above)
+        and (below is None or value < below)
+    )
+
+
+# Declarations
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A declared setting.
+
+    Parameters
+    ----------
+    default : object
+        The value if none is given.
+    kind : Kind
+        What values it takes.
+    help : str
+        One line in plain English.
+    search : Between or OneOf, optional
+        What ``tune`` searches; None if it is not searched by default.
+    group : str, default ""
+        The heading that it is listed under.
+    needs : tuple of str, default ()
+        Other settings, one of which has to differ from its default for this one to have an effect.
+    """
+
+    default: Any
+    kind: Kind
+    help: str
+    search: Between | OneOf | None = None
+    group: str = ""
+    needs: tuple[str, ...] = ()
+
+
+def setting(
+    default: Any,
+    kind: Kind,
+    help: str,
+    *,
+    search: Between | OneOf | None = None,
+    group: str = "",
+    needs: tuple[str, ...] = (),
+    positional: bool = False,
+) -> Any:
+    """A field of a dataclass that declares a setting, see ``Setting``; a ``positional`` one can be given by place."""
+    declaration = Setting(default, kind, help, search, group, needs)
+    return field(default=default, metadata={_METADATA: declaration}, kw_only=not positional)
+
+
+def declared(owner: Any) -> dict[str, Setting]:
+    """The declared settings of a ranker or its class, by name: its own first, then those of its parents."""
+    kind = owner if isinstance(owner, type) else type(owner)
+    forgotten = next((name for name, value in vars(kind).items() if isinstance(value, Field)), None)
+    if forgotten is not None:
+        raise ParameterError(
+            f"{kind.__name__}.{forgotten}: settings are fields of a dataclass: decorate the class with"
+            " @dataclass(kw_only=True, eq=False, repr=False)"
+        )
+    if not is_dataclass(kind):
+        return {}
+    known = {one.name: one.metadata[_METADATA] for one in fields(kind) if _METADATA in one.metadata}
+    order = [name for parent in kind.__mro__ for name in vars(parent).get("__annotations__", {}) if name in known]
+    return {name: known[name] for name in dict.fromkeys(order)}
+
+
+# Checks of single arguments
+
 
 def as_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
-    """A whole number that is not too small, nor too large where there is a limit.
+    """An integer within bounds.
 
     >>> as_whole("n_trees", 0)
     Traceback (most recent call last):
-    tierank.errors.ParameterError: n_trees: expected a whole number from 1 on, got 0
+    tierank.errors.ParameterError: n_trees: expected an integer >= 1, got 0
     """
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ParameterError(f"{name}: expected a whole number from {least} on, got {value!r}")
-    if most is not None and int(value) > most:
-        raise ParameterError(f"{name}: expected a whole number up to {most}, got {value!r}")
-    return int(value)
+    return Integer(least, most).check(name, value)
 
 
 def as_limit(name: str, value: Any) -> int | None:
-    """A whole number from 1 on, or None for no limit."""
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < 1:
-        raise ParameterError(f"{name}: expected a whole number from 1 on, or None for no limit, got {value!r}")
-    return int(value)
+    """An integer >= 1, or None for no limit."""
+    limit: int | None = Optional(Integer(1), "no limit").check(name, value)
+    return limit
 
 
 def as_number(name: str, value: Any, least: float, most: float) -> float:
     """A number from ``least`` to ``most``."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not least <= float(value) <= most:
-        raise ParameterError(f"{name}: expected a number from {least:g} to {most:g}, got {value!r}")
-    return float(value)
+    return Number(least, most).check(name, value)
 
 
 def as_least(name: str, value: Any, least: float = 0.0) -> float:
-    """A finite number that is not too small.
-
-    >>> as_least("lambda_l2", -1)
-    Traceback (most recent call last):
-    tierank.errors.ParameterError: lambda_l2: expected a finite number from 0 on, got -1
-    """
-    if isinstance(value, bool) or not isinstance(value, Real) or not least <= float(value) < float("inf"):
-        raise ParameterError(f"{name}: expected a finite number from {least:g} on, got {value!r}")
-    return float(value)
+    """A finite number >= ``least``."""
+    return Number(least).check(name, value)
 
 
 def as_share(name: str, value: Any) -> float:
-    """A part of a whole: a number above 0, up to 1."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) <= 1:
-        raise ParameterError(f"{name}: expected a number above 0, up to 1, got {value!r}")
-    return float(value)
+    """A fraction: a number > 0 and <= 1."""
+    return Number(above=0, most=1).check(name, value)
 
 
 def as_positive(name: str, value: Any) -> float:
-    """A finite number above 0."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-        raise ParameterError(f"{name}: expected a finite number above 0, got {value!r}")
-    return float(value)
+    """A finite number > 0."""
+    return Number(above=0).check(name, value)
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """True or False: a text such as "False" would count as True.
-
-    >>> as_flag("rotate", "no")
-    Traceback (most recent call last):
-    tierank.errors.ParameterError: rotate: expected True or False, got 'no'
-    """
-    if not isinstance(value, (bool, np.bool_)):
-        raise ParameterError(f"{name}: expected True or False, got {value!r}")
-    return bool(value)
+    """True or False."""
+    return Flag().check(name, value)
 
 
 def as_choice(name: str, value: Any, known: Iterable[str]) -> str:
-    """One of a few words."""
-    words = list(known)
-    if not isinstance(value, str) or value not in words:
-        raise ParameterError.unknown(name, value, words)
-    return str(value)
+    """One of a few names."""
+    return Choice(known).check(name, value)

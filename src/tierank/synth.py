@@ -18,8 +18,7 @@ from tierank.errors import ParameterError
 from tierank.inputs import Room, forget, in_memory
 from tierank.readers.cache import SUFFIX, build_folder
 from tierank.settings import as_number, as_whole
-
-Floats = NDArray[np.float32]
+from tierank.types import Features
 
 # The kinds of features that families of columns take in turn, at about the shares that web-search sets have.
 _KINDS = ("score", "count", "ratio", "sparse", "length", "query", "score", "sparse", "count")
@@ -53,10 +52,10 @@ def make_ranking(
     seed: int = 0,
     out: str | os.PathLike[str] | None = None,
 ) -> RankingDataset:
-    """A generated data set; by default with the shape of MSLR-WEB: its columns, list lengths and ratings.
+    """Generate a data set; by default with the columns, list lengths and ratings of MSLR-WEB.
 
-    Families of columns are scores, counts, lengths with heavy tails, values in [0, 1], mostly zero, or the same for
-    all documents of a query. A document's relevance, with z the log-scaled features, is ::
+    Families of columns are scores, counts, lengths with heavy tails, values in [0, 1], mostly zero, or the same for all
+    documents of a query. With z the log-scaled features, a document's relevance is ::
 
         spread(query) * (smooth(z) + rules(z) + relative(z) + noise * normal) + offset(query)
 
@@ -65,21 +64,40 @@ def make_ranking(
         relative    how near z comes to the highest value within the query, whatever that value is
         offset      of the query alone, so that some queries have no relevant document
 
-    Documents sorted by relevance over the whole sample are cut so that rating r has the share ``rating_shares[r]``,
-    exactly but for rounding. What is relevant is fixed by ``n_features``: ``seed`` draws queries and documents, so
-    what was learned from one seed holds for another. Draw a test set with another seed, or ``split`` one sample.
+    Documents are sorted by relevance over the whole sample and cut so that rating r has the share ``rating_shares[r]``,
+    up to rounding. What is relevant depends on ``n_features`` only, and ``seed`` draws queries and documents: a model
+    learned from one seed works for another. For test data, use another seed, or ``split`` one sample.
 
-    ===============  ==================================================================================
-    ``mean_length``  documents per query, on average; lengths spread from 1 to ``max_length``, with a
-                     long tail (all the same where ``mean_length`` equals ``max_length``)
-    ``noise``        of the ratings, as a multiple of what the features explain; 0 means none
-    ``missing``      the share of the feature values that are NaN, at random
-    ``out``          a binary folder (``.tierank``) to build the same data set in, with features that are
-                     mapped: it may be larger than memory
-    ===============  ==================================================================================
+    Besides the float32 matrix, about 30 bytes per document and 20 MB (with 136 features) are used at the peak.
 
-    Besides the float32 matrix, about 30 bytes per document and 20 MB (at 136 features) are used at the peak.
+    Parameters
+    ----------
+    n_queries : int, default 1000
+        Number of queries.
+    n_features : int, default 136
+        Number of features.
+    mean_length : float, default 120
+        Mean number of documents per query. Lengths have a long tail; all are equal if it equals ``max_length``.
+    max_length : int, default 900
+        Maximum number of documents per query.
+    rating_shares : sequence of float, default (0.52, 0.32, 0.13, 0.02, 0.01)
+        Share of the documents that get the ratings 0, 1, 2, ...
+    noise : float, default 1.0
+        Noise of the ratings, relative to what the features explain; 0 for none.
+    missing : float, default 0.0
+        Share of the feature values that are missing, at random.
+    seed : int, default 0
+        Random seed.
+    out : path, optional
+        A ``.tierank`` folder to build the data set in, with memory-mapped features: it may be larger than memory.
 
+    Returns
+    -------
+    RankingDataset
+        The data, with query ids 1, 2, 3, ...
+
+    Examples
+    --------
     >>> data = make_ranking(100, n_features=20, mean_length=50, max_length=50)
     >>> data
     RankingDataset(100 queries, 5,000 documents, 20 features, ratings 0 to 4)
@@ -170,7 +188,7 @@ class _World:
         self.rules = np.resize(rng.permutation(np.flatnonzero(self.kinds != "query")), (_N_RULES, 3))
         self.threshold = np.maximum(rng.normal(0.3, 0.5, n), self.floor[:, 0]).astype(np.float32)
 
-    def draw(self, rng: np.random.Generator, lengths: NDArray[np.int64]) -> Floats:
+    def draw(self, rng: np.random.Generator, lengths: NDArray[np.int64]) -> Features:
         """The documents of queries with these lengths, as z."""
         n_features, n = len(self.family), int(lengths.sum())
         query = np.repeat(np.arange(len(lengths)), lengths)
@@ -183,40 +201,40 @@ class _World:
         z += (self.query_part * rng.standard_normal((n_features, len(lengths)), np.float32))[:, query]
         return np.maximum(z, self.floor, out=z)
 
-    def judge(self, rng: np.random.Generator, z: Floats, lengths: NDArray[np.int64], noise: float) -> Floats:
+    def judge(self, rng: np.random.Generator, z: Features, lengths: NDArray[np.int64], noise: float) -> Features:
         """The relevance of each document: see ``make_ranking``."""
         explained = _SMOOTH * self._smooth(z) + _RULES * self._rules(z) + _RELATIVE * self._relative(z, lengths)
         noisy = explained + np.float32(noise) * rng.standard_normal(z.shape[1], np.float32)
         spread = np.exp(_SPREAD * rng.standard_normal(len(lengths), np.float32))
         offset = _OFFSET * rng.standard_normal(len(lengths), np.float32)
-        return cast(Floats, np.repeat(spread, lengths) * noisy + np.repeat(offset, lengths))
+        return cast(Features, np.repeat(spread, lengths) * noisy + np.repeat(offset, lengths))
 
-    def _smooth(self, z: Floats) -> Floats:
+    def _smooth(self, z: Features) -> Features:
         """Sum over u of h_u + 2 * sum over pairs of h_u h_u', where h_u = tanh(sum over f of w_uf z_f)."""
         # einsum, not @: a product by BLAS may differ in the last bit with the number of threads
         units = np.tanh(np.einsum("uf,fn->un", self.unit_weight, z))
         pairs = units[::2] * units[1::2]
-        return cast(Floats, (units.sum(axis=0) + 2 * pairs.sum(axis=0)) / np.float32(_N_UNITS**0.5))
+        return cast(Features, (units.sum(axis=0) + 2 * pairs.sum(axis=0)) / np.float32(_N_UNITS**0.5))
 
-    def _rules(self, z: Floats) -> Floats:
+    def _rules(self, z: Features) -> Features:
         """Sum over rules (a, b, c) of: where z_a is high, whether z_b is high; elsewhere, whether z_c is low."""
         total = np.zeros(z.shape[1], np.float32)
         for a, b, c in self.rules:
             total += np.where(self._high(z, a), self._high(z, b), ~self._high(z, c))
         return (total - _N_RULES / 2) / np.float32(0.5 * _N_RULES**0.5)
 
-    def _high(self, z: Floats, column: int) -> NDArray[np.bool_]:
+    def _high(self, z: Features, column: int) -> NDArray[np.bool_]:
         return cast(NDArray[np.bool_], z[column] > self.threshold[column])
 
-    def _relative(self, z: Floats, lengths: NDArray[np.int64]) -> Floats:
+    def _relative(self, z: Features, lengths: NDArray[np.int64]) -> Features:
         """Sum over some f of s_f^4, s_f being z_f scaled to [0, 1] within the query."""
         starts = lengths.cumsum() - lengths
         lowest, highest = (ufunc.reduceat(z[self.relative], starts, axis=1) for ufunc in (np.minimum, np.maximum))
         width = np.maximum(highest - lowest, np.float32(1e-6))
         scaled = (z[self.relative] - np.repeat(lowest, lengths, axis=1)) / np.repeat(width, lengths, axis=1)
-        return cast(Floats, (scaled**4).sum(axis=0) / np.float32(0.2 * _N_RELATIVE**0.5))
+        return cast(Features, (scaled**4).sum(axis=0) / np.float32(0.2 * _N_RELATIVE**0.5))
 
-    def show(self, z: Floats) -> Floats:
+    def show(self, z: Features) -> Features:
         """The features that the caller sees, written over z."""
         for column, kind in enumerate(self.kinds):
             z[column] = _SHOWN[kind](z[column], self.floor[column], self.steepness[column], self.size[column])
@@ -224,7 +242,7 @@ class _World:
 
 
 # What a column of z looks like to the caller: z, floor, steepness, size -> values.
-_SHOWN: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
+_SHOWN: dict[str, Callable[[Features, Features, Features, Features], Features]] = {
     "score": lambda z, floor, steepness, size: size * (z - floor),
     "count": lambda z, floor, steepness, size: np.floor(size * np.exp(steepness * z)),
     "ratio": lambda z, floor, steepness, size: 1 / (1 + np.exp(-2 * steepness * z)),
@@ -234,7 +252,7 @@ _SHOWN: dict[str, Callable[[Floats, Floats, Floats, Floats], Floats]] = {
 }
 
 
-def _column(values: NDArray[np.float64]) -> Floats:
+def _column(values: NDArray[np.float64]) -> Features:
     return values.astype(np.float32)[:, None]
 
 
@@ -254,7 +272,7 @@ def _blocks(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
     return pairwise(np.unique([*cuts, len(offsets) - 1]).tolist())
 
 
-def _rate(relevance: Floats, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+def _rate(relevance: Features, shares: NDArray[np.float64]) -> NDArray[np.float64]:
     """Ratings 0, 1, ... that cut the documents, sorted by relevance, at these shares."""
     cuts = np.rint(shares.cumsum() * len(relevance)).astype(np.int64)
     ratings = np.empty(len(relevance))

@@ -5,6 +5,7 @@ name                    value                               range, mean and devi
 ======================  ==================================  =====================================================
 ``query_minmax``        (x - lowest) / (highest - lowest)   the documents of the query
 ``query_log1p``         (l - mean) / deviation              the documents of the query; l = sign(x) ln(1 + abs(x))
+``query_rank``          share of the others below x         the documents of the query; ties count a half
 ``standard``            (x - mean) / deviation              all documents that it was fitted on
 ``log1p``               (l - mean) / deviation              all documents that it was fitted on
 ``quantile``            share of documents below x          all documents that it was fitted on
@@ -15,7 +16,7 @@ A missing value (NaN) gives 0 and counts in no statistic. A column or query whos
 gives 0 (``none``: the value). Deviations divide by the number of documents. Results are finite for every finite
 float32, and the bits of a row do not depend on where it and the others stand.
 
-The two per-query transforms need the whole candidate list of a query (``needs_queries``): beside other documents the
+The per-query transforms need the whole candidate list of a query (``needs_queries``): beside other documents the
 same document gets other values. Where queries are unknown, in ``fit`` and later, they scale by all documents that they
 were fitted on, so that a part of the rows gives the same values as all of them.
 """
@@ -46,10 +47,10 @@ _FETCHED = 1 << 14
 
 
 class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ignore[misc]
-    """The base of all transforms, each of them a scikit-learn transformer.
+    """Base class of all transforms, and the class to derive from to write one. They are scikit-learn transformers.
 
-    ``fit`` takes a ``RankingDataset``, or features and one query id per row. ``apply`` is the fast way for rows that
-    are grouped and checked already. A subclass learns from all features, applies, and names its fitted arrays.
+    ``fit`` takes a ``RankingDataset``, or features and one query id per row. A subclass defines ``learn``, which sets
+    the arrays that it names in ``ARRAYS``, and ``apply``, the fast path for rows that are already grouped and checked.
     """
 
     # Whether a value depends on the other documents of its query.
@@ -65,7 +66,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
         """Learn the statistics of all documents; ``y`` is not looked at. Without ``qid`` queries are unknown."""
         data = as_dataset(X, None, qid)
         self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
-        self._learn(data.features)
+        self.learn(data.features)
         self._set_features(data.n_features, data.feature_names)
         return self
 
@@ -89,7 +90,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
         """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
 
     @abstractmethod
-    def _learn(self, features: NDArray[np.float32]) -> None:
+    def learn(self, features: NDArray[np.float32]) -> None:
         """Set the fitted arrays."""
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -99,12 +100,17 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
 
     @classmethod
     def from_state(cls, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """The transform that ``state`` was taken from; an error where the arrays are not what it would have given.
+        """The transform that ``state`` was taken from, with default settings.
 
         >>> fitted = Standard().fit([[1.0], [3.0]])
         >>> Standard.from_state(fitted.state(), n_features=1).transform([[5.0]])
         array([[3.]], dtype=float32)
         """
+        return cls().load_state(state, n_features)
+
+    def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
+        """Become the transform that ``state`` was taken from; an error if the arrays do not have the right shapes."""
+        cls = type(self)
         if set(state) != {"has_queries", *cls.ARRAYS}:
             raise DataError(
                 f"{cls.__name__}: expected the arrays {', '.join(['has_queries', *cls.ARRAYS])}, got {', '.join(state)}"
@@ -112,7 +118,6 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
         _check_array(state["has_queries"], "has_queries", np.bool_, ())
         for name, (kind, shape) in cls.ARRAYS.items():
             _check_array(state[name], name, kind, (n_features, *shape))
-        self = cls()
         self.has_queries_ = bool(state["has_queries"])
         for name in cls.ARRAYS:
             setattr(self, f"{name}_", np.ascontiguousarray(state[name]))
@@ -169,7 +174,8 @@ class Rescaling(Transform):
         scaling.rescale(features, 0, len(features), self.center_, self.scale_, *self.LIMITS, 0, out)
         return out
 
-    def _learn(self, features: NDArray[np.float32]) -> None:
+    def learn(self, features: NDArray[np.float32]) -> None:
+        """The range, mean and deviation of each feature."""
         n, n_features = features.shape
         low, high = np.full(n_features, np.inf, np.float32), np.full(n_features, -np.inf, np.float32)
         self.center_, self.scale_ = np.zeros(n_features), np.zeros(n_features)
@@ -263,7 +269,8 @@ class Quantile(Transform):
         scaling.interpolate(features, self.knots_, self.levels_, self.slopes_, out)
         return out
 
-    def _learn(self, features: NDArray[np.float32]) -> None:
+    def learn(self, features: NDArray[np.float32]) -> None:
+        """The quantiles of each feature."""
         n_features = features.shape[1]
         shape = (n_features, scaling.N_KNOTS)
         self.knots_, self.levels_ = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
@@ -283,6 +290,26 @@ class Quantile(Transform):
                 self.knots_[column], self.levels_[column] = _knots(known)
 
 
+class QueryRank(Quantile):
+    """The share of the other documents of the query that lie below x, ties counting a half: from 0 to 1. Missing: 0.
+
+    Where queries are unknown it is ``Quantile``. Needs the whole candidate list of each query.
+
+    >>> QueryRank().fit_transform([[2.0], [7.0], [4.0], [4.0]], qid=["a", "b", "a", "a"]).tolist()
+    [[0.0], [0.0], [0.75], [0.75]]
+    """
+
+    needs_queries = True
+
+    def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
+        if offsets is None:
+            return super().apply(features, None)
+        out = np.empty(features.shape, np.float32)
+        scaling.rank_queries(features, offsets, out)
+        return out
+
+
 class Unchanged(Transform):
     """x as it is. Missing: 0.
 
@@ -294,13 +321,14 @@ class Unchanged(Transform):
         """The features, 0 where missing."""
         return np.where(np.isnan(features), np.float32(0), features)
 
-    def _learn(self, features: NDArray[np.float32]) -> None:
-        pass
+    def learn(self, features: NDArray[np.float32]) -> None:
+        """Nothing."""
 
 
 TRANSFORMS: dict[str, type[Transform]] = {
     "query_minmax": QueryMinMax,
     "query_log1p": QueryLog1p,
+    "query_rank": QueryRank,
     "standard": Standard,
     "log1p": Log1p,
     "quantile": Quantile,

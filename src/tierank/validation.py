@@ -16,8 +16,7 @@ from tierank.estimators import as_dataset
 from tierank.evaluation import evaluate
 from tierank.metrics import Rule, as_rule, parse_metric
 from tierank.settings import as_whole
-
-Rows = NDArray[np.int64]
+from tierank.types import Rows
 
 _HOW_TO_ROUTE = (
     "In scikit-learn's tools, switch on sklearn.set_config(enable_metadata_routing=True) and pass the ids to the call:"
@@ -26,8 +25,24 @@ _HOW_TO_ROUTE = (
 
 
 def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> Scorer:
-    """The mean of a metric as a scorer of scikit-learn, which routes the query ids to it; see ``Scorer``.
+    """The mean of a metric as a scorer for scikit-learn's tools, which route the query ids to it.
 
+    It works with anything that predicts a number per row: a ranker, a pipeline, a search, a regressor.
+
+    Parameters
+    ----------
+    metric : str, default "ndcg@10"
+        The metric.
+    rule : str or Rule, default "tierank"
+        The rule of the metric.
+
+    Returns
+    -------
+    Scorer
+        A callable ``(estimator, X, y, qid) -> float``.
+
+    Examples
+    --------
     >>> import tierank
     >>> data = tierank.make_ranking(40, n_features=5, mean_length=10, max_length=20)
     >>> X, y, qid = data.features, data.ratings, np.repeat(data.query_ids, data.lengths)
@@ -59,7 +74,7 @@ class Scorer:
         """The mean of the metric over the queries, by the scores that the estimator predicts."""
         estimator = getattr(estimator, "best_estimator_", estimator)  # the search itself predicts without query ids
         known = qid is not None or isinstance(X, RankingDataset)
-        if not known and getattr(_last_step(estimator), "has_queries_", True):
+        if not known and _has_queries(_last_step(estimator)):
             raise DataError(
                 f"qid: expected one query id per row, got none; all rows as one query would give another {self.metric}."
                 f" {_HOW_TO_ROUTE}"
@@ -93,15 +108,29 @@ def _last_step(estimator: Any) -> Any:
     return estimator.steps[-1][1] if hasattr(estimator, "steps") else estimator
 
 
+def _has_queries(estimator: Any) -> bool:
+    """Whether the estimator was fitted with query ids; True if it does not say."""
+    seen = getattr(estimator, "seen_", None)
+    return seen is None or bool(seen.has_queries)
+
+
 class QueryKFold(BaseCrossValidator):  # type: ignore[misc]
-    """Folds of whole queries: no query has documents on both sides.
+    """Folds of whole queries: the documents of a query are all in the training rows or all in the test rows.
 
-    Query ids come as ``qid`` (which scikit-learn routes here by itself) or as ``groups``: of any type, in any order.
-    Folds differ by at most one query and, whatever the lengths of the lists, by no more documents than the longest
-    list has: queries are sorted by length and dealt out, ``n_splits`` at a time, one to each fold. With ``shuffle`` the
-    seed deals; without it the longest of each hand goes to the fold with the fewest documents so far. The same queries
-    stand together however the rows are scattered.
+    Folds differ by at most one query, and by no more documents than the longest list has: queries are sorted by length
+    and dealt to the folds ``n_splits`` at a time. The folds do not depend on the order of the rows.
 
+    Parameters
+    ----------
+    n_splits : int, default 5
+        Number of folds, at least 2.
+    shuffle : bool, default True
+        Deal queries at random. Otherwise the longest query goes to the fold with the fewest documents so far.
+    seed : int, default 0
+        Random seed of ``shuffle``.
+
+    Examples
+    --------
     >>> for train, test in QueryKFold(n_splits=2).split(np.zeros((5, 1)), qid=["a", "b", "a", "c", "d"]):
     ...     print(train, test)
     [1 4] [0 2 3]
@@ -117,13 +146,39 @@ class QueryKFold(BaseCrossValidator):  # type: ignore[misc]
     def split(
         self, X: Any, y: ArrayLike | None = None, groups: ArrayLike | None = None, qid: ArrayLike | None = None
     ) -> Iterator[tuple[Rows, Rows]]:
-        """The rows to train on and the rows to test on, for each fold; both ascending."""
+        """The training and test rows of each fold.
+
+        Parameters
+        ----------
+        X : RankingDataset, array or table
+            The documents; only their number matters, unless it is a ``RankingDataset``.
+        y : array, optional
+            Ignored.
+        groups, qid : array, optional
+            One query id per row, given as one of the two. scikit-learn routes ``qid``.
+
+        Yields
+        ------
+        train, test : array of int
+            Row numbers, ascending.
+        """
         fold = self._fold_of_rows(X, groups, qid)
         for k in range(self.n_splits):
             yield np.flatnonzero(fold != k), np.flatnonzero(fold == k)
 
     def get_n_splits(self, X: Any = None, y: Any = None, groups: Any = None, qid: Any = None) -> int:
-        """How many folds there are."""
+        """The number of folds.
+
+        Parameters
+        ----------
+        X, y, groups, qid : object, optional
+            Ignored.
+
+        Returns
+        -------
+        int
+            ``n_splits``.
+        """
         return self.n_splits
 
     def _fold_of_rows(self, X: Any, groups: ArrayLike | None, qid: ArrayLike | None) -> Rows:

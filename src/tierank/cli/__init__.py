@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 
 from tierank import __version__
-from tierank.cli import data, judging, learning, machine, using
+from tierank.cli import clicks, data, judging, learning, machine, using
 from tierank.cli.console import Pipes, line_of, say_warning
 from tierank.cli.options import Parser
 from tierank.errors import LEFT_ALONE, TeamError, TierankError
@@ -33,6 +33,7 @@ COMMANDS = (
     judging.add_report,
     using.add_explain,
     using.add_serve,
+    clicks.add_clicks,
     data.add_convert,
     data.add_list,
     machine.add_compile,

@@ -52,7 +52,9 @@ def add_list(commands: Any) -> None:
     """Add the command."""
     names = add_command(commands, "list", "names that can be chosen, with a line on each", "list settings umart")
     names.add_argument(
-        "what", metavar="WHAT", help="rankers, settings, metrics, rules, transforms, networks, losses or targets"
+        "what",
+        metavar="WHAT",
+        help="rankers, settings, metrics, rules, transforms, networks, losses, click-models or targets",
     )
     names.add_argument("ranker", nargs="?", metavar="RANKER", help="whose settings")
     names.add_argument("--json", action="store_true", help="machine-readable output")

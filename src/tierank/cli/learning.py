@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierank.cli.console import check_place, made, say
 from tierank.cli.options import add_command, add_judging, add_reading, named_pairs
+from tierank.cli.own import as_own, import_own, is_own
 from tierank.cli.printing import print_table, show
 from tierank.cli.reading import read_to_learn, reading_options
 from tierank.errors import ParameterError, TeamError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 def add_demo(commands: Any) -> None:
     """Add the command."""
-    demo = add_command(commands, "demo", "the main job on generated data, start to end", "demo --queries 200")
+    demo = add_command(commands, "demo", "the full workflow on generated data", "demo --queries 200")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
     demo.add_argument("--queries", type=int, default=800, help="how many queries to generate (default: 800)")
     demo.add_argument("--seed", type=int, default=0)
@@ -172,7 +173,7 @@ def _train(options: argparse.Namespace) -> None:
 
 def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
     """Train as one of a team, the first of which writes and speaks."""
-    from tierank.rankers.checkpoint import remove_checkpoint
+    from tierank.training.checkpoint import remove_checkpoint
 
     checkpoint = _checkpoint(options)
     if team.is_first and not options.resume:
@@ -194,8 +195,8 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
 def _launch(options: argparse.Namespace) -> None:
     """Train in several processes of this machine."""
     from tierank.distributed.launch import launch
-    from tierank.rankers.checkpoint import remove_checkpoint
     from tierank.settings import as_whole
+    from tierank.training.checkpoint import remove_checkpoint
 
     as_whole("ranks", options.ranks)
     before = _identity(options.out)
@@ -222,8 +223,8 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 def _check_places(options: argparse.Namespace) -> None:
     """An error before the work where what training writes would take the place of something else."""
-    from tierank.rankers.checkpoint import check_checkpoint
-    from tierank.rankers.model_folder import MODEL
+    from tierank.models import MODEL
+    from tierank.training.checkpoint import check_checkpoint
 
     check_place(options.out, is_folder=True)
     MODEL.check(options.out)
@@ -236,12 +237,15 @@ def _checkpoint(options: argparse.Namespace) -> Path:
 
 
 def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
-    from tierank.rankers import RANKERS
-    from tierank.rankers.base import settings_of
+    from tierank.rankers import RANKERS, Ranker
 
-    if name not in RANKERS:
+    kind = import_own(name) if is_own(name) else RANKERS.get(name)
+    if kind is None:
         raise ParameterError.unknown("ranker", name, RANKERS)
-    ranker = RANKERS[name](**settings_of(RANKERS[name], settings))
+    if not isinstance(kind, type) or not issubclass(kind, Ranker):
+        raise ParameterError(argument="ranker", expected="a class derived from tierank.Ranker", got=name)
+    preset = settings.pop("preset", None)
+    ranker = kind(**settings) if preset is None else kind.from_preset(preset, **settings)
     ranker.check_settings()  # before any data are read
     return ranker
 
@@ -287,11 +291,14 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A setting as JSON has it (numbers, lists, true, null) or as Python has it (tuples, True, None); else a text."""
+    """A setting as JSON has it (numbers, lists, true, null) or as Python has it (tuples, True, None); else a text.
+
+    ``package.module:Name`` is what callers wrote themselves: a loss, a network, a metric, a transform.
+    """
     for parse in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return parse(text)
-    return text
+    return as_own(text)
 
 
 def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
@@ -333,7 +340,9 @@ def _cross_validated(options: argparse.Namespace) -> Run:
         raise ParameterError.unknown("paper", paper, PAPERS)
     if options.data is None:
         raise ParameterError("expected --data: a folder of folds, or a file to be cut in five")
-    common = _settings(options.set) | ({"select_by": options.select.split(",")} if options.select else {})
+    common = _settings(options.set) | (
+        {"select_by": [as_own(metric) for metric in options.select.split(",")]} if options.select else {}
+    )
     asked: dict[str, tuple[str, dict[str, Any]]] = {}
     for text in options.rankers:
         name, kind, own = _named_ranker(text)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from tierank.cli.own import as_own
 from tierank.errors import ParameterError
-
-if TYPE_CHECKING:
-    pass
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,7 +55,11 @@ def _columns(text: str) -> list[str]:
 def add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tierank") -> None:
     """By what is judged, and how that is printed."""
     parser.add_argument(
-        "--metric", action="append", metavar="M", help="such as ndcg@10 or map; see: tierank list metrics"
+        "--metric",
+        action="append",
+        metavar="M",
+        type=as_own,
+        help="such as ndcg@10 or map, see: tierank list metrics; or your own function, as package.module:name",
     )
     parser.add_argument(
         "--rule", default=default_rule, help="how ties, empty queries and gains count; see: tierank list rules"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierank.cli.console import say
+from tierank.cli.own import load_model
 from tierank.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
@@ -81,9 +82,9 @@ def _features_of(models: Sequence[Ranker]) -> list[str] | None:
 
 def load_systems(options: argparse.Namespace, sources: Sequence[str]) -> list[Ranker | str]:
     """What is judged: models, which are loaded, and files of scores."""
-    from tierank.rankers import load
-
-    return [load(source) if Path(source).is_dir() else options.pipes.as_file(source) for source in sources]
+    return [
+        load_model(options, source) if Path(source).is_dir() else options.pipes.as_file(source) for source in sources
+    ]
 
 
 def read_to_judge(options: argparse.Namespace, systems: Sequence[Ranker | str]) -> RankingDataset:

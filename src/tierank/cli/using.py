@@ -6,18 +6,16 @@ import argparse
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tierank.cli.console import PIPE, check_place, made, say
 from tierank.cli.options import add_command, add_data, add_reading
+from tierank.cli.own import add_import, as_own, load_model
 from tierank.cli.printing import print_json, print_table
 from tierank.cli.reading import read_for
 from tierank.errors import DataError, ParameterError
 from tierank.files import replacing
 from tierank.serve.limits import Connections, Limits
-
-if TYPE_CHECKING:
-    pass
 
 
 def add_predict(commands: Any) -> None:
@@ -32,6 +30,7 @@ def add_predict(commands: Any) -> None:
     add_data(predict)
     predict.add_argument("--out", type=Path, metavar="F", help="write there (default, or -: standard output)")
     predict.add_argument("--k", type=int, help="instead of scores, the best k documents of each query as a table")
+    add_import(predict)
     predict.set_defaults(run=_predict)
 
 
@@ -45,10 +44,14 @@ def add_export(commands: Any) -> None:
     )
     export.add_argument("model", metavar="MODEL", help="a folder that train wrote")
     export.add_argument(
-        "--to", required=True, metavar="TARGET", help="onnx, elasticsearch, opensearch, solr, vespa or c"
+        "--to",
+        required=True,
+        metavar="TARGET",
+        help="onnx, elasticsearch, opensearch, solr, vespa, c, or your own: package.module:NAME",
     )
     export.add_argument("--out", type=Path, required=True, metavar="F", help="file, or folder for a search engine")
     export.add_argument("--verify", metavar="DATA", help="score these data there and here, and compare")
+    add_import(export)
     add_reading(export)
     export.set_defaults(run=_export)
 
@@ -69,6 +72,7 @@ def add_explain(commands: Any) -> None:
     explain.add_argument("--top", type=int, default=10, metavar="N", help="features to name (default: 10)")
     explain.add_argument("--json", action="store_true", help="machine-readable output, all features")
     explain.add_argument("--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg or .png")
+    add_import(explain)
     explain.set_defaults(run=_explain)
 
 
@@ -100,17 +104,18 @@ def add_serve(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from tierank.rankers import load
     from tierank.readers.scores import rank_lines, score_lines
 
     is_piped = options.out is None or str(options.out) == PIPE
     check_place(None if is_piped else options.out)
-    ranker = load(options.model)
+    ranker = load_model(options, options.model)
     data = read_for(options, ranker)
     if options.k is None:
         lines = score_lines(ranker.predict(data))
     else:
-        lines = rank_lines(ranker.rank(data, k=options.k), data.caller_texts())
+        ranked = ranker.rank(data, k=options.k)
+        columns = (ranked.query, ranked.rank, ranked.row, ranked.score)
+        lines = rank_lines(columns, data.caller_texts())
     if is_piped:
         sys.stdout.writelines(lines)
     else:
@@ -120,17 +125,16 @@ def _predict(options: argparse.Namespace) -> None:
 
 def _export(options: argparse.Namespace) -> None:
     from tierank.export import as_target, check_export_place, verify
-    from tierank.rankers import load
 
-    as_target(options.to)
+    target = as_target(as_own(options.to))
     check_place(options.out, is_folder=options.out.is_dir())  # the target says which
     check_export_place(options.out)
-    ranker = load(options.model)
+    ranker = load_model(options, options.model)
     data = None if options.verify is None else read_for(options, ranker, options.verify)
-    ranker.export(options.out, to=options.to)
+    ranker.export(options.out, to=target)
     say(f"wrote {options.out}")
     if data is not None:
-        proof = verify(ranker, options.out, options.to, data)
+        proof = verify(ranker, options.out, target, data)
         if not proof.holds:
             raise DataError(f"{options.out}: {proof}")
         print(proof)
@@ -138,13 +142,12 @@ def _export(options: argparse.Namespace) -> None:
 
 def _explain(options: argparse.Namespace) -> None:
     from tierank.explain import explain_pair
-    from tierank.rankers import load
     from tierank.report.explanation import draw_explanation, tabulate_explanation
     from tierank.settings import as_whole
 
     top = as_whole("top", options.top)
     check_place(options.out)
-    ranker = load(options.model)
+    ranker = load_model(options, options.model)
     data = read_for(options, ranker)
     found = explain_pair(ranker, data, options.query_id, options.above, options.below)
     if options.out is not None:

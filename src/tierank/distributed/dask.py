@@ -19,6 +19,7 @@ from tierank.dataset import RankingDataset
 from tierank.distributed.placement import Part, open_source, take_part
 from tierank.distributed.processes import TIMEOUT, Processes, open_meeting
 from tierank.errors import ParameterError, TeamError, TierankError
+from tierank.extras import needing
 from tierank.rankers import LambdaMART, Ranker, TreeRanker, UMart
 from tierank.settings import as_positive, as_whole
 from tierank.team import cut_queries
@@ -109,15 +110,10 @@ def _check(ranker: object, client: object, timeout: float) -> None:
     if not isinstance(ranker, (UMart, LambdaMART, TreeRanker)):
         raise ParameterError(
             f"ranker: expected UMart, LambdaMART or TreeRanker, got {type(ranker).__name__}; networks train on several"
-            " processes by `tierank train --ranks` or torchrun: see docs/scale.md"
+            " processes by torchrun, or by tierank train: see docs/scale.md"
         )
-    try:
+    with needing("training on a Dask cluster"):
         from distributed import Client
-    except ImportError:
-        raise ParameterError(
-            "training on a Dask cluster needs dask and distributed, which are not installed:"
-            " pip install 'tierank[dask]'"
-        ) from None
     if not isinstance(client, Client) or client.asynchronous:
         raise ParameterError(
             f"client: expected a Client of dask.distributed that is not asynchronous, got {client!r};"
@@ -361,5 +357,5 @@ def _train(
     finally:
         _MEETINGS.pop(int(job.address.rpartition(":")[2]), None)
     ranker.n_jobs = threads
-    digest = hashlib.sha256(ranker.model_text_.encode()).hexdigest()
+    digest = hashlib.sha256(ranker.model_.text.encode()).hexdigest()
     return (ranker if number == 0 else None), digest

@@ -4,13 +4,12 @@ from tierank.experiments.crossval import LEAKS, PROTOCOLS, cross_validate, keep_
 from tierank.experiments.demo import run_demo
 from tierank.experiments.paper import PAPERS, Paper
 from tierank.experiments.runs import Run, Tidy
-from tierank.experiments.tuning import SPACES, Tuning, tune
+from tierank.experiments.tuning import Tuning, tune
 
 __all__ = [
     "LEAKS",
     "PAPERS",
     "PROTOCOLS",
-    "SPACES",
     "Paper",
     "Run",
     "Tidy",

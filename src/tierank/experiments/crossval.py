@@ -60,19 +60,54 @@ def cross_validate(
 ) -> Run:
     """Train every ranker on every fold with every seed, and judge it on the test data of the fold.
 
-    ``rankers`` are names, rankers, or rankers by the names that the table is to show. ``data`` is a folder with
-    ``Fold1`` to ``Fold5`` or the parts ``S1`` to ``S5``; a file, a table or a ``RankingDataset``, which is cut into
-    five parts of whole queries; or a list of (train, valid, test) data sets. ``reading`` goes to ``read``, for files
-    and tables. Validation data choose rounds and epochs, and with ``trials`` the settings too: so many are tried, anew
-    in each fold (see ``tune``).
+    Validation data choose rounds and epochs, and with ``trials`` the settings too. Rankers run in fresh processes with
+    one thread each, unless the ranker says otherwise; results do not depend on the number of processes. Your own
+    losses, networks and rankers may be defined in a script or a notebook, which is not run again.
 
-    ``out`` is a folder that keeps everything: scores, models, and how far the run came. The same call finishes a run
-    that was interrupted, and a call with other rankers or seeds adds to it; what is there is not run again. ``scores``
-    adds systems of other tools, by name: a list of score arrays or files, one a fold, or one name with ``{fold}`` in
-    it. Pieces run side by side in ``n_jobs`` processes (None: one for each core; 1: in this one), each with one thread
-    unless its ranker says otherwise: the numbers do not depend on how many there are. Losses, networks and rankers of
-    your own may stand in a script or a notebook; it is not run again. ``name`` is what tables call the data.
+    Parameters
+    ----------
+    rankers : str, Ranker, list or dict
+        A key of ``RANKERS``, a ranker, a list of these, or a mapping from the names that the table shows.
+    data : path, table, RankingDataset or list
+        A folder with ``Fold1`` to ``Fold5`` or the parts ``S1`` to ``S5``; a file, a table or a ``RankingDataset``,
+        which is split into five parts of whole queries; or a list of (train, valid, test) data sets.
+    seeds : int or list of int, default 1
+        Number of seeds, 0, 1, ..., or the seeds themselves.
+    metrics : list of str, optional
+        Default: NDCG and ERR at 1, 3, 5 and 10.
+    rule : str or Rule, default "tierank"
+        A key of ``RULES``, or a ``Rule``.
+    baseline : str, optional
+        The system to compare with. Default: the first.
+    scores : dict of str to list or str, optional
+        Scores of other tools, by name: a list of arrays or files, one per fold, or a file name with ``{fold}`` in it.
+    trials : int, optional
+        Tune each ranker in each fold with this many trials on its validation data; see ``tune``.
+    protocol : {"standard", "lightgbm"}, default "standard"
+        ``"lightgbm"`` repeats the last table of the paper, in which the test data choose the number of trees. It leaks.
+    out : path, optional
+        A folder that keeps scores, models and progress. The same call finishes a run that was interrupted; a call with
+        other rankers or seeds adds to it. Default: a temporary folder that is removed with the ``Run``.
+    n_jobs : int, optional
+        Number of processes; 1 runs everything in this process. Default: one per core.
+    progress : bool, default False
+        Show a progress bar.
+    name : str, optional
+        What tables call the data.
+    kind : str, default "cv"
+        What made the run, for its report.
+    paper : str, optional
+        The data set of the paper whose rows are shown beside the results.
+    **reading
+        Arguments of ``read``, for files and tables.
 
+    Returns
+    -------
+    Run
+        The results: ``comparison``, ``spread``, ``tidy`` and the models.
+
+    Examples
+    --------
     >>> import tierank
     >>> data = tierank.make_ranking(40, n_features=5, mean_length=10, max_length=20)
     >>> run = cross_validate([tierank.LambdaMART(n_trees=5), tierank.UMart(n_trees=5)], data, n_jobs=1)

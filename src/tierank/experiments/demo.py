@@ -1,4 +1,4 @@
-"""The demo: the main job on generated data, start to end."""
+"""The demo: the full workflow on generated data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.experiments.crossval import cross_validate
 from tierank.experiments.runs import Run
+from tierank.extras import EXTRAS, is_installed
 from tierank.files import make_folder
 from tierank.readers import read, write
 from tierank.synth import make_ranking
 
-# The paper's four models and the baseline that they are compared to.
-_SHOWN = ("lambdamart", "umart", "urank", "uboost", "urboost")
+# The paper's four models and the baseline that they are compared to; those of networks need torch.
+_TREES, _NETWORKS = ("lambdamart", "umart"), ("urank", "uboost", "urboost")
 
 
 def run_demo(
@@ -30,9 +31,13 @@ def run_demo(
     for name, data in parts.items():
         write(data, folder / f"{name}.txt")
         say(f"wrote {folder / f'{name}.txt'}: {data}")
+    shown = _TREES + _NETWORKS
+    if not is_installed("torch"):
+        say(f"{', '.join(_NETWORKS)} are left out: they need torch, pip install 'tierank[{EXTRAS['torch']}]'")
+        shown = _TREES
     fold = tuple(read(folder / f"{name}.txt", n_features=data.n_features) for name, data in parts.items())
     return cross_validate(
-        _SHOWN,
+        shown,
         [fold],
         seeds=[seed],
         baseline="lambdamart",

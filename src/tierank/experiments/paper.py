@@ -53,7 +53,6 @@ LambdaLoss    .430 .310 .399 .307 .410 .400 .428 .377
 p-ListMLE     .411 .310 .386 .285 .394 .347 .410 .384
 """
 
-_TREES = ("umart", "lambdamart")
 _FALLING = "ERR that falls as k grows, which ERR cannot"
 _ELSEWHERE = "taken from another paper, by another rule"
 
@@ -64,8 +63,7 @@ class Paper:
 
     n_queries: int
     n_documents: int
-    networks: str
-    umart: str
+    preset: str
     table: str
     doubtful: dict[tuple[str, str], str] = field(default_factory=dict)
 
@@ -80,14 +78,12 @@ class Paper:
         return {name: dict(zip(PAPER_METRICS, map(float, cells), strict=True)) for name, *cells in lines}
 
     def settings(self, ranker: str) -> dict[str, Any]:
-        """The paper's settings of a ranker."""
+        """The paper's settings of a ranker, by name."""
         if ranker not in RANKERS:
             raise ParameterError.unknown("ranker", ranker, RANKERS)
-        if ranker in _TREES:
-            return {"preset": self.umart if ranker == "umart" else "paper"}
-        if self.networks not in RANKERS[ranker].PRESETS:
+        if self.preset not in RANKERS[ranker].PRESETS:
             raise ParameterError(f"{ranker}: the paper has no settings for it; expected one of its models or baselines")
-        return {"preset": self.networks}
+        return dict(RANKERS[ranker].PRESETS[self.preset])
 
     def doubt(self, row: str, metric: str) -> str | None:
         """Why a cell cannot be compared, or None."""
@@ -107,8 +103,8 @@ _ERR_OF_MSLR = {
 
 # Sizes as tierank counts them in the data sets themselves.
 PAPERS = {
-    "ohsumed": Paper(106, 16_140, "paper-ohsumed", "paper", _OHSUMED),
-    "mq2007": Paper(1_692, 69_623, "paper-mq2007", "paper-mq2007", _MQ2007, {("MDPRank", "*"): _ELSEWHERE}),
-    "mslr-web10k": Paper(10_000, 1_200_192, "paper-mslr", "paper", _WEB10K, _ERR_OF_MSLR),
-    "mslr-web30k": Paper(31_531, 3_771_125, "paper-mslr", "paper", _WEB30K, _ERR_OF_MSLR),
+    "ohsumed": Paper(106, 16_140, "paper-ohsumed", _OHSUMED),
+    "mq2007": Paper(1_692, 69_623, "paper-mq2007", _MQ2007, {("MDPRank", "*"): _ELSEWHERE}),
+    "mslr-web10k": Paper(10_000, 1_200_192, "paper-mslr", _WEB10K, _ERR_OF_MSLR),
+    "mslr-web30k": Paper(31_531, 3_771_125, "paper-mslr", _WEB30K, _ERR_OF_MSLR),
 }

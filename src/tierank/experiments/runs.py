@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, Self
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tierank import __version__
 from tierank.dataset import RankingDataset, Texts
@@ -34,9 +33,10 @@ from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Folds, found_folds
 from tierank.files import Mark, building, make_folder, remove_folder, replacing, sweep
 from tierank.metrics import Judge, Rule, as_rule
+from tierank.models import Known, decode, encode
 from tierank.rankers import Ranker, load
-from tierank.rankers.model_folder import decoded, encoded
 from tierank.readers import read, write
+from tierank.types import Floats
 
 RUN_FORMAT = 1
 # The paper's layout.
@@ -61,8 +61,6 @@ _PARTS: dict[str, type | None] = {
     "baseline": None,
     "systems": dict,
 }
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ class Run:
             raise ParameterError.unknown("baseline", baseline, self.systems)
         changes = {
             "metrics": None if metrics is None else list(metrics),
-            "rule": None if rule is None else encoded(as_rule(rule), "rule"),
+            "rule": None if rule is None else encode(as_rule(rule), "rule"),
             "baseline": baseline,
         }
         return Run(self.folder, self.about | {name: value for name, value in changes.items() if value is not None})
@@ -197,7 +195,7 @@ class Run:
     @cached_property
     def rule(self) -> Rule:
         """By which rule."""
-        return as_rule(decoded(self.about["rule"]))
+        return as_rule(decode(self.about["rule"], Known()))
 
     @property
     def n_folds(self) -> int:
@@ -407,7 +405,7 @@ def _planned(plan: Plan, folds: Folds, digests: list[list[str]]) -> dict[str, An
         "learned_from": [learned for *learned, _ in digests],
         "protocol": plan.protocol,
         "paper": plan.paper,
-        "rule": encoded(plan.rule, "rule"),
+        "rule": encode(plan.rule, "rule"),
         "metrics": list(plan.metrics),
         "seeds": list(plan.seeds),
         "baseline": plan.baseline,

@@ -14,88 +14,22 @@ from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, WriteError
+from tierank.extras import needing
 from tierank.files import make_folder
+from tierank.metrics import metric_name
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
-from tierank.rankers.base import make_judge
-from tierank.rankers.checkpoint import described
-from tierank.rankers.order import canonical_rows
-from tierank.settings import as_choice, as_whole
+from tierank.settings import Between, OneOf, Space, as_choice, as_whole
+from tierank.training.checkpoint import described
+from tierank.training.order import canonical_rows
+from tierank.training.selection import make_judge
 
 if TYPE_CHECKING:
     import optuna
 
 
-@dataclass(frozen=True)
-class Between:
-    """A number between two others; ``log``: all sizes alike; whole where both ends are."""
-
-    low: float
-    high: float
-    log: bool = False
-
-    def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """A value for this trial."""
-        if isinstance(self.low, int) and isinstance(self.high, int):
-            return trial.suggest_int(name, self.low, self.high, log=self.log)
-        return trial.suggest_float(name, self.low, self.high, log=self.log)
-
-    def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}{' (log)' if self.log else ''}"
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """One of a few values."""
-
-    values: tuple[Any, ...]
-
-    def suggest(self, trial: optuna.Trial, name: str) -> Any:
-        """A value for this trial. Optuna keeps plain values only: it draws the place in the list."""
-        return self.values[trial.suggest_categorical(name, list(range(len(self.values))))]
-
-    def __str__(self) -> str:
-        return ", ".join(map(str, self.values))
-
-
-Space = Mapping[str, Between | OneOf]
-
 # How many differences a message names.
 _NAMED = 5
-
-_TREES: dict[str, Between | OneOf] = {
-    "learning_rate": Between(0.02, 0.2, log=True),
-    "n_leaves": Between(4, 64, log=True),
-    "min_documents": Between(5, 200, log=True),
-    "feature_fraction": Between(0.4, 1.0),
-    "lambda_l2": Between(0.001, 30.0, log=True),
-}
-_NETWORKS: dict[str, Between | OneOf] = {
-    "learning_rate": Between(1e-4, 1e-2, log=True),
-    "hidden": OneOf(((50,), (100, 50), (200, 100), (100, 100, 50))),
-    "dropout": Between(0.0, 0.5),
-    "weight_decay": Between(1e-6, 1e-1, log=True),
-    "queries_per_step": OneOf((4, 8, 16, 32)),
-    "transform": OneOf(("query_minmax", "query_log1p", "quantile")),
-}
-_BOOSTED = {name: values for name, values in _NETWORKS.items() if name != "weight_decay"} | {
-    "coefficient": Between(0.03, 1.0, log=True)
-}
-
-SPACES: dict[str, Space] = {
-    "umart": _TREES | {"window": OneOf((1, 2, 5, 10, None))},
-    "lambdamart": _TREES | {"truncation": OneOf((10, 20, 30, 100))},
-    "urank": _NETWORKS,
-    "uboost": _BOOSTED,
-    "urboost": _BOOSTED | {"pooling": OneOf(("max", "mean")), "score_from": OneOf(("both", "state"))},
-    "listnet": _NETWORKS,
-    "listmle": _NETWORKS,
-    "plistmle": _NETWORKS,
-    "ranknet": _NETWORKS | {"sigma": Between(0.5, 4.0, log=True)},
-    "approxndcg": _NETWORKS | {"temperature": Between(0.05, 2.0, log=True)},
-    "lambdaloss": _NETWORKS | {"sigma": Between(0.5, 4.0, log=True), "mu": Between(1.0, 20.0, log=True)},
-    "mdprank": _NETWORKS,
-}
 
 
 @dataclass(frozen=True)
@@ -124,11 +58,33 @@ def tune(
 ) -> Tuning:
     """Try settings of a ranker, and keep the fitted one that is best on validation data.
 
-    The first trial has the settings of the ranker as they are: the outcome is never worse than they are on validation
-    data. The others are drawn by Optuna from ``space`` (None: ``SPACES`` of the ranker), and judged by the first metric
-    of ``select_by``. ``study`` is a file that keeps the trials: a later call with the same data, settings and space
-    goes on with it, up to ``trials`` in all.
+    The first trial has the settings of the ranker as they are, so the result is never worse than they are on the
+    validation data. The others are drawn by Optuna. All are judged by the first metric of ``select_by``.
 
+    Parameters
+    ----------
+    ranker : str or Ranker
+        A key of ``RANKERS``, or a ranker with its settings.
+    train, valid : RankingDataset
+        Training and validation data.
+    trials : int, default 20
+        Number of trials, those of an earlier call with the same ``study`` included.
+    space : dict of str to Between or OneOf, optional
+        What to search. Default: the search spaces that the settings of the ranker declare.
+    seed : int, default 0
+        Random seed of the search.
+    study : path, optional
+        A file that keeps the trials: a later call with the same data, settings and space continues it.
+    progress : bool, default False
+        Show a progress bar.
+
+    Returns
+    -------
+    Tuning
+        The best settings, and the fitted ranker.
+
+    Examples
+    --------
     >>> import tierank
     >>> train, valid = tierank.make_ranking(40, n_features=5, mean_length=10, max_length=20).split(0.6, 0.4)
     >>> found = tune(tierank.UMart(n_trees=5, n_jobs=1), train, valid, trials=3)
@@ -166,10 +122,10 @@ class _Search:
 
     def __init__(self, start: Ranker, train: RankingDataset, valid: RankingDataset, space: Space) -> None:
         self.start, self.train, self.valid, self.space = start, train, valid, space
-        self.settings = settings = start._resolved()
+        self.settings = settings = start.checked_settings()
         metrics = settings["select_by"]
-        self.metric: str = metrics if isinstance(metrics, str) else metrics[0]
-        self.judge = make_judge(valid, [self.metric], settings["rule"], 1)
+        self.metric = metric_name(metrics[0])
+        self.judge = make_judge(valid, metrics[:1], settings["rule"], 1)
         self.best: tuple[int, float, Ranker] | None = None
 
     def identity(self) -> dict[str, Any]:
@@ -182,9 +138,9 @@ class _Search:
 
     def attempt(self, trial: optuna.Trial, is_first: bool) -> float:
         """The value of the settings that this trial has; the first one has those of the ranker."""
-        chosen = {} if is_first else {name: values.suggest(trial, name) for name, values in self.space.items()}
+        chosen = {} if is_first else {name: _suggest(trial, name, values) for name, values in self.space.items()}
         candidate = self._fit(chosen)
-        value = float(np.nanmean(self.judge(candidate._predict(self.valid))[self.metric]))
+        value = float(np.nanmean(self.judge(candidate.model_.predict(self.valid, candidate.resources()))[self.metric]))
         trial.set_user_attr("settings", chosen)
         if self.best is None or value > self.best[1]:
             self.best = (trial.number, value, candidate)
@@ -206,21 +162,27 @@ class _Search:
 
 
 def space_of(ranker: Ranker) -> Space:
-    """What ``tune`` searches, where nothing else is said."""
-    names = {kind: name for name, kind in RANKERS.items()}
-    name = names.get(type(ranker))
-    if name not in SPACES:
-        raise ParameterError(
-            f"{type(ranker).__name__} is not tuned, for nobody has stated a space to search for it: expected one of"
-            f" {', '.join(SPACES)}, or a space of your own"
-        )
-    return SPACES[name]
+    """What ``tune`` searches by default: the search spaces of the declared settings."""
+    declared = ranker.declared_settings()
+    space = {name: one.search for name, one in declared.items() if one.search is not None}
+    if not space:
+        raise ParameterError(f"{type(ranker).__name__} has no default search space", fix="give one as `space`")
+    return space
+
+
+def _suggest(trial: optuna.Trial, name: str, values: Between | OneOf) -> Any:
+    """A value for this trial."""
+    if isinstance(values, OneOf):  # Optuna keeps plain values only, so it draws the place in the list
+        return values.values[trial.suggest_categorical(name, list(range(len(values.values))))]
+    if values.is_integer:
+        return trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
+    return trial.suggest_float(name, values.low, values.high, log=values.log)
 
 
 def _plain(value: Any) -> Any:
     """A setting that JSON has no form for: by what it holds, for its own text may be cut short."""
     if isinstance(value, Ranker):
-        return {type(value).__name__: value._resolved()}
+        return {type(value).__name__: value.get_params(deep=False)}
     return vars(value) if is_dataclass(value) else described(value)
 
 
@@ -244,13 +206,11 @@ def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def _open_study(file: str | Path | None, name: str, seed: int) -> optuna.Study:
-    try:
+    with needing("tuning"):
         import optuna
         from optuna.storages import JournalStorage
 
         from tierank.experiments.journal import Journal
-    except ImportError:
-        raise ParameterError("tuning needs Optuna: pip install 'tierank[tune]'") from None
     logging.getLogger("optuna").setLevel(logging.WARNING)
     if file is not None:
         make_folder(Path(file).parent)

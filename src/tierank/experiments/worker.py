@@ -18,8 +18,9 @@ from tierank.experiments.folds import Fold, Folds
 from tierank.experiments.runs import Run
 from tierank.experiments.tuning import tune
 from tierank.files import remove_folder
-from tierank.rankers.base import Ranker
-from tierank.rankers.identity import identity_of, is_of_caller, name_of, source_of
+from tierank.models import encode_settings
+from tierank.rankers import Ranker
+from tierank.training.identity import identity_of, is_of_caller, name_of, source_of
 
 # Where callers may add what they wrote: it has to be there in other processes too.
 _TABLES = (
@@ -80,7 +81,7 @@ class Worker:
         scores = ranker.predict(test)
         best = getattr(ranker, "best_", {})
         about = {
-            "settings": ranker._saved_settings(_identity),
+            "settings": encode_settings(ranker.settings_, _identity),
             "history": getattr(ranker, "history_", []),
             "best": best,
             "cpu_seconds": seconds,
@@ -113,8 +114,8 @@ def _start(tables: Tables, folder: Path, folds: Folds) -> Worker:
 
 def describe_ranker(ranker: Ranker) -> dict[str, Any]:
     """What a run says of a ranker: its class and settings, and what its caller wrote, by its code and as text."""
-    settings = ranker._resolved()
-    described = {"ranker": type(ranker).__name__, "settings": ranker._saved_settings(_identity)}
+    settings = ranker.get_params(deep=False)
+    described = {"ranker": type(ranker).__name__, "settings": encode_settings(settings, _identity)}
     written = {name_of(value): value for value in _written_by_caller(ranker, settings)}
     # Functions among the settings are told apart where they stand.
     others = {name: value for name, value in written.items() if not any(value is given for given in settings.values())}
@@ -143,7 +144,7 @@ def _identity(value: Any, name: str) -> Any:
 
 def _can_be_saved(ranker: Ranker) -> bool:
     try:
-        ranker._saved_settings()
+        ranker.model_files()
     except DataError:
         return False
     return True

@@ -57,14 +57,16 @@ TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, ELASTICSE
 _EXPORT = Mark("a folder of an earlier export", ".tierank.json", ("tierank", "export"))
 
 
-def as_target(name: str) -> Target:
-    """The target of this name."""
-    if name not in TARGETS:
-        raise ParameterError.unknown("target", name, TARGETS)
-    return TARGETS[name]
+def as_target(target: str | Target) -> Target:
+    """The target of this name, or a caller's own target as it is."""
+    if isinstance(target, Target):
+        return target
+    if not isinstance(target, str) or target not in TARGETS:
+        raise ParameterError.unknown("target", target, TARGETS)
+    return TARGETS[target]
 
 
-def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
+def write_model(model: Model, path: str | os.PathLike[str], to: str | Target) -> None:
     """Write a model in the form of a target, whole or not at all."""
     target, place = as_target(to), Path(path)
     target.check(model)
@@ -72,7 +74,9 @@ def write_model(model: Model, path: str | os.PathLike[str], to: str) -> None:
     with replacing(place, _EXPORT) as fresh:
         target.write(model, fresh)
         if fresh.is_dir():
-            (fresh / _EXPORT.file).write_text(json.dumps({"tierank": __version__, "export": to}), encoding="utf-8")
+            (fresh / _EXPORT.file).write_text(
+                json.dumps({"tierank": __version__, "export": target.name}), encoding="utf-8"
+            )
 
 
 def check_export_place(place: Path) -> None:
@@ -81,12 +85,31 @@ def check_export_place(place: Path) -> None:
         _EXPORT.check(place)
 
 
-def verify(ranker: Exportable, path: str | os.PathLike[str], to: str, data: RankingDataset) -> Proof:
-    """Whether an export scores as the ranker does, on data and on rows made to find a difference.
+def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, data: RankingDataset) -> Proof:
+    """Check that an export gives the same scores as the ranker, on your data and on rows made to find a difference.
 
-    Generated are rows with a value on each threshold of the trees and one float32 step beside it, extremes, and missing
-    values where the model saw any. Scores come from onnxruntime, from a C compiler, or from the rule of the engine.
+    Rows are generated with a value on each threshold of the trees and one float32 step beside it, with extreme values,
+    and with missing values if the model saw any. Scores come from onnxruntime, from a C compiler, or from the rule of
+    the engine.
 
+    Parameters
+    ----------
+    ranker : Ranker
+        The fitted ranker.
+    path : path
+        What ``ranker.export`` wrote.
+    to : str or Target
+        The target it was written for.
+    data : RankingDataset
+        Data to score.
+
+    Returns
+    -------
+    Proof
+        ``holds``, the largest difference, and the number of documents that changed places.
+
+    Examples
+    --------
     >>> import tempfile, tierank
     >>> data = tierank.make_ranking(40, n_features=5, mean_length=20, max_length=40)
     >>> ranker = tierank.UMart(n_trees=10).fit(data)

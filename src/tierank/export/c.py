@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
 from tierank.export.c_source import COMBINED, ENTRY, HEAD, MAIN, NETWORK, RUNTIME, TRANSFORM, TREES
-from tierank.export.portable import NONE, ZERO, Floats, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees
+from tierank.export.portable import NONE, ZERO, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees
 from tierank.export.target import Executor, Target
-from tierank.transforms import Quantile, Rescaling, Transform
+from tierank.transforms import Quantile, QueryRank, Rescaling, Transform
+from tierank.types import Floats
 
 # How the source is compiled; no option of it may change what numbers are.
 FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
@@ -165,7 +166,8 @@ class _Writer:
         by_input = np.pad(layer.weights.T, ((0, _padded(n_in) - n_in), (0, 0)))
         weights, bias = self.table("double", "weights", by_input), self.table("double", "bias", layer.bias)
         calls = [f"apply_layer({weights}, {bias}, {n_in}, {n_out}, {width}, x, y);"]
-        calls.append(f"activate_{layer.activation}(y, {n_out}, {width});")
+        if not layer.is_double:
+            calls.append(f"activate_{layer.activation}(y, {n_out}, {width});")
         if layer.keeps_input:
             copy = f"memcpy(y + j * {width} + {n_out}, x + j * {width}, {n_in} * sizeof *x);"
             calls.append(f"for (int j = 0; j < TOGETHER; j++) {copy}")
@@ -183,6 +185,8 @@ class _Writer:
 
     def transform(self, transform: Transform, per_query: bool) -> str:
         """The statements that fill ``rows`` with the transformed features."""
+        if isinstance(transform, QueryRank) and per_query:
+            return "  if (rank_in_query(features, n, rows)) return 1;\n"
         if isinstance(transform, Quantile):
             names = [
                 self.table(kind, name, array, columns=transform.knots_.shape[1])

@@ -196,7 +196,7 @@ static void rescale(float *rows, size_t n, const double *center, const double *s
     }
 }
 """,
-    "copy_in_query": """\
+    "in_query(": """\
 /* Sorts by the upper half of the keys; other has the same room. */
 static void sort_keys(uint64_t *keys, uint64_t *other, size_t n) {
   for (int shift = 32; shift < 64; shift += 8) {
@@ -219,6 +219,29 @@ static size_t collect_keys(const float *column, size_t n, uint64_t *keys) {
   }
   return many;
 }
+""",
+    "rank_in_query": """\
+/* The ranks of the features in the query; 0 where a value is missing or all are equal. */
+static int rank_in_query(const float *features, size_t n, float *rows) {
+  uint64_t *keys = malloc((2 * n + 1) * sizeof(uint64_t));
+  if (keys == NULL) return 1;
+  for (size_t i = 0; i < n * N_FEATURES; i++) rows[i] = 0;
+  for (size_t k = 0; k < N_FEATURES; k++) {
+    size_t many = collect_keys(features + k, n, keys);
+    sort_keys(keys, keys + n, many);
+    if (many == 0 || keys[0] >> 32 == keys[many - 1] >> 32) continue;
+    double scale = 0.5 / (double)(many - 1);
+    for (size_t at = 0, after; at < many; at = after) {
+      for (after = at + 1; after < many && keys[after] >> 32 == keys[at] >> 32;) after++;
+      for (size_t place = at; place < after; place++)
+        rows[(uint32_t)keys[place] * (size_t)N_FEATURES + k] = (float)((double)(at + after - 1) * scale);
+    }
+  }
+  free(keys);
+  return 0;
+}
+""",
+    "copy_in_query": """\
 /* The features, their places in the range of the query and their ranks in it: rows of 3 N_FEATURES. */
 static int copy_in_query(const float *features, size_t n, float *rows) {
   uint64_t *keys = malloc((2 * n + 1) * sizeof(uint64_t));

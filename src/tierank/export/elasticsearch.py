@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.export.portable import Floats, Model, TreeBuilder, Trees, as_float32
+from tierank.export.portable import Model, TreeBuilder, Trees, as_float32
 from tierank.export.target import (
     Executor,
     Target,
@@ -29,6 +29,7 @@ from tierank.export.target import (
     refuse,
     unused_name,
 )
+from tierank.types import Floats
 
 _NAME = "tierank"
 # The constant is about the root of the number of trees times as large as the scores differ. With more trees than this

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.errors import ParameterError
 from tierank.export.portable import (
     NEAR_ZERO,
     ZERO,
@@ -29,11 +28,11 @@ from tierank.export.portable import (
     Trees,
     walk,
 )
-from tierank.export.target import Executor, Target, by_query, check_size
-from tierank.transforms import Quantile, Rescaling, Transform
+from tierank.export.target import Executor, Target, by_query, check_size, check_weights
+from tierank.extras import needing
+from tierank.transforms import Quantile, QueryRank, Rescaling, Transform
 
 _OPSET, _ML_OPSET, _IR = 18, 3, 8
-_EXTRA = "expected the packages onnx and onnxruntime, got none: pip install 'tierank[onnx]'"
 
 
 def _check(model: Model) -> None:
@@ -41,6 +40,7 @@ def _check(model: Model) -> None:
     for part in walk(model.scorer):
         if isinstance(part, (Trees, QueryCopies)):
             check_size("onnx", part if isinstance(part, Trees) else part.trees)
+    check_weights("onnx", model)
 
 
 def _write(model: Model, path: Path) -> None:
@@ -49,11 +49,9 @@ def _write(model: Model, path: Path) -> None:
 
 def build(model: Model) -> Any:
     """The graph of a model, an ``onnx.ModelProto``."""
-    try:
+    with needing("export to ONNX"):
         import onnx
         from onnx import TensorProto, helper
-    except ImportError:
-        raise ParameterError(f"onnx: {_EXTRA}") from None
     graph = _Graph(model.n_features)
     scores = graph.cast(graph.score(model.scorer), TensorProto.FLOAT)
     graph.nodes.append(helper.make_node("Identity", [scores], ["scores"]))
@@ -181,6 +179,8 @@ class _Graph:
 
     def layer(self, layer: Layer, values: str) -> str:
         """One layer."""
+        if layer.is_double:
+            return self.add("Gemm", self.double(values), layer.weights, layer.bias, transB=1)
         linear = self.add("Gemm", values, layer.weights, layer.bias, transB=1)
         outputs = self.activate(layer.activation, linear)
         return self.add("Concat", outputs, values, axis=1) if layer.keeps_input else outputs
@@ -233,6 +233,12 @@ class _Graph:
         scale = self.add("Where", several, self.add("Div", 0.5, others), 0.0)
         return self.add("Mul", self.double(of_rows), scale)
 
+    def distinct_ranks(self, values: str) -> str:
+        """The ranks, and 0 where all values of the query are equal."""
+        missing = self.add("IsNaN", values)
+        _, scale = self.span(values, missing)
+        return self.add("Where", self.add("Greater", scale, 0.0), self.ranks(missing), 0.0)
+
     def groups(self, ordered: str) -> str:
         """The number of the group of equal values that each value of sorted columns is in, from 0."""
         from onnx import TensorProto
@@ -267,6 +273,8 @@ class _Graph:
 
     def _transform(self, transform: Transform, per_query: bool) -> str:
         values = self.double("features")
+        if isinstance(transform, QueryRank) and per_query:
+            return self.distinct_ranks(values)
         if isinstance(transform, Quantile):
             return self.interpolate(transform, values)
         if not isinstance(transform, Rescaling):
@@ -403,10 +411,8 @@ def _numbered(trees: Trees) -> tuple[NDArray[np.int64], ...]:
 
 def open_session(path: Path) -> Any:
     """The graph in onnxruntime, on one thread."""
-    try:
+    with needing("the proof of an ONNX export"):
         import onnxruntime
-    except ImportError:
-        raise ParameterError(f"onnx: {_EXTRA}") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

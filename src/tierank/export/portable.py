@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
 from tierank.transforms import Transform
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # What a split takes for missing: nothing (NaN counts as 0), 0 and NaN, or NaN.
 NONE, ZERO, NAN = 0, 1, 2
@@ -286,12 +285,23 @@ class QueryCopies:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """y = activation(W x + b); followed by x itself where the layer ``keeps_input``."""
+    """y = activation(W x + b); followed by x itself where the layer ``keeps_input``.
 
-    weights: NDArray[np.float32]  # outputs x inputs
-    bias: NDArray[np.float32]
+    Of float32 numbers, and computed so; or of float64 numbers and with the activation "identity", and computed in
+    double precision: a linear ranker, whose weights may be large and cancel each other.
+    """
+
+    weights: NDArray[np.float32] | Floats  # outputs x inputs
+    bias: NDArray[np.float32] | Floats
     activation: str  # "identity", or a name of networks.ACTIVATIONS
     keeps_input: bool = False
+    # Where inputs are centred: W x + b = W (x - center) + (W center + b). For engines that compute in single precision.
+    center: Floats | None = None
+
+    @property
+    def is_double(self) -> bool:
+        """Whether it is computed in double precision."""
+        return self.weights.dtype == np.float64
 
     @property
     def n_out(self) -> int:

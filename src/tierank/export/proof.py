@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.export.portable import NEAR_ZERO, Floats, Model, Network, QueryCopies, Trees, walk
+from tierank.export.portable import NEAR_ZERO, Model, Network, QueryCopies, Trees, walk
 from tierank.export.target import Target
 from tierank.transforms import Unchanged
+from tierank.types import Floats
 
 # The largest difference that counts as none.
 TOLERANCE = 1e-5
@@ -32,7 +33,8 @@ class Exportable(Protocol):
     def predict(self, X: Any) -> Floats:
         """One score per document."""
 
-    def _model(self) -> Model: ...
+    def portable(self) -> Model:
+        """The model in the neutral form."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,7 @@ class Proof:
 
 def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Target, data: RankingDataset) -> Proof:
     """Score data and generated rows by the ranker and by the rule of the target, from what was written."""
-    model, place = ranker._model(), Path(path)
+    model, place = ranker.portable(), Path(path)
     if not place.exists():
         raise DataError(f"{place}: expected an export for {target.name}, got nothing there; export the model first")
     run = target.open(place)

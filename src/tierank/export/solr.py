@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
-from tierank.export.portable import Floats, Layer, Model, Network, Sum, TreeBuilder, Trees, as_float32
+from tierank.export.portable import Layer, Model, Network, Sum, TreeBuilder, Trees, as_float32
 from tierank.export.target import (
     LEAST,
     MOST,
@@ -26,11 +26,13 @@ from tierank.export.target import (
     check_missing_is_zero,
     check_pointwise,
     check_size,
+    check_weights,
     for_float32_sums,
     refuse,
     unused_name,
 )
 from tierank.transforms import Log1p, Quantile, Standard, Transform
+from tierank.types import Floats
 
 _NAME = "tierank"
 _SLACK = np.float32(1e-6)
@@ -56,6 +58,7 @@ def _check(model: Model) -> None:
         check_size("solr", model.scorer)
         _Scaled(model.scorer)
     else:
+        check_weights("solr", model)
         _check_transform(_one_network(model).transform, model.has_missing)
 
 
@@ -64,13 +67,13 @@ def _check_transform(transform: Transform, has_missing: bool) -> None:
         raise refuse(
             "solr",
             f"it has no normaliser like the transform {type(transform).__name__}",
-            f"train with transform={_TRANSFORMS}",
+            f"train with feature_transform={_TRANSFORMS}",
         )
     if has_missing and isinstance(transform, Standard):
         raise refuse(
             "solr",
             "it takes a missing value for 0, and the transform 'standard' takes it for the mean",
-            "replace missing values by 0 before training, or train with transform='none'",
+            "replace missing values by 0 before training, or train with feature_transform='none'",
         )
     if isinstance(transform, Standard):
         _check_scale(transform)
@@ -210,6 +213,12 @@ def _one_network(model: Model) -> Network:
     networks = [part for _, part in parts if isinstance(part, Network)]
     if len(networks) < len(parts):
         raise refuse("solr", "it adds up no models of two kinds", "train without base")
+    if len({network.scaling for network in networks}) > 1:
+        raise refuse(
+            "solr",
+            "it scales a feature in one way, and this model sees several transforms of it",
+            f"train with feature_transform={_TRANSFORMS}",
+        )
     for network in networks:
         _check_layers(network)
     if len({tuple(layer.activation for layer in network.layers) for network in networks}) > 1:
@@ -264,6 +273,8 @@ def _network_body(model: Model) -> dict[str, Any]:
     norms: list[dict[str, Any]] = [{} for _ in model.names]
     if isinstance(network.transform, Standard):
         layers, norms = _with_norms(layers, network.transform)
+    elif layers[0].center is not None:
+        layers, norms = _centred(layers[0], layers[0].center)
     return {
         "class": f"{_PACKAGE}.model.NeuralNetworkModel",
         "features": [{"name": name} | norm for name, norm in zip(model.names, norms, strict=True)],
@@ -295,6 +306,14 @@ def _with_norms(layers: tuple[Layer, ...], transform: Standard) -> tuple[tuple[L
     changed = Layer(weights.astype(np.float32), bias.astype(np.float32), first.activation)
     norms = [_norm(a, d) if own else {} for a, d, own in zip(average, deviation, varies, strict=True)]
     return (changed, *layers[1:]), norms
+
+
+def _centred(layer: Layer, center: Floats) -> tuple[tuple[Layer, ...], list[dict[str, Any]]]:
+    """A linear ranker of features as they are: sums of values around 0 lose fewer digits in float32."""
+    average = center.astype(np.float32)
+    bias = layer.bias + layer.weights @ average.astype(np.float64)
+    changed = Layer(layer.weights.astype(np.float32), bias.astype(np.float32), layer.activation)
+    return (changed,), [_norm(a, 1.0) for a in average]
 
 
 # Solr's rules, on the files that were written

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
-from tierank.export.portable import Floats, Model, Network, QueryCopies, StandardisedMean, Trees, walk
+from tierank.export.portable import Model, Network, QueryCopies, StandardisedMean, Trees, walk
+from tierank.types import Floats
 
 # Up to so many trees, what float32 loses when they are added up one after the other is far below a difference that
 # counts: about 2^-24 of the sum times the root of their number.
@@ -69,8 +70,21 @@ def check_pointwise(target: str, model: Model, transforms: str) -> None:
             raise refuse(
                 target,
                 "it scores one document at a time, and this transform scales by the list of the query",
-                f"train with transform={transforms}",
+                f"train with feature_transform={transforms}",
             )
+
+
+def check_weights(target: str, model: Model) -> None:
+    """An error where the weights of a linear model are too small or too large for float32 to hold the scores."""
+    for part in walk(model.scorer):
+        if isinstance(part, Network) and part.layers[-1].is_double:
+            largest = float(np.abs(part.layers[-1].weights).max())
+            if largest and not LEAST <= largest <= MOST:
+                raise refuse(
+                    target,
+                    f"it holds scores in single precision, and the weights of this model go up to {largest:.0e}",
+                    "train with feature_transform='standard', gain='linear' and a ridge between 1e-4 and 10",
+                )
 
 
 def check_missing_is_zero(target: str, trees: Trees) -> None:
@@ -88,7 +102,14 @@ def only_trees(target: str, model: Model) -> Trees:
     """The trees of a model that is nothing else."""
     if isinstance(model.scorer, Trees):
         return model.scorer
-    if any(isinstance(part, Network) for part in walk(model.scorer)):
+    networks = [part for part in walk(model.scorer) if isinstance(part, Network)]
+    if networks and all(network.layers[-1].is_double for network in networks):
+        raise refuse(
+            target,
+            "it takes no scores below 0, and those of a linear model have no lower bound",
+            "train umart or lambdamart for it",
+        )
+    if networks:
         raise refuse(target, "it holds trees alone, and this model has networks", "train umart or lambdamart for it")
     check_pointwise(target, model, "")
     raise refuse(target, "it holds one sum of trees, and this model adds up several", "train without base")

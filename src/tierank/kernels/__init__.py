@@ -34,7 +34,9 @@ def n_threads(n_jobs: int | None) -> int:
     for them never ends.
     """
     if n_jobs is not None and (not isinstance(n_jobs, (int, np.integer)) or (n_jobs < 1 and n_jobs != -1)):
-        raise ParameterError(f"n_jobs: expected a number of threads, or None for one for each core, got {n_jobs!r}")
+        raise ParameterError(
+            argument="n_jobs", expected="an integer >= 1, or -1 or None for one per core", got=repr(n_jobs)
+        )
     if os.getpid() != _LOADED_IN or _ALONE.get():
         return 1
     if n_jobs is not None and n_jobs > 0:

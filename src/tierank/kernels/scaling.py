@@ -13,6 +13,9 @@ from tierank.kernels.sorting import sort_down
 # Points of a quantile map: a constant, because the search among them is fast only when unrolled.
 N_KNOTS = 256
 
+# Ranks among this many values are found by comparing each with all, which the compiler does for many at once.
+_COUNTED = 256
+
 _LN_2 = 0.6931471805599453
 _BITS_OF_ROOT_HALF = np.int64(0x3FE6A09E667F3BCD)
 _MANTISSA_BITS = np.int64(52)
@@ -193,6 +196,47 @@ def standardise_query_logs(
 
 
 @compiled
+def rank_queries(features: Matrix[np.float32], offsets: Vector[np.int64], out: OutMatrix[np.float32]) -> None:
+    """The share of the other documents of the query below each value, ties a half; 0 where missing or all are equal."""
+    longest = np.int64(0)
+    for query in range(len(offsets) - 1):
+        longest = max(longest, offsets[query + 1] - offsets[query])
+    keys, spare_keys = np.empty(longest, np.float32), np.empty(longest, np.float32)
+    rows, spare_rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    for query in range(len(offsets) - 1):
+        for f in range(features.shape[1]):
+            n = 0
+            for row in range(offsets[query], offsets[query + 1]):
+                out[row, f] = 0.0
+                if features[row, f] == features[row, f]:
+                    keys[n], rows[n] = features[row, f], row
+                    n += 1
+            low, high = np.float32(np.inf), np.float32(-np.inf)
+            for i in range(n):
+                low, high = min(low, keys[i]), max(high, keys[i])
+            if not low < high:
+                continue
+            scale = 0.5 / (n - 1)
+            if n <= _COUNTED:
+                for i in range(n):
+                    value = keys[i]
+                    above = np.int32(0)  # those above count twice, and those that are equal once
+                    for j in range(n):
+                        above += np.int32(keys[j] > value) + np.int32(keys[j] >= value)
+                    out[rows[i], f] = (2 * n - 1 - above) * scale
+                continue
+            sort_down(n, keys, rows, spare_keys, spare_rows)
+            at = 0
+            while at < n:
+                after = at + 1
+                while after < n and keys[after] == keys[at]:
+                    after += 1
+                for place in range(at, after):
+                    out[rows[place], f] = (2 * n - 1 - at - after) * scale
+                at = after
+
+
+@compiled
 def interpolate(
     features: Matrix[np.float32],
     knots: Matrix[np.float32],
@@ -242,10 +286,21 @@ def copy_in_queries(
                     n += 1
                 else:
                     out[row, n_features + f], out[row, 2 * n_features + f] = np.nan, np.nan
-            sort_down(n, keys, rows, spare_keys, spare_rows)
-            low, high = np.float64(keys[n - 1]), np.float64(keys[0])
+            low, high = np.float64(np.inf), np.float64(-np.inf)
+            for i in range(n):
+                low, high = min(low, np.float64(keys[i])), max(high, np.float64(keys[i]))
             scale = 1.0 / (high - low) if n > 0 and high > low else 0.0
             rank_scale = 0.5 / (n - 1) if n > 1 else 0.0
+            if n <= _COUNTED:
+                for i in range(n):
+                    value = keys[i]
+                    above = np.int32(0)  # those above count twice, and those that are equal once
+                    for j in range(n):
+                        above += np.int32(keys[j] > value) + np.int32(keys[j] >= value)
+                    out[rows[i], n_features + f] = (np.float64(value) - low) * scale + 0.0
+                    out[rows[i], 2 * n_features + f] = (2 * n - 1 - above) * rank_scale
+                continue
+            sort_down(n, keys, rows, spare_keys, spare_rows)
             at = 0
             while at < n:
                 after = at + 1

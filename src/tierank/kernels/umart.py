@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.kernels import Vector, compiled, inner
+from tierank.types import Floats
 
-Floats = NDArray[np.float64]
 Rows = NDArray[np.uint32]  # unsigned: numba asks of every signed index whether it counts from the end
 
 # Where sums over documents or pairs may be regrouped: all terms are finite.

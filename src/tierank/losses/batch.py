@@ -15,9 +15,10 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.inputs import as_offsets, as_ratings
 from tierank.losses.ladder import Ladder
-from tierank.losses.segments import edges_of, max_by, sum_by
-from tierank.metrics import Gain, as_gain, gain_levels
+from tierank.losses.segments import edges_of
+from tierank.relevance import Gain, as_gain, discounts_to, find_tiers, gains_of, ideal_dcg
 from tierank.settings import as_positive
+from tierank.types import Floats
 
 # The highest rating r for which 2^r - 1 is taken as it is: sums of such gains are still far from the end of float32.
 _HIGHEST_RATING = 64.0
@@ -140,11 +141,8 @@ class Batch:
         """Index of each rating among the unique ratings of its query, 0 = highest."""
         if self._whole is not None:
             return self._whole.tiers.index_select(0, self.rows)
-        order = self.order_by(self.ratings)
-        is_new = self.ratings[order].diff(prepend=self.ratings[:1]) != 0
-        is_new[self.offsets[:-1]] = False
-        steps = is_new.cumsum(0)
-        return torch.empty_like(steps).scatter_(0, order, steps - steps[self.offsets[:-1]][self.query])
+        tiers, _ = find_tiers(self.ratings.cpu().numpy(), self.offsets.cpu().numpy())
+        return torch.from_numpy(tiers.astype(np.int64)).to(self.device)
 
     @cached_property
     def n_tiers(self) -> Tensor:
@@ -163,22 +161,22 @@ class Batch:
         """The gain G of each document."""
         if self._whole is not None:
             return self._whole.gains.index_select(0, self.rows)
-        if self.gain != "exp2":
-            return torch.tensor(
-                gain_levels(self.ratings.cpu().numpy(), self.gain), dtype=self.dtype, device=self.device
-            )
-        tops = max_by(self.ratings, self.query, self.n_queries)
-        units = (tops - _HIGHEST_RATING).clamp(min=0)[self.query]
-        return (torch.exp2(self.ratings - units) - torch.exp2(-units)).to(self.dtype)
+        return torch.tensor(self._gains, dtype=self.dtype, device=self.device)
+
+    @cached_property
+    def _gains(self) -> Floats:
+        """The gains as float64; 2^r - 1 in a unit of the query if its highest rating is beyond float32."""
+        ratings, offsets = self.ratings.cpu().numpy(), self.offsets.cpu().numpy()
+        units = np.maximum(np.maximum.reduceat(ratings, offsets[:-1]) - _HIGHEST_RATING, 0.0)
+        return gains_of(ratings, self.gain, np.repeat(units, np.diff(offsets)))
 
     @cached_property
     def relative_gains(self) -> Tensor:
         """G / IDCG, with IDCG the sum of G / log2(1 + rank) in the best order; 0 in queries with no order to learn."""
         if self._whole is not None:
             return self._whole.relative_gains.index_select(0, self.rows)
-        gains = self.gains.double()
-        best = gains[self.order_by(gains)] * self.discounts.double()[self.places]
-        ideal = sum_by(best, self.query, self.n_queries) / self.is_ranked
+        ideal = torch.from_numpy(ideal_dcg(self._gains, self.offsets.cpu().numpy())).to(self.device) / self.is_ranked
+        gains = torch.from_numpy(self._gains).to(self.device)
         return torch.where(ideal > 0, 1 / ideal, 0.0)[self.query].mul(gains).to(self.dtype)
 
     @cached_property
@@ -191,8 +189,7 @@ class Batch:
     @cached_property
     def discounts(self) -> Tensor:
         """1 / log2(1 + rank) for rank 1, 2, ... up to one more than the longest query has documents."""
-        ranks = torch.arange(1, int(self.lengths.max()) + 2, dtype=torch.float64, device=self.device)
-        return (1 / torch.log2(1 + ranks)).to(self.dtype)
+        return torch.tensor(discounts_to(int(self.lengths.max()) + 1), dtype=self.dtype, device=self.device)
 
     @cached_property
     def first_groups(self) -> Tensor:

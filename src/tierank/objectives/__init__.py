@@ -16,7 +16,7 @@ objective; copies carry the settings, and make themselves ready with labels, gro
 from __future__ import annotations
 
 from tierank.objectives.checking import check_gradient
-from tierank.objectives.loss import LossObjective, as_loss, check_reads_gain
+from tierank.objectives.loss import LossObjective, as_loss, check_loss_settings, check_reads_gain, loss_keywords
 from tierank.objectives.objective import Objective
 from tierank.objectives.umart import LambdaRankObjective, UMartObjective
 
@@ -28,7 +28,9 @@ __all__ = [
     "UMartObjective",
     "as_loss",
     "check_gradient",
+    "check_loss_settings",
     "check_reads_gain",
+    "loss_keywords",
 ]
 
 OBJECTIVES: dict[str, type[Objective]] = {

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tierank.errors import ParameterError
-from tierank.metrics import Gain
 from tierank.objectives.loss import as_loss, check_values
-from tierank.objectives.objective import Floats
+from tierank.relevance import Gain
+from tierank.types import Floats
 
 # torch is imported where a loss is followed: uMart has no need of it.
 if TYPE_CHECKING:
@@ -24,12 +24,33 @@ _STEP, _TOLERANCE = 1e-4, 1e-5
 
 
 def check_gradient(loss: str | Callable[..., Tensor], *, gain: Gain = "exp2", seed: int = 0) -> float:
-    """Compare the derivatives of a loss with differences of its values; an error says where they part.
+    """Compare the derivatives of a loss with differences of its values.
 
-    Twenty queries of 1 to 12 documents, some with ties and some with one rating alone, get random scores, in double
-    precision. Looked at are: one finite value per query, the same for a query alone as among others; each derivative;
-    and, where the loss has one, each value of ``loss.hessian``. Returns the largest difference that was found.
+    Twenty queries of 1 to 12 documents, some with ties and some with a single rating, get random scores in double
+    precision. Checked are: one finite value per query, the same for a query alone and among others; each derivative;
+    and each value of ``loss.hessian``, if the loss has one.
 
+    Parameters
+    ----------
+    loss : callable or str
+        A function ``(scores, batch) -> one value per query``, or a key of ``LOSSES``.
+    gain : str, list, mapping or callable, default "exp2"
+        The gain of ratings, as in the rankers.
+    seed : int, default 0
+        Random seed of the queries.
+
+    Returns
+    -------
+    float
+        The largest difference that was found, relative to the size of the values.
+
+    Raises
+    ------
+    ParameterError
+        If something differs by more than 1e-5; the message names the query and the document.
+
+    Examples
+    --------
     >>> import torch
     >>> def squares(scores, batch):
     ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, scores**2)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
@@ -14,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.errors import DataError, ParameterError
 from tierank.inputs import as_offsets
 from tierank.kernels import n_threads
-from tierank.metrics import Gain, as_gain
 from tierank.objectives.objective import Gradients, Objective, scale_of
+from tierank.relevance import Gain, as_gain
 from tierank.settings import as_choice, as_whole
 
 # torch is imported where a loss is followed: uMart has no need of it.
@@ -211,6 +212,19 @@ def check_reads_gain(loss: Callable[..., Tensor], gain: Gain) -> None:
     if loss in WITHOUT_GAINS and as_gain(gain) != "exp2":
         name = getattr(loss, "__name__", "")
         raise ParameterError(f"gain: expected to be left out beside the loss {name}, which looks at ratings alone")
+
+
+def loss_keywords(loss: Callable[..., Any]) -> set[str]:
+    """The names of the settings of a loss: its keyword-only arguments."""
+    return {name for name, one in inspect.signature(loss).parameters.items() if one.kind is one.KEYWORD_ONLY}
+
+
+def check_loss_settings(loss: Callable[..., Any], given: Mapping[str, Any]) -> None:
+    """Raise ``ParameterError`` if a loss does not have one of these settings."""
+    known = loss_keywords(loss)
+    for name in given:
+        if name not in known:
+            raise ParameterError.unknown(f"setting of the loss {getattr(loss, '__name__', loss)!r}", name, known)
 
 
 def check_values(values: Any, n_queries: int) -> None:

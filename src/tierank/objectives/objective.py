@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError
 from tierank.inputs import as_weights
+from tierank.types import Floats
 
-Floats = NDArray[np.float64]
 Gradients = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 

@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.errors import DataError
 from tierank.inputs import as_offsets, as_ratings
 from tierank.kernels import in_threads, n_threads
-from tierank.kernels.umart import sort_queries, umart_gradients
-from tierank.metrics import Gain, as_gain, gain_levels
-from tierank.objectives.objective import Floats, Gradients, Objective, scale_of
+from tierank.kernels.umart import umart_gradients
+from tierank.objectives.objective import Gradients, Objective, scale_of
+from tierank.relevance import Gain, as_gain, discounts_to, find_tiers, gains_of, ideal_dcg
 from tierank.settings import as_choice, as_flag, as_limit, as_positive
+from tierank.types import Floats
 
 # hessian: (kappa, whether the higher document's part leaves out p)
 _HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
@@ -125,13 +126,14 @@ class UMartObjective(Objective):
         """Make ready for these documents; weights as of all objectives."""
         offsets = as_offsets(offsets)
         ratings = as_ratings(ratings, int(offsets[-1]))
-        tiers, n_tiers = _tiers(ratings, offsets, _best_first(ratings, offsets))
+        tiers, n_tiers = find_tiers(ratings, offsets)
+        longest = int(np.diff(offsets).max())
         self._data = _Prepared(
             offsets=offsets,
             tiers=tiers,
             n_tiers=n_tiers,
             gains=self._pair_gains(ratings, offsets, n_tiers),
-            discounts=_discounts(offsets) if self.weights == "ndcg" else np.ones(np.diff(offsets).max()),
+            discounts=discounts_to(longest) if self.weights == "ndcg" else np.ones(longest),
             scale=scale_of(offsets, row_weight, query_weight),
             spans=_spans(offsets, tiers, n_tiers, self.truncation, self.n_jobs),
             order=np.arange(len(ratings), dtype=np.uint32),
@@ -170,15 +172,15 @@ class UMartObjective(Objective):
             return np.ones(len(ratings))
         lengths = np.diff(offsets)
         if self.weights == "gain":
-            gains = _gains(ratings, self.gain, np.zeros(len(ratings)))
+            gains = gains_of(ratings, self.gain)
             if gains.max() > _MOST_GAIN:
                 raise DataError(
                     f"weights='gain': expected ratings with gains up to {_MOST_GAIN:g}, got {ratings.max():g};"
                     " take weights='ndcg', which has no such limit, or another gain"
                 )
             return np.asarray(gains / np.repeat(np.maximum(n_tiers - 1, 1), lengths))
-        gains = _gains(ratings, self.gain, np.repeat(np.ceil(np.maximum.reduceat(ratings, offsets[:-1])), lengths))
-        ideal = np.repeat(_ideal_dcg(gains, offsets, self.idcg_at), lengths)
+        gains = gains_of(ratings, self.gain, np.repeat(np.ceil(np.maximum.reduceat(ratings, offsets[:-1])), lengths))
+        ideal = np.repeat(ideal_dcg(gains, offsets, self.idcg_at), lengths)
         shares: Floats = np.divide(gains, ideal, out=np.zeros(len(gains)), where=ideal > 0)
         return shares
 
@@ -249,48 +251,6 @@ class _Prepared:
     order: NDArray[np.uint32]
     gradient: NDArray[np.float32]
     hessian: NDArray[np.float32]
-
-
-def _best_first(values: Floats, offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The rows, query by query, by decreasing value; equal values in the order of the rows."""
-    order = np.arange(len(values), dtype=np.uint32)
-    sort_queries(offsets, values, order)
-    return order
-
-
-def _tiers(
-    ratings: Floats, offsets: NDArray[np.int64], order: NDArray[np.uint32]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """The tier of each document and the number of tiers of each query; ``order`` has the highest ratings first."""
-    new = np.diff(ratings[order], prepend=np.nan) != 0
-    new[offsets[:-1]] = False
-    steps = new.cumsum()
-    tiers = np.empty(len(ratings), np.uint32)
-    tiers[order] = steps - np.repeat(steps[offsets[:-1]], np.diff(offsets))
-    return tiers, steps[offsets[1:] - 1] - steps[offsets[:-1]] + 1
-
-
-def _gains(ratings: Floats, gain: Gain, tops: Floats) -> Floats:
-    """The gain of each document; for 2^r - 1 in units of 2^top, so that no rating is too high for float64."""
-    if gain == "exp2":
-        with np.errstate(over="ignore", under="ignore"):
-            return np.exp2(ratings - tops) - np.exp2(-tops)
-    return gain_levels(ratings, gain)
-
-
-def _discounts(offsets: NDArray[np.int64]) -> Floats:
-    """1 / log2(1 + rank) for the ranks of the longest query."""
-    return 1 / np.log2(np.arange(2, np.diff(offsets).max() + 2))
-
-
-def _ideal_dcg(gains: Floats, offsets: NDArray[np.int64], k: int | None) -> Floats:
-    """The DCG@k of each query in its best order."""
-    lengths = np.diff(offsets)
-    query = np.repeat(np.arange(len(lengths)), lengths)
-    best = gains[_best_first(gains, offsets)]
-    ranks = np.arange(len(gains)) - offsets[query]
-    counted = np.where(ranks < (len(gains) if k is None else k), best * _discounts(offsets)[ranks], 0.0)
-    return np.add.reduceat(counted, offsets[:-1])
 
 
 def _spans(

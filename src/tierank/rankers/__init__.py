@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from typing import Any
 
-from tierank.rankers.base import Ranker
+from tierank.models import Known, class_name
+from tierank.rankers.base import Ranked, Ranker, read_ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.boosted import UBoost, UrBoost
-from tierank.rankers.model_folder import read_model
-from tierank.rankers.neural import ApproxNDCG, LambdaLoss, ListMLE, ListNet, NetworkRanker, PListMLE, RankNet, URank
-from tierank.rankers.policy import MDPRank
+from tierank.rankers.imported import LightGBMRanker, from_lightgbm
+from tierank.rankers.linear import LinearRanker
+from tierank.rankers.networks import (
+    ApproxNDCG,
+    LambdaLoss,
+    ListMLE,
+    ListNet,
+    MDPRank,
+    NetworkRanker,
+    PListMLE,
+    RankNet,
+    URank,
+)
 from tierank.rankers.trees import LambdaMART, TreeRanker, UMart
 
 __all__ = [
@@ -18,19 +32,23 @@ __all__ = [
     "Blend",
     "LambdaLoss",
     "LambdaMART",
+    "LightGBMRanker",
+    "LinearRanker",
     "ListMLE",
     "ListNet",
     "MDPRank",
     "NetworkRanker",
     "PListMLE",
     "RankNet",
+    "Ranked",
     "Ranker",
     "TreeRanker",
     "UBoost",
     "UMart",
     "URank",
     "UrBoost",
-    "known_rankers",
+    "from_lightgbm",
+    "known_classes",
     "load",
 ]
 
@@ -47,15 +65,73 @@ RANKERS: dict[str, type[Ranker]] = {
     "approxndcg": ApproxNDCG,
     "lambdaloss": LambdaLoss,
     "mdprank": MDPRank,
+    "linear": LinearRanker,
     "blend": Blend,
 }
 
 
-def load(path: str | os.PathLike[str]) -> Ranker:
-    """The ranker that ``save`` wrote to this folder. Nothing in it is run; the checksum of every file is verified."""
-    return read_model(path, known_rankers())
+def load(
+    path: str | os.PathLike[str],
+    *,
+    rankers: Iterable[type[Ranker]] = (),
+    networks: Iterable[type] = (),
+    transforms: Iterable[type] = (),
+) -> Ranker:
+    """Load the ranker that ``save`` wrote. Nothing in the folder is executed, and every checksum is verified.
+
+    Parameters
+    ----------
+    path : path
+        The model folder.
+    rankers : iterable of classes, optional
+        Your own rankers that the model may be of. Installed packages name theirs in the entry-point group
+        ``tierank.rankers``.
+    networks : iterable of classes, optional
+        Your own networks, if the setting ``network`` was a class.
+    transforms : iterable of classes, optional
+        Your own transforms, if the setting ``feature_transform`` was one.
+
+    Returns
+    -------
+    Ranker
+        The fitted ranker.
+
+    Raises
+    ------
+    DataError
+        If the folder is not a model, is damaged, or names a class that is not known.
+    """
+    return read_ranker(path, known_classes(rankers, networks, transforms))
 
 
-def known_rankers() -> dict[str, type[Ranker]]:
-    """The classes whose models can be loaded, by the names that model files give them."""
-    return {ranker.__name__: ranker for ranker in (*RANKERS.values(), NetworkRanker, TreeRanker)}
+def known_classes(
+    rankers: Iterable[type[Ranker]] = (), networks: Iterable[type] = (), transforms: Iterable[type] = ()
+) -> Known:
+    """The classes that a model file may name: tierank's, those of installed packages, and the given ones."""
+    built_in = {class_name(kind): kind for kind in (*RANKERS.values(), NetworkRanker, TreeRanker, LightGBMRanker)}
+    return Known(
+        rankers=_Installed("tierank.rankers", built_in | _by_name(rankers)),
+        networks=_Installed("tierank.networks", _by_name(networks)),
+        transforms=_Installed("tierank.transforms", _by_name(transforms)),
+    )
+
+
+def _by_name(classes: Iterable[type]) -> dict[str, type]:
+    return {class_name(kind): kind for kind in classes}
+
+
+class _Installed(dict[str, Any]):
+    """Classes by name; those of installed packages are loaded when a model asks for them by their entry point."""
+
+    def __init__(self, group: str, known: dict[str, Any]) -> None:
+        super().__init__(known)
+        self.group = group
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or any(point.name == name for point in entry_points(group=self.group))
+
+    def __missing__(self, name: str) -> Any:
+        for point in entry_points(group=self.group):
+            if point.name == name:
+                return point.load()
+        raise KeyError(name)

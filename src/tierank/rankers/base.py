@@ -1,4 +1,4 @@
-"""What every ranker does: fit, predict, rank, score, save. The scikit-learn contract, once."""
+"""Ranker: the public contract. It has settings, and holds a fitted model; scikit-learn's conventions throughout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from abc import abstractmethod
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -16,20 +16,39 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils import Tags
 
+from tierank import __version__
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
-from tierank.export import Model, Scorer, as_target, write_model
-from tierank.inputs import chunks
-from tierank.metrics import Judge, Rule, as_rule, parse_metric
-from tierank.rankers.agreement import agreement, check_contents, facts_of_call
-from tierank.rankers.model_folder import OF_WORK, Otherwise, encoded, unwritable, write_model_folder
-from tierank.settings import as_limit
+from tierank.export import Model, Scorer, Target, as_target, write_model
+from tierank.extras import needing
+from tierank.inputs import as_names
+from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
+from tierank.models import (
+    MODEL,
+    Known,
+    class_name,
+    damaged,
+    decode_settings,
+    encode_settings,
+    known_class,
+    read_folder,
+    read_settled,
+    with_description,
+    write_folder,
+)
+from tierank.rankers.hints import refuse_unknown
+from tierank.settings import Checked, Integer, Optional, Setting, as_limit, as_whole, declared, setting
 from tierank.team import Team
+from tierank.training.agreement import agreement, check_contents, facts_of_call
+from tierank.training.callbacks import Callback, Callbacks, check_callbacks
+from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, TrainingStopped
 
-# Documents beyond which a list is in doubt: the longest of the public collections has 1,251 (MSLR-WEB30K), and what
-# a search hands over to be ranked again is mostly 1,000 or fewer.
+# Documents beyond which a list looks like a mistake: the longest list of the public collections has 1,251
+# (MSLR-WEB30K), and a search engine hands over 1,000 documents or fewer to be ranked again.
 _LONG_LIST = 2_000
+# What reading a file that is not what it claims to be can end in.
+_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 class Ranked(NamedTuple):
@@ -38,57 +57,186 @@ class Ranked(NamedTuple):
     query: NDArray[Any]
     rank: NDArray[np.int64]
     row: NDArray[np.int64]
+    document: NDArray[np.object_] | None
     score: NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Job:
-    """What a call of ``fit`` has beside data and settings."""
-
-    checkpoint: Path | None = None
-    progress: bool = False
-    team: Team = Team()  # noqa: RUF009  (a team of one has no state)
-
-    def inside(self, name: str) -> Job:
-        """The job of a ranker inside another one: a checkpoint replaces its folder, so each has its own."""
-        return replace(self, checkpoint=None if self.checkpoint is None else self.checkpoint / name)
-
-
 class Ranker(Estimator):
-    """The base of all rankers. A subclass fits, scores grouped documents, and says what its files hold."""
+    """Base class of all rankers, and the class to derive from to write one.
 
-    # Settings of the paper and others, by name; they count where a setting was not given.
+    A subclass is a dataclass whose fields are its settings, and defines ``fit_model``, which returns a ``FittedModel``.
+    With ``restore_model`` its models can be loaded. Everything else works: ``fit``, ``predict``, ``rank``, ``score``,
+    ``save``, cross-validation, tuning, scikit-learn's tools and the command line.
+
+    Attributes
+    ----------
+    model_ : FittedModel
+        What was learned.
+    settings_ : dict
+        The settings that the model was fitted with, whatever was set since.
+    seen_ : Seen
+        Facts about the training data.
+    """
+
+    # Named settings, such as those of a paper.
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
 
-    # The settings that were given, whatever their values.
-    _given: frozenset[str]
-    # The settings that the model was fitted with: those of the preset included, whatever was set since.
+    model_: FittedModel
     settings_: dict[str, Any]
-    has_queries_: bool
-    has_missing_: bool
-    longest_query_: int
+    seen_: Seen
 
     # scikit-learn routes query ids to these methods without being asked.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
     __metadata_request__predict: ClassVar[dict[str, bool]] = {"qid": True}
     __metadata_request__score: ClassVar[dict[str, bool]] = {"qid": True}
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        """A signature with the settings that are handed on to the parent: for help, editors and scikit-learn."""
-        super().__init_subclass__(**keywords)
-        if "__init__" in vars(cls):
-            vars(cls)["__init__"].__signature__ = _whole_signature(cls)
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Check the names, so that a misspelt setting gets an error that names the right one."""
+        cls.check_names(settings)
+        instance: Self = super().__new__(cls)
+        return instance
 
-    def __new__(cls, *_: Any, **given: Any) -> Self:
-        """An instance that remembers which settings were given."""
-        self: Self = super().__new__(cls)
-        self._given = frozenset(given)
+    # What a subclass defines
+
+    @abstractmethod
+    def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> FittedModel:
+        """Learn.
+
+        Parameters
+        ----------
+        train : RankingDataset
+            The training data, with ratings.
+        valid : RankingDataset or None
+            Validation data, with the features of ``train``.
+        context : FitContext
+            Checkpoint, progress, team, and facts about the training data.
+
+        Returns
+        -------
+        FittedModel
+            What was learned.
+        """
+
+    def restore_model(self, saved: SavedModel) -> FittedModel:
+        """The fitted model from what its ``files`` and ``facts`` gave; this ranker has the settings of the model."""
+        raise DataError(f"{type(self).__name__} cannot be loaded: it does not define restore_model()")
+
+    def check_together(self, settings: Mapping[str, Any]) -> None:
+        """Raise ``ParameterError`` if settings that are fine one by one cannot be used together."""
+
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """Raise ``ParameterError`` if training with these settings cannot go on from another model.
+
+        A ranker that can go on overrides it; its ``fit_model`` finds the model in ``context.start``.
+
+        Parameters
+        ----------
+        start : Ranker
+            A fitted ranker, with the number of features of the training data.
+        settings : mapping of str to object
+            The settings of this ranker in their plain form.
+        """
+        raise ParameterError(
+            argument="start", expected=f"None, as {type(self).__name__} cannot go on from a model", got="a ranker"
+        )
+
+    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
+        """The form that the model will have after training, with meaningless numbers: for ``for_target``."""
+        raise ParameterError(argument="for_target", expected="None", got=f"a target, which {type(self).__name__} lacks")
+
+    # Settings
+
+    @classmethod
+    def from_preset(cls, name: str, **settings: Any) -> Self:
+        """A ranker with the settings of a preset.
+
+        Parameters
+        ----------
+        name : str
+            A key of ``PRESETS``.
+        **settings
+            Settings that replace those of the preset.
+
+        Examples
+        --------
+        >>> import tierank
+        >>> tierank.UMart.from_preset("paper-ohsumed", n_trees=50).n_leaves
+        64
+        """
+        if name not in cls.PRESETS:
+            raise ParameterError.unknown(f"preset of {cls.__name__}", name, cls.PRESETS)
+        return cls(**{**cls.PRESETS[name], **settings})
+
+    @classmethod
+    def declared_settings(cls) -> dict[str, Setting]:
+        """The settings with their defaults, bounds, help and search spaces, by name."""
+        return declared(cls)
+
+    @classmethod
+    def check_names(cls, names: Iterable[str]) -> None:
+        """Raise ``ParameterError`` if the ranker does not have a setting of such a name."""
+        parameters = inspect.signature(cls.__init__).parameters.values()
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            return
+        known = [parameter.name for parameter in parameters if parameter.name != "self"]
+        for name in names:
+            if name not in known:
+                raise cls.unknown_setting(name, known)
+
+    @classmethod
+    def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
+        """The error for a setting that the ranker does not have."""
+        if name == "preset" and cls.PRESETS:
+            return ParameterError(
+                "is not a setting", argument=name, fix=f"make the ranker by {cls.__name__}.from_preset(...)"
+            )
+        ours = [one for one, declaration in declared(cls).items() if not declaration.group]
+        return ParameterError.unknown(f"setting of {cls.__name__}", name, known, ours or None)
+
+    def set_params(self, **settings: Any) -> Self:
+        """Change settings; ``base__n_trees`` is the setting ``n_trees`` of the ranker in the setting ``base``."""
+        self.check_names(name.partition("__")[0] for name in settings)
+        for name in settings:
+            outer, _, inner = name.partition("__")
+            value = settings.get(outer, getattr(self, outer, None))
+            if inner and not hasattr(value, "set_params"):
+                raise ParameterError(argument=outer, expected=f"a ranker, to set its {inner}", got=repr(value))
+        super().set_params(**settings)
         return self
 
-    def __sklearn_clone__(self) -> Self:
-        twin: Self = super().__sklearn_clone__()
-        twin._given = self._given
-        return twin
+    def plain_settings(self) -> dict[str, Any]:
+        """All settings in their plain form, each checked by itself; rankers among them are copies, plain too."""
+        settings: dict[str, Any] = self.get_params(deep=False)
+        settings |= {name: one.kind.check(name, settings[name]) for name, one in declared(self).items()}
+        inner = {name: one for name, one in settings.items() if isinstance(one, Ranker)}
+        return settings | {name: type(one)(**one.plain_settings()) for name, one in inner.items()}
+
+    def checked_settings(self) -> dict[str, Any]:
+        """All settings in their plain form; raises ``ParameterError`` if they cannot be used."""
+        settings, known = self.plain_settings(), declared(self)
+        for name, one in known.items():
+            if not one.needs or settings[name] == one.default:
+                continue
+            if all(settings[other] == known[other].default for other in one.needs):
+                needed = " or ".join(f"`{other}`" for other in one.needs)
+                got = ", ".join(f"{other}={settings[other]!r}" for other in one.needs)
+                raise ParameterError(argument=name, expected=f"{needed} to be set too", got=got)
+        self.check_together(settings)
+        return settings
+
+    def check_settings(self) -> None:
+        """Raise ``ParameterError`` if ``fit`` would refuse the settings whatever the data, before any data is read."""
+        with needing(type(self).__name__):
+            settings = self.checked_settings()
+        for value in settings.values():
+            if isinstance(value, Ranker):
+                value.check_settings()
+
+    def resources(self) -> Resources:
+        """The threads and the device that the settings allow."""
+        return Resources(getattr(self, "n_jobs", None), getattr(self, "device", "cpu"))
+
+    # Learning
 
     def fit(
         self,
@@ -102,41 +250,100 @@ class Ranker(Estimator):
         checkpoint: str | os.PathLike[str] | None = None,
         progress: bool = False,
         team: Team | None = None,
+        callbacks: Sequence[Callback] | None = None,
+        start: Ranker | None = None,
+        **unknown: Any,
     ) -> Self:
-        """Learn from a ``RankingDataset``, or from features, ratings and one query id per row (None: one query).
+        """Learn to rank.
 
-        ``valid`` is a data set or ``(X, y, qid)``: training keeps what is best on it by ``select_by``, and stops after
-        ``patience`` rounds without a better one. ``checkpoint`` names a folder that training writes to as it goes; a
-        run with the same data and settings that finds it there goes on from it, to the same model, bit for bit.
-        ``team`` is what ``tierank.distributed.join`` gives, where several processes train one model: each of them calls
-        ``fit`` with the same data and settings, which are compared first, and ends with the same model.
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            A data set, or features with one row per document.
+        y : array, optional
+            One rating per row, any finite number >= 0. Not needed with a ``RankingDataset``.
+        qid : array, optional
+            One query id per row, in any order. Without it all rows are one query.
+        valid : RankingDataset or (X, y, qid), optional
+            Validation data: training keeps what is best on it by ``select_by``, and stops after ``patience`` rounds
+            without improvement.
+        row_weight : array, optional
+            One weight per row. Only for trees and linear rankers.
+        query_weight : array or mapping, optional
+            One weight per query, or a mapping from query id to weight.
+        checkpoint : path, optional
+            A folder that training writes to as it goes. A run with the same data and settings that finds it continues
+            from there, to the same model, bit for bit.
+        progress : bool, default False
+            Show a progress bar.
+        team : Team, optional
+            What ``tierank.distributed.join`` returns, if several processes train one model. Each calls ``fit`` with the
+            same data and settings, which are compared first, and ends with the same model.
+        callbacks : list of callables, optional
+            Functions that are called with a ``tierank.Step`` after each round or epoch. If one returns True training
+            stops, and the best round so far is kept. Of a team only those of the first process are called.
+        start : Ranker, optional
+            A fitted ranker to go on from. Tree rankers keep its trees and add ``n_trees`` more; networks begin with its
+            weights and keep its transform. It is not changed.
+        **unknown
+            Refused, with what to give instead.
+
+        Returns
+        -------
+        self
         """
+        self._refuse_unknown("fit", unknown)
         team = team or Team()
-        before = dict(vars(self))
+        has_queries = isinstance(X, RankingDataset) or qid is not None
+        with agreement(team) as facts, needing(type(self).__name__):
+            functions = check_callbacks(callbacks)
+            train = self._as_training(X, y, qid, row_weight=row_weight, query_weight=query_weight)
+            train = train if start is None else _with_features_of_start(train, start)
+            held_out = None if valid is None else _as_valid(valid, has_queries)
+            if held_out is not None:
+                held_out = self._with_features_of(held_out, train.n_features, train.feature_names)
+            settings = self.checked_settings()
+            given = {"qid": has_queries, "checkpoint": checkpoint is not None}
+            facts |= facts_of_call(type(self).__name__, settings, given, train, held_out, team)
+            if start is not None:
+                self.check_start(start, settings)
+                if team.size > 1:
+                    facts["start"] = {"model": {"content": start.model_.digest()}}
+        if team.is_first:
+            _warn_of_odd_queries({"": train, "valid: ": held_out})
+        check_contents(team, train, held_out, self.resources().n_jobs)
+        seen = Seen.of(train, has_queries, team)
+        seen = seen if start is None else seen.after(start.seen_)
+        target = None if settings.get("for_target") is None else as_target(settings["for_target"])
+        if target is not None:  # before the work, and again after it: training decides what the model is
+            _check_outline(self, target, train, seen)
+        folder = None if checkpoint is None else Path(checkpoint)
         try:
-            with agreement(team) as facts:
-                job = Job(None if checkpoint is None else Path(checkpoint), progress and team.is_first, team)
-                train = self._as_training(X, y, qid, row_weight=row_weight, query_weight=query_weight)
-                has_queries = isinstance(X, RankingDataset) or qid is not None
-                held_out = None if valid is None else _as_valid(valid, has_queries)
-                if held_out is not None:
-                    held_out = self._with_features_of(held_out, train.n_features, train.feature_names)
-                self._settle(has_queries, has_missing=False, longest_query=int(train.lengths.max()))
-                given = {"qid": has_queries, "checkpoint": checkpoint is not None}
-                facts |= facts_of_call(type(self).__name__, self.settings_, given, train, held_out, team)
-            if team.is_first:
-                for of, data in {"": train, "valid: ": held_out}.items():
-                    if data is not None and (doubt := _doubt_of_queries(data)) is not None:
-                        warnings.warn(of + doubt, stacklevel=2)
-            check_contents(team, train, held_out, getattr(self, "n_jobs", None))
-            self._look_over(train, team)
-            self._fit_for_target(train, held_out, job)
-        except TierankError:
-            if not self._has_learned_since(before):  # a fit that was refused leaves the earlier model as it was
-                self.__dict__.clear()
-                self.__dict__.update(before)
+            context = FitContext(seen, folder, progress and team.is_first, team, Callbacks(functions, team))
+            model = self.fit_model(train, held_out, context if start is None else replace(context, start=start.model_))
+        except TrainingStopped as stop:
+            if stop.model is not None:
+                self._keep(stop.model, seen, settings)
             raise
+        self._keep(model, seen, settings)
+        if target is not None:
+            target.check(self.portable())
         return self
+
+    def _refuse_unknown(self, method: str, unknown: Mapping[str, Any]) -> None:
+        if unknown:
+            parameters = inspect.signature(getattr(type(self), method)).parameters.values()
+            known = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD and one.name != "self"]
+            refuse_unknown(type(self).__name__, method, unknown, known, declared(self))
+
+    def hold(self, model: FittedModel, seen: Seen) -> None:
+        """Become a fitted ranker with a model that was made elsewhere, and the settings as they are."""
+        self._keep(model, seen, self.plain_settings())
+
+    def _keep(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
+        """Become a fitted ranker."""
+        self.model_, self.seen_, self.settings_ = model, seen, dict(settings)
+        self._set_features(seen.n_features, seen.feature_names)
 
     def _as_training(self, X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:
         if y is None and not isinstance(X, RankingDataset):
@@ -148,61 +355,96 @@ class Ranker(Estimator):
         train.check_rated()
         return train
 
-    def _look_over(self, train: RankingDataset, team: Team) -> None:
-        """Keep what is to be known of the training data of all processes."""
-        seen = train.features[team.rows(train.n_documents)]
-        has_missing = any(bool(np.isnan(rows).any()) for rows in chunks(seen))
-        found = team.all_gather([has_missing, self.longest_query_])
-        self.has_missing_, self.longest_query_ = (max(of_processes) for of_processes in zip(*found, strict=True))
+    # Fitted
 
-    def _fit_for_target(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
-        target = None if getattr(self, "for_target", None) is None else as_target(self.for_target)
-        if target is not None:  # before the work, and again where training decided what the model is
-            target.check(Model(self._outline(train), train.n_features, train.feature_names, self.has_missing_))
-        self._fit(train, valid, job)
-        self._set_features(train.n_features, train.feature_names)
-        if target is not None:
-            target.check(self._model())
-
-    def _has_learned_since(self, before: Mapping[str, Any]) -> bool:
-        """Whether training got so far that there is a new model, though an unfinished one."""
-        history = vars(self).get("history_")
-        return bool(history) and history is not before.get("history_")
-
-    def predict(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.float64]:
-        """A score per document, in the caller's order: higher is better."""
+    def check_fitted(self) -> None:
+        """Raise ``NotFittedError`` if the ranker was not fitted."""
         self._check_fitted()
-        data = self._as_candidates(X, qid)
-        return data.restore(self._predict(data))
 
-    def rank(self, X: Any, qid: ArrayLike | None = None, k: int | None = None) -> Ranked:
-        """The documents of each query, best first, at most ``k`` of each; ``row`` is the caller's row number.
+    @property
+    def history_(self) -> list[dict[str, Any]]:
+        """A row for each round or epoch of training, with its metrics on the validation data."""
+        return self.model_.history
 
-        Equal scores rank in the order of the rows.
+    @property
+    def best_(self) -> dict[str, float]:
+        """The validation metrics of the model that was kept; empty without validation data."""
+        return self.model_.best
+
+    def match_features(self, X: Any, qid: ArrayLike | None = None) -> RankingDataset:
+        """The data with the features that the ranker was fitted on, in that order."""
+        self._check_fitted()
+        return self._as_own_features(X, qid)
+
+    def predict(self, X: Any, qid: ArrayLike | None = None, **unknown: Any) -> NDArray[np.float64]:
+        """Score documents.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        qid : array, optional
+            One query id per row. Rankers that look at whole lists need it: see ``needs_list``.
+        **unknown
+            Refused, with what to give instead.
+
+        Returns
+        -------
+        array
+            One score per row, in the order of the rows; higher is better.
         """
+        self._refuse_unknown("predict", unknown)
+        data = self._as_candidates(X, qid)
+        return data.restore(self.model_.predict(data, self.resources()))
+
+    def rank(self, X: Any, qid: ArrayLike | None = None, k: int | None = None, **unknown: Any) -> Ranked:
+        """Rank the documents of each query, best first.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        qid : array, optional
+            One query id per row.
+        k : int, optional
+            At most this many documents per query.
+        **unknown
+            Refused, with what to give instead.
+
+        Returns
+        -------
+        Ranked
+            Arrays ``query``, ``rank``, ``row`` (the row in ``X``), ``document`` (its id; None if the data have no
+            document ids) and ``score``. Equal scores keep the order of the rows.
+        """
+        self._refuse_unknown("rank", unknown)
         self._check_fitted()
         k = as_limit("k", k)
         data = self._as_candidates(X, qid)
-        scores = self._predict(data)
+        scores = self.model_.predict(data, self.resources())
         order = np.lexsort((-scores, data.query_of_row))
         ranks = np.arange(data.n_documents) - np.repeat(data.offsets[:-1], data.lengths) + 1
         kept = slice(None) if k is None else ranks <= k
-        own = order[kept]
+        rows = order[kept]
         queries = np.repeat(data.query_ids, data.lengths)[kept]
-        return Ranked(queries, ranks[kept], data.source_rows[own], scores[own])
+        texts = data.document_texts
+        documents = None if texts is None else np.array(list(texts.take(rows)), dtype=object)
+        return Ranked(queries, ranks[kept], data.source_rows[rows], documents, scores[rows])
 
     def score(
         self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None, sample_weight: None = None
     ) -> float:
         """Mean NDCG@10 under the rule ``tierank``; scikit-learn's tools call this."""
         if sample_weight is not None:
-            raise ParameterError("sample_weight: expected None: weights of rows say nothing of lists")
+            raise ParameterError("sample_weight is not supported: a metric weighs queries, not rows")
         self._check_fitted()
-        if self.has_queries_ and qid is None and not isinstance(X, RankingDataset):
+        if self.seen_.has_queries and qid is None and not isinstance(X, RankingDataset):
             raise DataError(
-                "qid: expected one query id per row, as in fit, got none; all rows as one query would give another"
-                " number. In scikit-learn's tools, switch on metadata routing:"
-                " sklearn.set_config(enable_metadata_routing=True)"
+                argument="qid",
+                expected="one query id per row, as in fit",
+                got="none",
+                fix="in scikit-learn's tools, switch on metadata routing:"
+                " sklearn.set_config(enable_metadata_routing=True)",
             )
         data = as_dataset(X, y, qid)
         values = Judge(data, "ndcg@10")(data.arrange(self.predict(data)))["ndcg@10"]
@@ -217,185 +459,118 @@ class Ranker(Estimator):
         n_repeats: int = 5,
         seed: int = 0,
     ) -> NDArray[np.float64]:
-        """What the mean of a metric loses when a feature is shuffled among all documents: features x repeats.
+        """What the mean of a metric loses if a feature is shuffled among all documents.
 
-        Takes one copy of the features, and a prediction for each feature that the model looks at and each repeat.
+        Takes one copy of the features, and one prediction for each feature that the model uses and each repeat.
+
+        Parameters
+        ----------
+        data : RankingDataset
+            Data with ratings.
+        metric : str, default "ndcg@10"
+            The metric.
+        rule : str or Rule, default "tierank"
+            The rule of the metric.
+        n_repeats : int, default 5
+            How often each feature is shuffled.
+        seed : int, default 0
+            Random seed.
+
+        Returns
+        -------
+        array
+            Losses, features x repeats.
         """
         self._check_fitted()
         if not isinstance(data, RankingDataset):
-            raise DataError(f"data: expected a RankingDataset with ratings, got {type(data).__name__}")
+            raise DataError(argument="data", expected="a RankingDataset with ratings", got=type(data).__name__)
         data = self._as_own_features(data, None)
-        judge = Judge(data, metric, rule)
+        judge, resources = Judge(data, metric, rule), self.resources()
 
-        def mean(scores: NDArray[np.float64]) -> float:
-            return float(np.nanmean(judge(scores)[metric]))
+        def mean(scored: RankingDataset) -> float:
+            (values,) = judge(self.model_.predict(scored, resources)).values()
+            return float(np.nanmean(values))
 
-        base = mean(self._predict(data))
+        base = mean(data)
         losses = np.zeros((data.n_features, n_repeats))
         features = np.array(data.features)
         shuffled = RankingDataset.from_parts(features, data.ratings, data.offsets, data.query_ids)
         rng = np.random.default_rng(seed)
-        used = self._used_features()
+        used = self.model_.used_features(data.n_features)
         for column in range(data.n_features):
             for repeat in range(n_repeats):
                 order = rng.permutation(data.n_documents)
                 if used[column]:
                     features[:, column] = data.features[order, column]
-                    losses[column, repeat] = base - mean(self._predict(shuffled))
+                    losses[column, repeat] = base - mean(shuffled)
             features[:, column] = data.features[:, column]
         return losses
-
-    def check_settings(self) -> None:
-        """An error where ``fit`` would refuse the settings, whatever the data: before any are read."""
-        settings = self._resolved()
-        _check_choices(settings)
-        self._check_before_work(settings)
-        for inner in settings.values():
-            if isinstance(inner, Ranker):
-                inner.check_settings()
 
     def needs_list(self) -> bool:
         """Whether the score of a document depends on the other documents of its query: predict needs the whole list."""
         self._check_fitted()
-        return self._looks_around()
+        return self.model_.needs_list
+
+    def portable(self) -> Model:
+        """The model in the neutral form that export targets read."""
+        self._check_fitted()
+        return Model(self.model_.portable(), self.n_features_in_, self.seen_.feature_names, self.seen_.has_missing)
+
+    def export(self, path: str | os.PathLike[str], to: str | Target) -> None:
+        """Write the model in the form of another engine. ``tierank.verify`` proves that it gives the same scores.
+
+        Parameters
+        ----------
+        path : path
+            The file or folder to write.
+        to : str or Target
+            A key of ``tierank.TARGETS``, or your own target. A model that the engine cannot represent exactly is
+            refused, with what to change in training; the setting ``for_target`` refuses it before training.
+        """
+        write_model(self.portable(), path, to)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as a folder: ``model.json`` and the files it names, with their checksums."""
-        self._check_fitted()
-        write_model_folder(self, path)
+        """Write the model as a folder: ``model.json`` and the files it names, with their checksums.
 
-    def export(self, path: str | os.PathLike[str], to: str) -> None:
-        """Write the model in the form of another engine: a name of ``TARGETS``. ``verify`` proves that it scores alike.
-
-        A model that the engine cannot hold exactly is refused, with what to change in training; the setting
-        ``for_target`` says so before training.
+        Parameters
+        ----------
+        path : path
+            The folder. An earlier model there is replaced in one step.
         """
+        write_folder(path, self.model_files())
+
+    def model_files(self) -> dict[str, bytes]:
+        """The files that ``save`` writes, by name."""
         self._check_fitted()
-        write_model(self._model(), path, to)
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """All settings; those that are handed on (to LightGBM, to a loss) included, by their own names."""
-        own = {name: value for name, value in vars(self).items() if not name.endswith("_") and name[0] != "_"}
-        inner = {name: value for name, value in own.items() if deep and isinstance(value, Ranker)}
-        return own | {f"{name}__{k}": v for name, ranker in inner.items() for k, v in ranker.get_params().items()}
-
-    def set_params(self, **settings: Any) -> Self:
-        """Change settings; ``base__n_trees`` is the setting ``n_trees`` of the ranker that ``base`` is."""
-        for name, value in settings.items():
-            outer, _, inner = name.partition("__")
-            if inner and isinstance(getattr(self, outer, None), Ranker):
-                getattr(self, outer).set_params(**{inner: value})
-            else:
-                setattr(self, *settings_of(type(self), {name: value}).popitem())
-        self._given |= set(settings)
-        for inner in self._inner():  # how work is done is one thing for all of a fitted model
-            own = inner.get_params(deep=False)
-            inner.set_params(**{name: settings[name] for name in OF_WORK if name in settings and name in own})
-        return self
-
-    def _inner(self) -> list[Ranker]:
-        """The fitted rankers that this one asks for scores."""
-        base = vars(self).get("base_")
-        return [] if base is None else [base]
-
-    # What a subclass gives
-
-    @abstractmethod
-    def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
-        """Learn; set the fitted attributes."""
-
-    @abstractmethod
-    def _predict(self, data: RankingDataset) -> NDArray[np.float64]:
-        """A score per document, in the order of the data set."""
-
-    @abstractmethod
-    def _files(self) -> dict[str, bytes]:
-        """The files of the model."""
-
-    @abstractmethod
-    def _fitted(self) -> dict[str, Any]:
-        """What is fitted and small, for JSON."""
-
-    @abstractmethod
-    def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
-        """Set the fitted attributes from what was saved."""
-
-    def _check_before_work(self, settings: dict[str, Any]) -> None:
-        """An error where training cannot begin with these settings."""
-
-    def _contributions(
-        self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
-    ) -> NDArray[np.float64]:
-        """What each feature adds to ``score[above] - score[below]``, for pairs of rows of one query: pairs x features.
-
-        A row sums to the difference, but for what the method of the ranker leaves over.
-        """
-        raise ParameterError(f"{type(self).__name__} cannot explain its scores: expected a ranker of trees or networks")
-
-    def _portable(self) -> Scorer:
-        """The neutral form of what was learned, for export."""
-        raise ParameterError(f"{type(self).__name__} has no form that other engines know: expected trees or networks")
-
-    def _outline(self, train: RankingDataset) -> Scorer:
-        """What ``_portable`` will give after training on these data, with numbers that mean nothing."""
-        raise ParameterError(f"for_target: {type(self).__name__} has no form that other engines know: expected None")
-
-    def _looks_around(self) -> bool:
-        """Whether the score of a document depends on the other documents of its query."""
-        return False
-
-    def _used_features(self) -> NDArray[np.bool_]:
-        """Which features the scores can depend on."""
-        return np.ones(self.n_features_in_, bool)
-
-    # What they share
-
-    def _resolved(self) -> dict[str, Any]:
-        """The settings, with those of the preset where they were left at their default."""
-        settings = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
-        preset = settings.pop("preset", None)
-        if preset is None:
-            return settings
-        if preset not in self.PRESETS:
-            raise ParameterError.unknown("preset", preset, self.PRESETS)
-        defaults = type(self)().get_params(deep=False)
-        left = [name for name in defaults if name not in self._given and _same(settings[name], defaults[name])]
-        chosen = self.PRESETS[preset]
-        return settings | {name: chosen[name] for name in chosen if name in left or name not in settings}
-
-    def _settle(self, has_queries: bool, has_missing: bool, longest_query: int) -> None:
-        """Keep what the model is going to be fitted with."""
-        self.has_queries_, self.has_missing_, self.longest_query_ = has_queries, has_missing, longest_query
-        # Rankers among the settings are copied: a change of theirs is none of the fitted model.
-        resolved = self._resolved().items()
-        self.settings_ = {name: clone(value) if isinstance(value, Ranker) else value for name, value in resolved}
-        _check_choices(self.settings_)
-
-    def _settled(self) -> dict[str, Any]:
-        """The settings that the model was fitted with, to be worked with as is wanted now."""
-        return self.settings_ | {name: getattr(self, name) for name in OF_WORK if name in self.settings_}
+        if type(self).restore_model is Ranker.restore_model:
+            raise DataError(f"{type(self).__name__} cannot be saved: without restore_model() it could not be loaded")
+        seen = self.seen_
+        description = {
+            "tierank": __version__,
+            "ranker": class_name(type(self)),
+            "settings": encode_settings(self.settings_),
+            "n_features": seen.n_features,
+            "feature_names": None if seen.feature_names is None else list(seen.feature_names),
+            "has_queries": seen.has_queries,
+            "has_missing": seen.has_missing,
+            "longest_query": seen.longest_query,
+            "fitted": self.model_.facts(),
+        }
+        return with_description(description, self.model_.files())
 
     def _as_candidates(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
-        """The data to score; a warning where the lists of many queries seem to come as the list of one."""
+        """The data to score; warns if the lists of many queries seem to come as one list."""
+        self._check_fitted()
         data = self._as_own_features(X, qid)
-        is_one = qid is None and not isinstance(X, RankingDataset)
-        if is_one and self.has_queries_ and data.n_documents > self.longest_query_ and self._looks_around():
+        is_one_list = qid is None and not isinstance(X, RankingDataset) and self.seen_.has_queries
+        if is_one_list and data.n_documents > self.seen_.longest_query and self.model_.needs_list:
             warnings.warn(
-                f"{type(self).__name__} scores documents by what they stand among, and takes these {data.n_documents:,}"
-                f" rows for the candidates of one query, because no qid came: the longest query that it learned from"
-                f" has {self.longest_query_:,}. Give one query id per row if they are more than one query",
+                f"{type(self).__name__} scores a document by the other documents of its query, and no qid was given:"
+                f" these {data.n_documents:,} rows are scored as one query, longer than the longest training query"
+                f" ({self.seen_.longest_query:,} documents). Give one query id per row if they are several queries",
                 stacklevel=3,
             )
         return data
-
-    def _model(self) -> Model:
-        names = tuple(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None
-        return Model(self._portable(), self.n_features_in_, names, self.has_missing_)
-
-    def _saved_settings(self, otherwise: Otherwise = unwritable) -> dict[str, Any]:
-        """The settings for JSON; ``otherwise`` says what becomes of one that it has no form for."""
-        settings = self.settings_ if hasattr(self, "settings_") else self._resolved()
-        return {name: encoded(value, name, otherwise) for name, value in settings.items()}
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -406,8 +581,152 @@ class Ranker(Estimator):
         return tags
 
 
+# Settings that our rankers share
+
+
+def _as_metrics(value: Any) -> tuple[Any, ...]:
+    """The setting ``select_by``: metrics, the first of which decides."""
+    metrics = (value,) if isinstance(value, str) or callable(value) else value
+    is_list = isinstance(metrics, (list, tuple)) and len(metrics) > 0
+    if not is_list or not all(isinstance(one, str) or callable(one) for one in metrics):
+        raise ParameterError(
+            argument="select_by", expected="a metric or a list of metrics, such as ['ndcg@10']", got=repr(value)
+        )
+    for metric in metrics:
+        if isinstance(metric, str):
+            parse_metric(metric)
+        metric_name(metric)
+    return tuple(metrics)
+
+
+def _as_rule(value: Any) -> str | Rule:
+    as_rule(value)
+    rule: str | Rule = value
+    return rule
+
+
+def _as_target(value: Any) -> Any:
+    as_target(value)
+    return value
+
+
+def as_base(value: Any) -> Ranker:
+    """The setting ``base``: a ranker."""
+    if not isinstance(value, Ranker):
+        raise ParameterError(argument="base", expected="a ranker, such as UMart()", got=repr(value))
+    return value
+
+
+BASE = Optional(Checked("a ranker, such as UMart()", as_base), "no base")
+_METRICS = Checked("a metric or a list of metrics", _as_metrics)
+_RULE = Checked("a rule", _as_rule)
+_TARGET = Optional(Checked("an export target", _as_target))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SelectingRanker(Ranker):
+    """A ranker that chooses what it keeps by metrics on validation data."""
+
+    select_by: Metric | Sequence[Metric] = setting(
+        ("ndcg@10",),
+        _METRICS,
+        "metrics that choose the best round on the validation data, names or functions (ratings, scores) -> number; the"
+        " second decides if the first is equal within 1e-6, and so on",
+    )
+    rule: str | Rule = setting("tierank", _RULE, "the rule of these metrics, a key of RULES or a Rule")
+    for_target: str | Target | None = setting(
+        None, _TARGET, "an export target the model is meant for: what it cannot represent is refused before training"
+    )
+    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core"), "number of threads")
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class JudgedRanker(SelectingRanker):
+    """A ranker whose training is judged by metrics on validation data, and draws random numbers."""
+
+    seed: int = setting(0, Integer(0, 2**31 - 1), "random seed")
+
+
+def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
+    """A ranker with these settings that holds a model: for what was fitted as a part of another one."""
+    copy: Ranker = clone(ranker)
+    copy.hold(model, seen)
+    return copy
+
+
+# Loading
+
+
+def read_ranker(path: str | os.PathLike[str], known: Known) -> Ranker:
+    """The ranker of a model folder; every file is checked before anything looks into it."""
+    return read_settled(Path(path), lambda folder: _read_once(folder, known))[0]
+
+
+def _read_once(folder: Path, known: Known) -> Ranker:
+    description, files = read_folder(folder)
+    file = folder / MODEL.file
+    try:
+        ranker = _constructed(description, known)
+        names, n_features = description["feature_names"], as_whole("n_features", description["n_features"])
+        seen = Seen(
+            n_features,
+            as_names(names, n_features),
+            bool(description["has_queries"]),
+            bool(description["has_missing"]),
+            as_whole("longest_query", description["longest_query"]),
+        )
+        if not isinstance(description["fitted"], dict):
+            raise TypeError("fitted")
+        with needing(type(ranker).__name__):
+            model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
+        ranker.hold(model, seen)
+    except ParameterError as error:
+        raise DataError(f"settings: {error}", where=file) from None
+    except TierankError as error:
+        raise error.at(file) if error.where is None else error from None
+    except KeyError as error:
+        raise damaged(file, f"no {error}") from None
+    except _OF_DAMAGE as error:
+        raise damaged(file, str(error)) from None
+    return ranker
+
+
+def _constructed(description: Mapping[str, Any], known: Known) -> Ranker:
+    kind = known_class(known.rankers, "ranker", description["ranker"])
+    ranker = kind(**decode_settings(description["settings"], known))
+    if not isinstance(ranker, Ranker):
+        raise DataError(argument="rankers", expected="classes derived from tierank.Ranker", got=kind.__name__)
+    return ranker
+
+
+# Checks of fit
+
+
+def _with_features_of_start(train: RankingDataset, start: Any) -> RankingDataset:
+    """The training data with the features of the model to go on from, in its order."""
+    if not isinstance(start, Ranker):
+        raise ParameterError(
+            argument="start",
+            expected="a fitted ranker",
+            got=type(start).__name__,
+            fix="tierank.load reads a saved one, and tierank.from_lightgbm a model of LightGBM",
+        )
+    return start.match_features(train)
+
+
+def _check_outline(ranker: Ranker, target: Target, train: RankingDataset, seen: Seen) -> None:
+    target.check(Model(ranker.outline(train, seen), train.n_features, train.feature_names, seen.has_missing))
+
+
+def _warn_of_odd_queries(data: Mapping[str, RankingDataset | None]) -> None:
+    for where, one in data.items():
+        doubt = None if one is None else _doubt_of_queries(one)
+        if doubt is not None:
+            warnings.warn(where + doubt, stacklevel=3)
+
+
 def _doubt_of_queries(data: RankingDataset) -> str | None:
-    """What is odd about the queries, where ids were most likely forgotten or taken from another column.
+    """What looks wrong about the queries, if ids were probably forgotten or taken from the wrong column.
 
     >>> print(_doubt_of_queries(RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "c"])))
     each of the 3 rows is a query of its own, and a list of one document has no order to learn: give the documents of
@@ -426,136 +745,14 @@ def _doubt_of_queries(data: RankingDataset) -> str | None:
     return None
 
 
-class Selection:
-    """Keeps the best round by an ordered list of metrics.
-
-    A round is better than the best so far if its first metric is higher by more than the tolerance, or equal within it
-    and the second is higher, and so on.
-
-    >>> selection = Selection(tolerance=1e-6)
-    >>> [selection.is_better(values) for values in ((0.5, 0.4), (0.5, 0.45), (0.49, 0.9), (0.5, 0.45))]
-    [True, True, False, False]
-    """
-
-    def __init__(self, tolerance: float = 1e-6, best: Sequence[float] | None = None) -> None:
-        self.tolerance, self.best = tolerance, best
-
-    def is_better(self, values: Sequence[float]) -> bool:
-        """Whether these are the best values so far; if so they are remembered."""
-        if self.best is None or self._first_difference(values) > 0:
-            self.best = tuple(values)
-            return True
-        return False
-
-    def _first_difference(self, values: Sequence[float]) -> float:
-        differences = (new - old for new, old in zip(values, self.best or (), strict=True))
-        return next((difference for difference in differences if abs(difference) > self.tolerance), 0.0)
-
-
-def make_judge(
-    valid: RankingDataset,
-    select_by: str | Sequence[str],
-    rule: str | Rule,
-    n_jobs: int | None,
-    team: Team | None = None,
-) -> Judge:
-    """The judge of validation data; an error where there is nothing to judge by.
-
-    With a ``team`` these data are the part of this process, and the other parts count too.
-    """
-    rule, team = as_rule(rule), team or Team()
-    if team.size > 1 and rule.err_max == "data":
-        rule = replace(rule, err_max=max(team.all_gather(float(valid.ratings.max()))) or 1.0)
-    judge = Judge(valid, [select_by] if isinstance(select_by, str) else list(select_by), rule, n_jobs=n_jobs)
-    if all(team.all_gather(judge.n_empty == valid.n_queries)):
-        raise DataError("valid: expected at least one query with a rating above 0 to choose the model by, got none")
-    return judge
-
-
-def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = None) -> dict[str, float]:
-    """The mean of each metric over the queries where it is defined, those of the other processes included.
-
-    >>> means_of({"ndcg@1": np.array([1.0, np.nan, 0.5])})
-    {'ndcg@1': 0.75}
-    """
-    if team is None or team.size == 1:
-        return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
-    sums = np.array([[np.nansum(values), np.isfinite(values).sum()] for values in per_query.values()])
-    totals = team.all_reduce(sums)
-    return {metric: float(total / n) for metric, (total, n) in zip(per_query, totals, strict=True)}
-
-
-def _whole_signature(ranker: type[Ranker]) -> inspect.Signature:
-    """The signature of the constructor, with that of its parent in place of ``**settings``."""
-    own = inspect.signature(ranker.__init__)
-    rest = next((name for name, p in own.parameters.items() if p.kind is p.VAR_KEYWORD), None)
-    parent = next(kind for kind in ranker.__mro__[1:] if "__init__" in vars(kind))
-    if rest is None or not issubclass(parent, Ranker):
-        return own
-    named = [parameter for name, parameter in own.parameters.items() if name != rest]
-    handed = inspect.signature(parent.__init__).parameters.values()
-    more = [p for p in handed if p.name not in own.parameters and p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
-    return own.replace(parameters=named + more)
-
-
-def settings_of(ranker: type[Ranker], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given settings, if the ranker can have them all; an error that names the nearest otherwise."""
-    parameters = inspect.signature(ranker).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    for name in given:
-        is_taken = name[:1] == "_" or name.endswith("_") or hasattr(ranker, name)  # no setting that is handed on
-        if name not in parameters and (is_taken or not takes_any):
-            known = [known for known, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD]
-            raise ParameterError.unknown(f"setting of {ranker.__name__}", name, known)
-    return dict(given)
-
-
-def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDataset) -> NDArray[np.float64]:
-    """The mean of several scores, each less its mean and over its standard deviation within each query."""
-    total, query, starts = np.zeros(data.n_documents), data.query_of_row, data.offsets[:-1]
-    for one in scores:
-        order = np.lexsort((one, query))  # sums of sorted numbers are the same bits for rows in any order
-        centred = one - np.repeat(np.add.reduceat(one[order], starts) / data.lengths, data.lengths)
-        spread = np.sqrt(np.add.reduceat(centred[order] ** 2, starts) / data.lengths)
-        total += centred / np.repeat(np.where(spread > 0, spread, 1.0), data.lengths)
-    return total / len(scores)
-
-
-def _check_choices(settings: Mapping[str, Any]) -> None:
-    """A name that means nothing is an error whether it is needed or not: with validation data or without."""
-    as_rule(settings.get("rule", "tierank"))
-    metrics = settings.get("select_by", ())
-    if not isinstance(metrics, (str, list, tuple)) or not all(isinstance(metric, str) for metric in metrics):
-        raise ParameterError(f"select_by: expected a metric, or a list of them, such as ['ndcg@10'], got {metrics!r}")
-    for metric in [metrics] if isinstance(metrics, str) else metrics:
-        parse_metric(metric)
-    if settings.get("for_target") is not None:
-        as_target(settings["for_target"])
-
-
-def _plain(value: Any) -> Any:
-    """A setting that no caller can change any more, and that has a form in files: of arrays and tables a plain copy."""
-    if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value.tolist() if hasattr(value, "tolist") and np.ndim(value) < 2 else value
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Whether two settings are equal; a file gives lists for tuples."""
-    is_sequence = isinstance(one, (list, tuple)) and isinstance(other, (list, tuple))
-    return list(one) == list(other) if is_sequence else bool(one == other)
-
-
 def _as_valid(valid: RankingDataset | Sequence[Any], has_queries: bool) -> RankingDataset:
     if isinstance(valid, RankingDataset):
         data = valid
     elif isinstance(valid, Sequence) and len(valid) in (2, 3):
         if has_queries and (len(valid) == 2 or valid[2] is None):
-            raise DataError("valid: expected (X, y, qid), as the training data have query ids, got no qid")
+            raise DataError(argument="valid", expected="(X, y, qid), as the training data have query ids", got="no qid")
         data = RankingDataset(*valid)
     else:
-        raise DataError("valid: expected a RankingDataset, or (X, y, qid)")
+        raise DataError(argument="valid", expected="a RankingDataset or (X, y, qid)", got=type(valid).__name__)
     data.check_rated()
     return data

@@ -1,48 +1,39 @@
-"""UMart and LambdaMART: boosted trees on LightGBM, judged by our metrics, resumed exactly."""
+"""UMart, LambdaMART and TreeRanker: boosted trees that differ in what they optimise."""
 
 from __future__ import annotations
 
-import ctypes
-import inspect
-import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import lightgbm
 import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
-from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
-from tierank.inputs import chunks
-from tierank.kernels import n_threads
-from tierank.metrics import Gain, Rule, as_gain, gain_levels
+from tierank.errors import ParameterError
+from tierank.export import Scorer, Sum
 from tierank.objectives import (
     LambdaRankObjective,
     LossObjective,
     Objective,
     UMartObjective,
     as_loss,
+    check_loss_settings,
     check_reads_gain,
 )
-from tierank.rankers.base import Job, Ranker, make_judge
-from tierank.rankers.inner import as_base, fit_inner, inner_files, outline_inner, restore_inner
-from tierank.rankers.tree_network import check_is_global, connected
-from tierank.rankers.tree_settings import MOST, as_parameters, check_files, check_values, for_features, is_known
-from tierank.rankers.tree_text import check_trees, kept_depth
-from tierank.rankers.tree_training import Data, Floats, Run, check_goss, cut_text, join_texts, predicted
-from tierank.settings import as_flag, as_positive, as_whole
-from tierank.team import Team
-from tierank.transforms import add_query_copies
+from tierank.rankers.base import Ranker, fitted_copy
+from tierank.rankers.tree_settings import TreeSettings
+from tierank.relevance import Gain, as_gain, gain_levels
+from tierank.settings import Between, Checked, Choice, Flag, Integer, Number, OneOf, Optional, setting
+from tierank.training.checkpoint import described_settings
+from tierank.training.model import FitContext, SavedModel, Seen
 
-# In a process that is forked off LightGBM has one thread: see n_threads, which its loading of models does not ask.
-if hasattr(os, "register_at_fork"):  # nothing forks on Windows
-    os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
+# LightGBM is imported where trees are grown or loaded.
+if TYPE_CHECKING:
+    import lightgbm
 
-# LightGBM has no larger trees.
-_MOST_LEAVES = 131_072
+    from tierank.training.trees import TreeModel
 
 _PAPER = {
     "n_trees": 1000,
@@ -57,293 +48,178 @@ _PAPER = {
     "patience": 200,
 }
 
+GAIN = Checked("'exp2', 'linear', a list, a mapping or a function", as_gain)
+_GAIN_HELP = (
+    "gain of a rating: exp2 (2^r - 1), linear, a list for the ratings 0, 1, 2, ..., a mapping, or a function (which"
+    " cannot be saved)"
+)
+_TIES = Choice(("mean", "rows"))
+_TIES_HELP = "documents with equal scores: mean takes the expectation over their orders, rows an arbitrary order"
 
-class _Trees(Ranker):
-    """Boosted trees. A subclass says which objective they follow."""
 
-    # What to do instead of setting a parameter of LightGBM's own lambdarank.
-    INSTEAD: ClassVar[dict[str, str]] = {}
-
-    _loaded_: lightgbm.Booster | None
-    base_: Ranker | None = None
-    # Who took part in training: a row for each process of the team.
-    team_: list[dict[str, Any]]
-
-    def __init__(
-        self,
-        *,
-        n_trees: int = 500,
-        learning_rate: float = 0.05,
-        n_leaves: int = 15,
-        min_documents: int = 20,
-        select_by: str | Sequence[str] = ("ndcg@10",),
-        patience: int = 50,
-        rule: str | Rule = "tierank",
-        query_features: bool = False,
-        base: Ranker | None = None,
-        for_target: str | None = None,
-        preset: str | None = None,
-        n_jobs: int | None = None,
-        seed: int = 0,
-        **lightgbm: Any,
-    ) -> None:
-        self.n_trees, self.learning_rate, self.n_leaves = n_trees, learning_rate, n_leaves
-        self.min_documents, self.select_by, self.patience, self.rule = min_documents, select_by, patience, rule
-        self.query_features = query_features
-        self.base, self.for_target, self.preset, self.n_jobs, self.seed = base, for_target, preset, n_jobs, seed
-        self.set_params(**lightgbm)
-
-    def importance(self, kind: str = "gain") -> Floats:
-        """How much each feature was used: by ``"gain"`` of its splits, or by the number of them (``"split"``)."""
-        self._check_fitted()
-        if kind not in ("gain", "split"):
-            raise ParameterError.unknown("importance", kind, ("gain", "split"))
-        return self._of_own(np.asarray(self._booster().feature_importance(kind), np.float64))
+class FittedTrees(Ranker):
+    """What all rankers have whose model is trees: importances, and LightGBM's own form of the model."""
 
     @property
-    def feature_importances_(self) -> Floats:
-        """The share of each feature in the gain of all splits."""
+    def _trees(self) -> TreeModel:
+        return cast("TreeModel", self.model_)
+
+    def importance(self, kind: str = "gain") -> NDArray[np.float64]:
+        """How much each feature was used.
+
+        Parameters
+        ----------
+        kind : {"gain", "split"}, default "gain"
+            The total gain of its splits, or their number.
+
+        Returns
+        -------
+        array
+            One number per feature.
+        """
+        self._check_fitted()
+        return self._trees.importance(Choice(("gain", "split")).check("importance", kind))
+
+    @property
+    def feature_importances_(self) -> NDArray[np.float64]:
+        """The share of each feature in the total gain of all splits."""
         gains = self.importance("gain")
         return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
 
     @property
     def booster_(self) -> lightgbm.Booster:
-        """The trees as LightGBM's own, a copy: for its plots, SHAP and others. Those of ``base`` are not among them."""
+        """A copy of the trees as LightGBM's own model, for its plots, SHAP and other tools; without ``base``.
+
+        Its features have the names of the training data, with underscores in place of blanks, if LightGBM takes them.
+        """
+        import lightgbm
+
         self._check_fitted()
-        return lightgbm.Booster(model_str=self.model_text_)
+        return lightgbm.Booster(model_str=self._trees.text)
+
+    @property
+    def n_rounds_(self) -> int:
+        """The number of trees in the model, those that training went on from included."""
+        return self._trees.n_before + self._trees.n_rounds
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class BoostedTrees(FittedTrees, TreeSettings):
+    """Base class of the rankers of boosted trees. A subclass says what they optimise."""
+
+    # What to do instead of setting a parameter of LightGBM's own lambdarank.
+    INSTEAD: ClassVar[dict[str, str]] = {}
 
     @abstractmethod
-    def _objective(self, settings: dict[str, Any]) -> Objective:
-        """What the trees follow."""
+    def objective(self, settings: Mapping[str, Any]) -> Objective:
+        """What the trees optimise."""
 
-    @abstractmethod
-    def _check_objective(self, settings: dict[str, Any]) -> None:
-        """An error where a setting of the objective cannot be used."""
+    @classmethod
+    def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
+        """The error for a setting that is not known: names LightGBM's parameters, and what they are called here."""
+        from tierank.training.tree_parameters import why_unknown
 
-    def _of_objective(self, settings: dict[str, Any]) -> set[str]:
-        """The names of settings that are not listed, and that the objective takes."""
-        return set()
+        return why_unknown(cls.__name__, name, known, cls.INSTEAD) or super().unknown_setting(name, known)
 
-    def _fit(self, train: RankingDataset, valid: RankingDataset | None, job: Job) -> None:
-        settings = self._settled()
-        params = self._lightgbm_params(settings)
-        check_files(params)
-        check_goss(params, settings)
+    def check_together(self, settings: Mapping[str, Any]) -> None:
+        """Check LightGBM's parameters and the objective."""
+        from tierank.training.tree_parameters import check_parameters
+
+        check_parameters(settings)
+        self.objective(settings)
+
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """Trees can be added to those of any tree ranker that sees the same features and has the same base."""
+        from tierank.training.trees import TreeModel
+
+        model = start.model_
+        if not isinstance(model, TreeModel):
+            raise ParameterError(
+                argument="start",
+                expected="a tree ranker",
+                got=type(start).__name__,
+                fix=f"{type(self).__name__}(base={type(start).__name__}()) grows trees on the scores of a ranker",
+            )
+        if model.query_features != settings["query_features"]:
+            got = f"query_features={model.query_features}"
+            raise ParameterError(argument="start", expected="a model with the same `query_features`", got=got)
+        bases = [described_settings(one) for one in (settings["base"], start.settings_.get("base"))]
+        if bases[0] != bases[1]:
+            raise ParameterError(
+                argument="start", expected="a model with the same `base`, which stays as it is", got="another one"
+            )
+
+    def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> TreeModel:
+        """Grow trees, on the residuals of ``base`` if there is one."""
+        from tierank.training.trees import TreeModel, train_trees
+
+        settings = self.checked_settings()
         if not isinstance(settings["gain"], str):
-            gain_levels(train.ratings, settings["gain"])  # of all data: every process of a team knows
-        team = job.team
-        train, valid = team.part(train), None if valid is None else team.part(valid)
-        objective = self._objective(settings)
-        judge = None
-        if valid is not None:
-            judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
-        self.base_ = None
-        base = as_base(settings["base"])
-        starts = None
+            gain_levels(train.ratings, settings["gain"])  # of all data, so that every process of a team knows
+        team, base = context.team, settings["base"]
+        parts = team.part(train), None if valid is None else team.part(valid)
+        objective = self.objective(settings)
+        base_model = None
         if base is not None:
             if team.size > 1:
-                raise ParameterError("base: expected None in a team of several processes, got a ranker")
-            self.base_ = fit_inner(self, base, train, valid, job.inside("base"))
-            job = job.inside("trees")
-            starts = self.base_._predict(train), None if valid is None else self.base_._predict(valid)
-        copies = 3 if settings["query_features"] else 1
-        params |= for_features(params, train.n_features, train.feature_names, copies)
-        train, valid = self._seen(train), None if valid is None else self._seen(valid)
-        try:
-            data = Data.prepare(train, valid, objective, params, settings, team)
-            with connected(team, params) as of_team:
-                run = Run(data, judge, of_team, settings, job, starts)
-                run.boost()
-        except lightgbm.basic.LightGBMError as error:
-            what = " ".join(str(error).split()).split(" at /")[0]
-            raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
-        state = run.state
-        self.n_rounds_ = state.best_round if judge is not None else len(state.history)
-        self.history_ = state.history
-        self.best_ = state.history[self.n_rounds_ - 1]
-        self.model_text_ = cut_text(join_texts(state.texts), self.n_rounds_)
-        self._loaded_ = lightgbm.Booster(model_str=self.model_text_)
-        self.team_ = _attendance(train, team)
-        if team.size > 1 and not _is_sampled(params):
-            check_is_global(self.model_text_, sum(process["documents"] for process in self.team_))
+                raise ParameterError(argument="base", expected="None if several processes train", got="a ranker")
+            start = context.start
+            if isinstance(start, TreeModel):  # whose base stays as it is: its trees correct that one
+                base_model = start.base
+            else:
+                base_model = base.fit_model(*parts, context.inside("base"))
+            context = replace(context.inside("trees"), start=start)
+        return train_trees(settings, self._parameters(settings), objective, parts, context, base_model)
 
-    def _check_before_work(self, settings: dict[str, Any]) -> None:
-        self._lightgbm_params(settings)
-        as_base(settings["base"])
+    def restore_model(self, saved: SavedModel) -> TreeModel:
+        """The trees of a model folder."""
+        from tierank.training.trees import TreeModel
 
-    def _lightgbm_params(self, settings: dict[str, Any]) -> dict[str, Any]:
-        """The settings by LightGBM's names, each of which changes something."""
-        self._check_own(settings)
-        own = self._own_names(settings)
-        given = {name: value for name, value in settings.items() if name not in own}
-        params = as_parameters(type(self).__name__, given, own, self.INSTEAD)
-        return {
-            # The same bits whatever the number of threads; both can be switched off by their names.
-            "deterministic": True,
-            "force_col_wise": not params.get("force_row_wise", False),
-            # Bins that do not depend on how large leaves are; and tiny data keep their features.
-            "feature_pre_filter": False,
-            **params,
-            "learning_rate": settings["learning_rate"],
-            "num_leaves": settings["n_leaves"],
-            "max_depth": kept_depth(as_whole("max_depth", params.get("max_depth", -1), -1), settings["n_leaves"]),
-            "min_data_in_leaf": settings["min_documents"],
-            "num_threads": n_threads(settings["n_jobs"]),
-            "seed": settings["seed"],
-            "metric": "None",
-            "verbosity": -1,
-        }
+        settings = self.get_params(deep=False)
+        self._check_loaded(settings)
+        base = settings["base"]
+        inner = None if base is None else base.restore_model(saved.inside("base", saved.facts.get("base")))
+        return TreeModel.restore(saved, settings["query_features"], inner)
 
-    def _own_names(self, settings: dict[str, Any]) -> set[str]:
-        """The names of the settings that are not LightGBM's."""
-        return set(type(self)().get_params()) | {"preset"} | self._of_objective(settings)
+    def _check_loaded(self, settings: Mapping[str, Any]) -> None:
+        self.checked_settings()
 
-    def _check_own(self, settings: dict[str, Any]) -> None:
-        """An error where the value of a setting of ours cannot be used."""
-        as_whole("n_trees", settings["n_trees"])
-        as_whole("n_leaves", settings["n_leaves"], 2, _MOST_LEAVES)
-        as_whole("min_documents", settings["min_documents"], 0, MOST)
-        as_whole("patience", settings["patience"])
-        as_whole("seed", settings["seed"], 0, MOST)
-        as_positive("learning_rate", settings["learning_rate"])
-        as_flag("query_features", settings["query_features"])
-        as_gain(settings["gain"])
-        self._check_objective(settings)
+    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
+        """One split, and what the base will be."""
+        from tierank.training.trees import outline_trees
 
-    def _check_loaded(self) -> None:
-        """An error where a value cannot be one that the model was fitted with.
+        settings = self.checked_settings()
+        trees = outline_trees(self._parameters(settings), settings["query_features"], seen)
+        base = settings["base"]
+        return trees if base is None else Sum(((1.0, base.outline(train, seen)), (1.0, trees)))
 
-        A parameter that changes nothing is no such value: earlier versions took some.
-        """
-        settings = self.settings_
-        self._check_own(settings)
-        own = self._own_names(settings)
-        check_values(type(self).__name__, {name: settings[name] for name in settings if name not in own}, own)
+    def _parameters(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        from tierank.training.tree_parameters import lightgbm_parameters
 
-    def _seen(self, data: RankingDataset) -> RankingDataset:
-        """The data as the trees see them."""
-        if not self.settings_["query_features"]:
-            return data
-        if not self.has_queries_:
-            raise DataError(
-                "query_features: expected query ids, got none; without them nobody knows what a document stands among"
-            )
-        return add_query_copies(data, self.n_jobs)
+        defaults = {name: one.default for name, one in self.lightgbm_settings().items()}
+        return lightgbm_parameters(settings, defaults)
 
-    def _of_own(self, values: Floats) -> Floats:
-        """Values of what the trees see, summed over a feature and its copies: the last axis is of own features."""
-        copies = values.shape[-1] // self.n_features_in_
-        return np.asarray(values.reshape(*values.shape[:-1], copies, self.n_features_in_).sum(axis=-2), np.float64)
+    @property
+    def base_(self) -> Ranker | None:
+        """The fitted base ranker, if there is one."""
+        base = self._trees.base
+        return None if base is None else fitted_copy(self.settings_["base"], base, self.seen_)
 
-    def _booster(self) -> lightgbm.Booster:
-        if self._loaded_ is None:
-            try:
-                self._loaded_ = lightgbm.Booster(model_str=self.model_text_)
-            except (lightgbm.basic.LightGBMError, ValueError) as error:
-                raise DataError(f"trees.txt: expected trees that LightGBM can read, got others: {error}") from None
-        return self._loaded_
-
-    def _predict(self, data: RankingDataset) -> Floats:
-        own = predicted(self._booster(), self._seen(data).features, self.n_jobs)
-        return own if self.base_ is None else self.base_._predict(data) + own
-
-    def _looks_around(self) -> bool:
-        return self.settings_["query_features"] or (self.base_ is not None and self.base_._looks_around())
-
-    def _contributions(self, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]) -> Floats:
-        """Differences of TreeSHAP values, which are worked out for the documents of the pairs alone."""
-        rows, places = np.unique([above, below], return_inverse=True)
-        features, threads = self._seen(data).features[rows], n_threads(self.n_jobs)
-        found = self._booster().predict(features, pred_contrib=True, num_threads=threads)
-        # The last column is one constant for all documents.
-        values = self._of_own(np.asarray(found, np.float64)[:, :-1])
-        first, second = places.reshape(2, -1)
-        own = np.asarray(values[first] - values[second], np.float64)
-        return own if self.base_ is None else own + self.base_._contributions(data, above, below)
-
-    def _portable(self) -> Scorer:
-        trees = Trees.from_lightgbm(self._booster().dump_model())
-        own = QueryCopies(trees) if self.settings_["query_features"] else trees
-        return own if self.base_ is None else Sum(((1.0, self.base_._portable()), (1.0, own)))
-
-    def _outline(self, train: RankingDataset) -> Scorer:
-        """One split by a feature with missing values, if there is one, as the trees to come may have it."""
-        params = self._lightgbm_params(self.settings_)
-        _check_plain_trees(params)
-        missing = NONE
-        if params.get("use_missing", True):
-            has_missing = any(bool(np.isnan(rows).any()) for rows in chunks(train.features))
-            missing = ZERO if params.get("zero_as_missing") else NAN if has_missing else NONE
-        trees = Trees.stump(0, 0.5, (0.0, 1.0), missing, default_left=False)
-        own = QueryCopies(trees) if self.settings_["query_features"] else trees
-        base = as_base(self.settings_["base"])
-        return own if base is None else Sum(((1.0, outline_inner(self, base, train)), (1.0, own)))
-
-    def _used_features(self) -> NDArray[np.bool_]:
-        own = self.importance("split") > 0
-        return own if self.base_ is None else own | self.base_._used_features()
-
-    def _files(self) -> dict[str, bytes]:
-        return {"trees.txt": self.model_text_.encode()} | inner_files("base", self.base_)
-
-    def _fitted(self) -> dict[str, Any]:
-        base = None if self.base_ is None else self.base_._fitted()
-        return {"n_rounds": self.n_rounds_, "history": self.history_, "base": base}
-
-    def _restore(self, fitted: dict[str, Any], files: dict[str, bytes]) -> None:
-        self._check_loaded()
-        try:
-            self.n_rounds_, self.history_ = int(fitted["n_rounds"]), list(fitted["history"])
-            self.best_ = self.history_[self.n_rounds_ - 1]
-            self.model_text_ = files["trees.txt"].decode()
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
-            raise DataError("expected the trees of a model and their history, got a damaged description") from None
-        check_trees(self.model_text_, self.n_features_in_ * (3 if self.settings_["query_features"] else 1))
-        self._loaded_ = None
-        base = self.settings_["base"]
-        if base is not None:
-            self.base_ = restore_inner(self, base, "base", fitted.get("base"), files)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = super().__getstate__()
-        return state | ({"_loaded_": None} if hasattr(self, "_loaded_") else {})
+    @property
+    def team_(self) -> list[dict[str, Any]]:
+        """The processes that took part in training, with the size of their data."""
+        return self._trees.processes
 
 
-class UMart(_Trees):
-    """uMart: boosted trees that follow the windowed uRank likelihood; see ``UMartObjective`` for the mathematics.
+@dataclass(kw_only=True, eq=False, repr=False)
+class UMart(BoostedTrees):
+    """uMart: boosted trees that follow the windowed uRank likelihood.
 
-    ====================  =========================================================================================
-    ``window``            documents in a window of lower-rated ones; None: all are one window; 1: LambdaMART's pairs
-    ``sigma``             steepness of the likelihood
-    ``hessian``           ``"code"`` (the authors'), ``"exact"`` or ``"paper"``
-    ``weights``           of pairs: ``"ndcg"``, ``"gain"`` (the plain uRank gains) or ``"none"``
-    ``truncation``        leave out pairs with neither document in the first so many; None: none is left out
-    ``idcg_at``           ranks that count in the ideal DCG; None: all
-    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a list, for the ratings 0, 1, 2, ...; a mapping; or a
-                          function (cannot be saved)
-    ``ties``              documents with equal scores: ``"mean"`` takes the expectation over their orders, ``"rows"``
-                          ranks them in the order of learning, which means nothing
-    ``n_trees``           at most so many
-    ``learning_rate``     of each tree; with the authors' hessian, which is twice the true one, 0.1 is a step of 0.05
-    ``n_leaves``          of each tree, at most
-    ``min_documents``     in each leaf
-    ``select_by``         metrics that choose the number of trees on validation data: the first, within 1e-6 the
-                          second, and so on
-    ``patience``          rounds without a better one after which training stops
-    ``rule``              of those metrics
-    ``query_features``    trees see each feature three times: as it is, within the range of its query, and as its rank
-                          in the query. Predict then needs the whole candidate list of a query, with its qid
-    ``base``              a ranker that learns first, by its own settings: ``UMart(base=URank())`` grows trees on what a
-                          network leaves over, and adds their scores to its scores. None: none
-    ``for_target``        an engine that the model is meant for, such as ``"solr"``: what it cannot hold is refused
-                          before training. See ``export``. None: none
-    ``preset``            ``"paper"``: the paper's settings; ``"paper-mq2007"``: the same with its window of 10
-    ``n_jobs``            threads; None: one for each core. The model is the same, bit for bit
-    ``seed``              of all random numbers
-    ====================  =========================================================================================
+    The mathematics is in ``tierank.OBJECTIVES["umart"]``; ``tierank list settings umart`` lists the settings.
+    LightGBM's parameters are settings too, by their own names: ``UMart(lambda_l2=1.0, monotone_constraints=[1, 0])``.
 
-    Any other keyword is a parameter of LightGBM by its own name: ``UMart(lambda_l2=1.0, monotone_constraints=[1, 0])``.
-
+    Examples
+    --------
     >>> from tierank import make_ranking
     >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
     >>> ranker = UMart(n_trees=20).fit(train)
@@ -351,71 +227,64 @@ class UMart(_Trees):
     True
     """
 
+    learning_rate: float = setting(
+        0.1,
+        Number(above=0),
+        "factor of each tree; with hessian='code', which is twice the true one, 0.1 is a step of 0.05",
+        search=Between(0.02, 0.2, log=True),
+    )
+    window: int | None = setting(
+        2,
+        Optional(Integer(1), "all of them"),
+        "number of lower-rated documents per window; 1 gives LambdaMART's pairs",
+        search=OneOf((1, 2, 5, 10, None)),
+    )
+    sigma: float = setting(2.0, Number(above=0), "steepness of the likelihood")
+    hessian: str = setting("code", Choice(("code", "exact", "paper")), "code (as the authors' program), exact or paper")
+    weights: str = setting(
+        "ndcg", Choice(("ndcg", "gain", "none")), "weights of pairs: ndcg, gain (the plain uRank gains) or none"
+    )
+    truncation: int | None = setting(
+        None, Optional(Integer(1), "keep all"), "leave out pairs with both documents ranked below this"
+    )
+    idcg_at: int | None = setting(None, Optional(Integer(1), "all"), "number of ranks in the ideal DCG")
+    gain: Gain = setting("exp2", GAIN, _GAIN_HELP)
+    ties: str = setting("mean", _TIES, _TIES_HELP)
+
     INSTEAD: ClassVar[dict[str, str]] = {
         "sigmoid": "give sigma",
         "lambdarank_truncation_level": "give truncation",
-        "lambdarank_norm": "give weights, of pairs",
+        "lambdarank_norm": "give weights",
         "label_gain": "give gain, which takes such a list",
     }
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper": _PAPER | {"window": 2},
+        "paper-ohsumed": _PAPER | {"window": 2},
         "paper-mq2007": _PAPER | {"window": 10},
+        "paper-mslr": _PAPER | {"window": 2},
     }
 
-    def __init__(
-        self,
-        *,
-        window: int | None = 2,
-        sigma: float = 2.0,
-        hessian: str = "code",
-        weights: str = "ndcg",
-        truncation: int | None = None,
-        idcg_at: int | None = None,
-        gain: Gain = "exp2",
-        ties: str = "mean",
-        learning_rate: float = 0.1,
-        **settings: Any,
-    ) -> None:
-        super().__init__(learning_rate=learning_rate, **settings)
-        self.window, self.sigma, self.hessian, self.weights = window, sigma, hessian, weights
-        self.truncation, self.idcg_at, self.gain, self.ties = truncation, idcg_at, gain, ties
-
-    def _objective(self, settings: dict[str, Any]) -> Objective:
-        objective = self._umart(settings)
-        if objective.idcg_at is not None and objective.weights != "ndcg":
+    def objective(self, settings: Mapping[str, Any]) -> Objective:
+        """The windowed likelihood."""
+        if settings["idcg_at"] is not None and settings["weights"] != "ndcg":
             raise ParameterError(
-                f"idcg_at: expected None beside weights={objective.weights!r}, which has no ideal DCG, got"
-                f" {objective.idcg_at}"
+                argument="idcg_at",
+                expected=f"None with `weights`={settings['weights']!r}, which has no ideal DCG",
+                got=repr(settings["idcg_at"]),
             )
-        if objective.gain != "exp2" and objective.weights == "none":
-            raise ParameterError("gain: expected to be left out beside weights='none', where every pair weighs 1")
-        return objective
-
-    def _check_objective(self, settings: dict[str, Any]) -> None:
-        self._umart(settings)
-
-    def _umart(self, settings: dict[str, Any]) -> UMartObjective:
+        if settings["gain"] != "exp2" and settings["weights"] == "none":
+            raise ParameterError(argument="gain", expected="its default with `weights`='none', where all pairs weigh 1")
         names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "ties", "n_jobs")
         return UMartObjective(**{name: settings[name] for name in names})
 
 
-class LambdaMART(_Trees):
+@dataclass(kw_only=True, eq=False, repr=False)
+class LambdaMART(BoostedTrees):
     """LambdaMART: the gradients of LightGBM's lambdarank on our kernel, for any ratings and lists of any length.
 
-    ====================  =========================================================================================
-    ``sigma``             steepness of the likelihood; LightGBM's ``sigmoid``
-    ``truncation``        leave out pairs with neither document in the first so many, and judge by the NDCG of these;
-                          LightGBM's ``lambdarank_truncation_level``. None: none is left out
-    ``norm``              lambdarank's division by the distance of scores, and by the sum over a query
-    ``gain``              ``"exp2"``: 2^r - 1; ``"linear"``; a list, for the ratings 0, 1, 2, ... (LightGBM's
-                          ``label_gain``); a mapping; or a function (cannot be saved)
-    ``ties``              documents with equal scores: ``"mean"`` takes the expectation over their orders; ``"rows"``,
-                          LightGBM's way, ranks them in the order of learning, which means nothing
-    ====================  =========================================================================================
+    The mathematics is in ``tierank.OBJECTIVES["lambdarank"]``; ``tierank list settings lambdamart`` lists the settings.
 
-    The other settings are those of ``UMart`` but for its objective's; the mathematics is in
-    ``tierank.OBJECTIVES["lambdarank"]``.
-
+    Examples
+    --------
     >>> from tierank import make_ranking
     >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
     >>> ranker = LambdaMART(n_trees=20, truncation=10).fit(train)
@@ -423,7 +292,19 @@ class LambdaMART(_Trees):
     True
     """
 
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
+    sigma: float = setting(1.0, Number(above=0), "steepness of the likelihood; LightGBM's sigmoid")
+    truncation: int | None = setting(
+        30,
+        Optional(Integer(1), "keep all"),
+        "leave out pairs with both documents ranked below this, and use the NDCG at this rank; LightGBM's"
+        " lambdarank_truncation_level",
+        search=OneOf((10, 20, 30, 100)),
+    )
+    norm: bool = setting(
+        True, Flag(), "divide by the distance of scores and by the sum over the query, as LightGBM does"
+    )
+    gain: Gain = setting("exp2", GAIN, _GAIN_HELP)
+    ties: str = setting("mean", _TIES, f"{_TIES_HELP}, as LightGBM does")
 
     INSTEAD: ClassVar[dict[str, str]] = {
         "sigmoid": "give sigma",
@@ -431,47 +312,60 @@ class LambdaMART(_Trees):
         "lambdarank_norm": "give norm, True or False",
         "label_gain": "give gain, which takes such a list",
     }
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        name: dict(_PAPER) for name in ("paper-ohsumed", "paper-mq2007", "paper-mslr")
+    }
 
-    def __init__(
-        self,
-        *,
-        sigma: float = 1.0,
-        truncation: int | None = 30,
-        norm: bool = True,
-        gain: Gain = "exp2",
-        ties: str = "mean",
-        **settings: Any,
-    ) -> None:
-        super().__init__(**settings)
-        self.sigma, self.truncation, self.norm, self.gain, self.ties = sigma, truncation, norm, gain, ties
-
-    def _objective(self, settings: dict[str, Any]) -> Objective:
+    def objective(self, settings: Mapping[str, Any]) -> Objective:
+        """The gradients of lambdarank."""
         names = ("sigma", "truncation", "norm", "gain", "ties", "n_jobs")
         return LambdaRankObjective(**{name: settings[name] for name in names})
 
-    def _check_objective(self, settings: dict[str, Any]) -> None:
-        self._objective(settings)
+
+_BY_LOSS = "trees follow the loss; give its settings in loss_settings"
 
 
-_BY_LOSS = "trees follow the loss, whose keywords are its settings"
+def _as_loss(value: Any) -> Any:
+    as_loss(value)
+    return value
 
 
-class TreeRanker(_Trees):
-    """Trees that follow a loss of your own: the same functions that ``NetworkRanker`` takes.
+LOSS = Optional(Checked("a function (scores, batch) -> one value per query, or a key of LOSSES", _as_loss))
+LOSS_SETTINGS = Optional(Checked("a mapping from names to values", lambda value: as_mapping("loss_settings", value)))
 
+
+def as_mapping(name: str, value: Any) -> dict[str, Any]:
+    """A mapping from names to values, as a dict."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise ParameterError(argument=name, expected="a mapping from names to values", got=repr(value))
+    return dict(value)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TreeRanker(BoostedTrees):
+    """Trees that follow your own loss: the same functions that ``NetworkRanker`` takes.
+
+    How gradient and hessian come from the function is in ``tierank.OBJECTIVES["loss"]``; ``tierank.check_gradient``
+    tests its derivatives. A model with your own loss is saved without it: it predicts after loading, but cannot be
+    fitted again.
+
+    Examples
+    --------
     >>> import torch, tierank
-    >>> def squares(scores, batch):  # squared distance to the gains, 10 lines or 1
+    >>> def squares(scores, batch):  # squared distance to the gains
     ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
     >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
-    >>> ranker = TreeRanker(loss=squares, n_trees=5).fit(data)
+    >>> ranker = TreeRanker(squares, n_trees=5).fit(data)
     >>> ranker.predict(data).shape == (data.n_documents,)
     True
-
-    ``loss`` may also be a name of ``LOSSES``: ``TreeRanker(loss="approxndcg", temperature=0.5)``. ``gain`` is what
-    ``batch.gains`` holds; the other settings are those of ``UMart`` but for its objective's. How gradient and hessian
-    come from the function: ``tierank.OBJECTIVES["loss"]``. Whether its derivatives are right: ``check_gradient``. A
-    model with a loss of your own is saved without it: it predicts after loading, but cannot be fitted again.
+    >>> ranker = TreeRanker("approxndcg", loss_settings={"temperature": 0.5}, n_trees=5).fit(data)
     """
+
+    loss: str | Callable[..., Any] | None = setting(
+        None, LOSS, "a function (scores, batch) -> one value per query, or a key of LOSSES", positional=True
+    )
+    loss_settings: Mapping[str, Any] | None = setting(None, LOSS_SETTINGS, "keyword arguments of the loss")
+    gain: Gain = setting("exp2", GAIN, f"{_GAIN_HELP}; batch.gains holds it")
 
     INSTEAD: ClassVar[dict[str, str]] = {
         "sigmoid": _BY_LOSS,
@@ -479,40 +373,16 @@ class TreeRanker(_Trees):
         "lambdarank_norm": _BY_LOSS,
         "label_gain": "give gain, which takes such a list",
     }
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {"paper": dict(_PAPER)}
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = LambdaMART.PRESETS
 
-    def __init__(self, loss: str | Callable[..., Any] | None = None, *, gain: Gain = "exp2", **settings: Any) -> None:
-        super().__init__(**settings)
-        self.loss, self.gain = loss, gain
+    def objective(self, settings: Mapping[str, Any]) -> Objective:
+        """The loss, differentiated automatically."""
+        function, given = as_loss(settings["loss"]), settings["loss_settings"] or {}
+        check_reads_gain(function, settings["gain"])
+        check_loss_settings(function, given)
+        names = ("loss", "gain", "n_jobs", "seed")
+        return LossObjective(**{name: settings[name] for name in names}, **given)
 
-    def _objective(self, settings: dict[str, Any]) -> Objective:
-        check_reads_gain(as_loss(settings["loss"]), settings["gain"])
-        names = self._of_objective(settings) & set(settings) | {"loss", "gain", "n_jobs", "seed"}
-        return LossObjective(**{name: settings[name] for name in names})
-
-    def _check_objective(self, settings: dict[str, Any]) -> None:
-        if settings["loss"] is not None:
-            as_loss(settings["loss"])
-
-    def _of_objective(self, settings: dict[str, Any]) -> set[str]:
-        if settings["loss"] is None:  # it was the caller's own, and was not saved
-            return {name for name in settings if not is_known(name)}
-        parameters = inspect.signature(as_loss(settings["loss"])).parameters
-        return {name for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY}
-
-
-def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
-    """A row for each process that took part, with what it learned from."""
-    own = {"number": team.rank, "host": team.host, "pid": os.getpid()}
-    return team.all_gather(own | {"queries": train.n_queries, "documents": train.n_documents})
-
-
-def _is_sampled(params: dict[str, Any]) -> bool:
-    """Whether trees see some of the documents only, so that their roots count fewer."""
-    return bool(params.get("bagging_freq")) or params.get("data_sample_strategy", "bagging") != "bagging"
-
-
-def _check_plain_trees(params: dict[str, Any]) -> None:
-    """An error where trees would have leaves that no target knows."""
-    if params.get("linear_tree"):
-        raise ParameterError("for_target: expected linear_tree to be left out, got True; no target has such leaves")
+    def _check_loaded(self, settings: Mapping[str, Any]) -> None:
+        if settings["loss"] is not None:  # otherwise it was the user's own, and was not saved
+            super()._check_loaded(settings)

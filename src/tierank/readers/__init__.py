@@ -69,22 +69,50 @@ def read(
 ) -> RankingDataset:
     """Read a data set from a file or from a table in memory.
 
-    Files: LETOR/SVMLight text (also ``.gz``), LightGBM text with ``<file>.query`` beside it, CSV and Parquet with named
-    columns, folders of Parquet files, and the folders that ``write`` makes of the ending ``.tierank``. Tables: pandas,
-    polars, Arrow.
+    Files are LETOR/SVMLight text (also ``.gz``), LightGBM text with ``<file>.query`` beside it, CSV and Parquet with
+    named columns, folders of Parquet files, and the ``.tierank`` folders that ``write`` makes. Tables are those of
+    pandas, polars and Arrow.
 
-    ``format`` names the form where the ending does not. For text: ``n_features`` fixes the width (files that leave out
-    zeros may differ in it; folders made of such files too), ``zero_based`` says that feature indices count from 0. For
-    tables: ``query``, ``rating`` and ``document`` name the columns where they are not called ``query``/``qid``,
-    ``rating``/``label`` and so on; ``features`` names the columns to learn from (of a file, ``[]`` where scores are to
-    be judged and nothing else), or else all others are, but for those of ``ignore``. In CSV, query ids are integers
-    where all are written plainly, or else texts: ``007`` is not ``7``.
+    Large files leave a binary cache beside them, a folder whose features are memory-mapped; the next call reads that.
+    Text and Parquet may be larger than memory: some tens of bytes per document are needed.
 
-    Large files are read into a binary cache beside them, a folder whose features are mapped: text and Parquet may be
-    larger than memory, of which some tens of bytes per document are needed. The second reading takes the cache, with
-    any ``n_features``: the cache has the width of the file, and what is to be wider is a copy of it.
-    ``cache="folder.tierank"`` says where it shall lie; ``cache=False`` neither uses nor writes one.
+    Parameters
+    ----------
+    source : path or table
+        The file or folder, or a pandas, polars or Arrow table.
+    format : {"letor", "csv", "parquet", "tierank"}, optional
+        The format. Default: what the ending of the file says; LETOR text for any other ending.
+    n_features : int, optional
+        Number of features of a text file. Files that leave out zeros may differ in it.
+    zero_based : bool, optional
+        Whether the feature indices of a text file count from 0. Default: True for LightGBM text, which
+        has a ``.query`` file, and False otherwise.
+    query, rating, document : str, optional
+        The columns of a table that hold query ids, ratings and document ids. Default: columns called ``query`` or
+        ``qid``, ``rating`` or ``label``, ``document`` or ``docid``, and so on. Ratings and document ids are optional.
+        In CSV, query ids are integers if all are written plainly, and texts otherwise: ``007`` is not ``7``.
+    features : list of str, optional
+        The columns of a table to learn from. Default: all others, except those of ``ignore``. ``[]`` reads no features,
+        for a file whose scores are to be judged.
+    ignore : list of str, optional
+        Columns of a table to leave out; they may hold anything.
+    cache : bool or path, default True
+        Whether to use and write the cache beside a large file; or the ``.tierank`` folder to use as cache.
+    n_jobs : int, optional
+        Number of threads; default one per core.
 
+    Returns
+    -------
+    RankingDataset
+        The data, grouped by query.
+
+    Raises
+    ------
+    DataError
+        If the file or table cannot be read; the message says where, what was expected and what was found.
+
+    Examples
+    --------
     >>> import pandas as pd
     >>> read(pd.DataFrame({"qid": ["a", "a", "b"], "label": [0, 1, 2], "price": [3.5, None, 1.0]}))
     RankingDataset(2 queries, 3 documents, 1 feature, ratings 0 to 2)
@@ -185,12 +213,20 @@ def _build(path: Path, name: str, settings: dict[str, Any], room: Room) -> Ranki
 
 
 def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | None = None) -> None:
-    """Write a data set in the form that the ending of ``path`` names, whole or not at all.
+    """Write a data set in the format that the ending of ``path`` names. The file is complete or not there at all.
 
-    Text keeps the features, ratings, query and document ids; CSV, Parquet and ``.tierank`` folders keep the weights and
-    feature names too; ``.qrels`` keeps ratings alone, for TREC tools. Names that would not read back as they are
-    are refused. Features that are mapped are written some
-    thousands of rows at a time.
+    Text keeps features, ratings, query ids and document ids; CSV, Parquet and ``.tierank`` folders keep weights and
+    feature names too; ``.qrels`` keeps ratings only, for TREC tools. Names that would not read back unchanged are
+    refused.
+
+    Parameters
+    ----------
+    data : RankingDataset
+        The data to write. Memory-mapped features are written a few thousand rows at a time.
+    path : path
+        The file or folder.
+    format : {"letor", "csv", "parquet", "tierank", "qrels"}, optional
+        The format. Default: what the ending of ``path`` says; LETOR text for any other ending.
     """
     target = Path(path)
     name = _format_of(target, format)
@@ -198,9 +234,23 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
 
 
 def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **options: Any) -> RankingDataset:
-    """Write the data set of a file in the form that the ending of ``path`` names; options as in ``read``.
+    """Write the data set of a file in the format that the ending of ``path`` names.
 
     A ``.tierank`` folder is filled straight from the file, with no other copy in memory or on disk.
+
+    Parameters
+    ----------
+    source : path
+        The file to read.
+    path : path
+        The file or folder to write.
+    **options
+        Arguments of ``read``.
+
+    Returns
+    -------
+    RankingDataset
+        The data.
     """
     check_conversion(source, path)
     is_binary = _readable_format(Path(source), options.get("format")) == "tierank"
@@ -233,12 +283,25 @@ _ENDINGS = ("", ".txt", ".txt.gz", ".parquet", ".csv", SUFFIX)
 def read_fold(
     folder: str | os.PathLike[str], fold: int, **options: Any
 ) -> tuple[RankingDataset, RankingDataset, RankingDataset]:
-    """Training, validation and test data of one of five folds.
+    """Read the training, validation and test data of one of five folds.
 
-    Reads ``Fold1/train.txt vali.txt test.txt`` and so on (also ``trainingset.txt validationset.txt testset.txt``), or
-    the parts ``S1.txt`` to ``S5.txt``: fold 1 trains on S1 S2 S3, validates on S4 and tests on S5, fold 2 starts at S2,
-    and so on around. Options go to ``read``. All three have the same number of features. Training data of several parts
-    are put together as in ``RankingDataset.concat``: in memory, or on disk where they are large.
+    The folder has ``Fold1`` to ``Fold5``, each with ``train.txt``, ``vali.txt`` and ``test.txt`` (or
+    ``trainingset.txt``, ``validationset.txt`` and ``testset.txt``); or it has the parts ``S1.txt`` to ``S5.txt``: fold
+    1 trains on S1, S2 and S3, validates on S4 and tests on S5, fold 2 starts at S2, and so on around.
+
+    Parameters
+    ----------
+    folder : path
+        The folder.
+    fold : int
+        1 to 5.
+    **options
+        Arguments of ``read``.
+
+    Returns
+    -------
+    train, valid, test : RankingDataset
+        The three data sets, all with the same number of features.
     """
     base = Path(folder)
     if fold not in range(1, 6):

@@ -111,7 +111,7 @@ def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -
         "ratings": data.ratings if data.is_rated else None,
         "offsets": data.offsets,
         "query_ids": _stored_ids(data),
-        "source_rows": data._source_rows,
+        "source_rows": None if data.is_in_order else data.source_rows,
         "row_weight": data.row_weight,
         "query_weight": data.query_weight,
         "document_blob": None if data.document_texts is None else data.document_texts.blob,

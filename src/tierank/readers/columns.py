@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError, ParameterError
+from tierank.extras import needing
 from tierank.inputs import (
     Room,
     as_column,
@@ -225,8 +226,7 @@ def read_parts(parts: Sequence[Part], where: str, room: Room, **named: Any) -> R
         raise DataError(f"{where}: {error}") from None
     _fill(features, parts, columns.features, source_rows)
     data = RankingDataset.from_parts(features, None, offsets, query_ids, source_rows=source_rows, feature_names=names)
-    _add_heads(data, heads, where)
-    return data
+    return _with_heads(data, heads, where)
 
 
 def files_of(path: Path) -> list[Path]:
@@ -242,10 +242,8 @@ def files_of(path: Path) -> list[Path]:
 
 def needs_arrow(what: str) -> Any:
     """The module pyarrow, or an error that says how to get it."""
-    try:
+    with needing(f"reading and writing {what}"):
         import pyarrow
-    except ImportError:
-        raise DataError(f"{what} files need pyarrow, which is not installed: pip install 'tierank[arrow]'") from None
     return pyarrow
 
 
@@ -383,21 +381,24 @@ def _grouped(ids: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[n
     return group_codes(unique, np.concatenate([chunk.indices.to_numpy() for chunk in encoded]))
 
 
-def _add_heads(data: RankingDataset, heads: list[_Heads], where: str) -> None:
-    """Give a data set the ratings, documents and weights of its rows."""
+def _with_heads(data: RankingDataset, heads: list[_Heads], where: str) -> RankingDataset:
+    """A data set with the ratings, documents and weights of its rows."""
     ratings = [head.ratings for head in heads if head.ratings is not None]
     documents = [head.documents for head in heads if head.documents is not None]
     weights = {name: np.concatenate([head.weights[name] for head in heads]) for name in heads[0].weights}
-    data._ratings = data.arrange(np.concatenate(ratings)) if ratings else None
+    parts: dict[str, Any] = {}
+    if ratings:
+        parts["ratings"] = data.arrange(np.concatenate(ratings))
     if documents:
-        texts = Texts.concat(documents)
-        data.document_texts = texts if data._source_rows is None else texts.take(data._source_rows)
+        parts["document_texts"] = data.arrange_texts(Texts.concat(documents))
     if "row_weight" in weights:
-        data.row_weight = data.arrange(weights["row_weight"])
-    try:
-        data.query_weight = data._per_query(weights["query_weight"]) if "query_weight" in weights else None
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from None
+        parts["row_weight"] = data.arrange(weights["row_weight"])
+    if "query_weight" in weights:
+        try:
+            parts["query_weight"] = data.weights_per_query(weights["query_weight"])
+        except DataError as error:
+            raise error.at(where) from None
+    return data.replace(**parts)
 
 
 def _texts(column: Any) -> Texts:

@@ -28,14 +28,26 @@ _AT_ONCE = 1 << 16
 
 
 def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
-    """The scores of a file for the documents of ``data``, in the caller's order of rows.
+    """Read the scores that a file has for the documents of a data set.
 
-    ==========================================  ==========================================================
-    a number per line                           in the order of the rows of the data file
-    ``query  index  score`` (RankLib)           index counts the documents of the query from 0, in file order
-    ``query Q0 document rank score run`` (TREC)  joined by document id; every document must have one score
-    ``.npy``                                    one number per row
-    ==========================================  ==========================================================
+    The file has one of these forms:
+
+    - a number per line, in the order of the rows of the data;
+    - ``query index score``, as RankLib writes it: the index counts the documents of the query from 0, in file order;
+    - ``query Q0 document rank score run``, a TREC run: joined by document id, every document must have one score;
+    - ``.npy``: one number per row.
+
+    Parameters
+    ----------
+    path : path
+        The file of scores.
+    data : RankingDataset
+        The data that were scored.
+
+    Returns
+    -------
+    array
+        One score per document, in the order of the caller's rows.
     """
     path = Path(path)
     kind = kind_of(path, "a file of scores")
@@ -66,7 +78,15 @@ def _from_text(path: Path, data: RankingDataset) -> NDArray[np.float64]:
 
 
 def write_scores(path: str | Path, scores: NDArray[np.float64]) -> None:
-    """Write a number per line, in the caller's order of rows."""
+    """Write one score per line, in the order of the caller's rows.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    scores : array
+        One score per row.
+    """
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
         file.writelines(score_lines(np.asarray(scores, np.float64)))
 
@@ -99,7 +119,19 @@ def rank_lines(columns: Sequence[NDArray[Any]], documents: Texts | None = None) 
 
 
 def write_run(path: str | Path, data: RankingDataset, scores: NDArray[np.float64], name: str = "tierank") -> None:
-    """Write a TREC run: ``query Q0 document rank score name``, best first. Scores are in the caller's order of rows."""
+    """Write a TREC run: ``query Q0 document rank score name``, best first.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    data : RankingDataset
+        The data that were scored.
+    scores : array
+        One score per document, in the order of the caller's rows.
+    name : str, default "tierank"
+        The name of the run, the last field of each line.
+    """
     queries, documents = _trec_names(data)
     own = data.arrange(np.asarray(scores, np.float64))
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
@@ -111,7 +143,15 @@ def write_run(path: str | Path, data: RankingDataset, scores: NDArray[np.float64
 
 
 def write_qrels(data: RankingDataset, path: str | Path) -> None:
-    """Write TREC qrels: ``query 0 document rating``."""
+    """Write TREC qrels: ``query 0 document rating``.
+
+    Parameters
+    ----------
+    data : RankingDataset
+        Data with integer ratings.
+    path : path
+        The file.
+    """
     fraction = data.ratings != np.rint(data.ratings)
     if fraction.any():
         raise DataError(f"expected whole ratings, which qrels files hold, got {data.ratings[fraction.argmax()]:g}")

@@ -79,7 +79,7 @@ class _Csv:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._delimiter = _separator(path)
+        self._delimiter = separator(path)
 
     def names(self) -> list[str]:
         """What the header line says."""
@@ -190,7 +190,7 @@ def _first_false(truths: Any) -> int | None:
     return None if values.all() else int(values.argmin())
 
 
-def _separator(path: Path) -> str:
+def separator(path: Path) -> str:
     """What parts the columns of a CSV file: the most frequent one in its header line, by its ending where none is."""
     usual = "\t" if ".tsv" in path.suffixes else ","
     with _lines(path) as lines:
@@ -253,7 +253,18 @@ def write_parquet(data: RankingDataset, path: Path) -> None:
 
 
 def to_arrow(data: RankingDataset) -> Any:
-    """The data set as an Arrow table, in the caller's order of rows."""
+    """The data set as an Arrow table, in the order of the caller's rows.
+
+    Parameters
+    ----------
+    data : RankingDataset
+        The data.
+
+    Returns
+    -------
+    pyarrow.Table
+        Columns for query, rating, document and weights, as far as the data have them, and one per feature.
+    """
     return next(_tables(data, data.n_documents))
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from tierank.report.markup import Html, element, join, table
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # Colours that the style sheet has for series; more series begin again.
 N_COLOURS = 8

@@ -13,7 +13,7 @@ from tierank.dataset import RankingDataset
 from tierank.experiments.runs import Run
 from tierank.explain import Explanation, explain_pair
 from tierank.metrics import Judge
-from tierank.rankers.base import Ranker
+from tierank.rankers import Ranker
 from tierank.report import charts
 from tierank.report.markup import Html
 from tierank.report.metric_names import display
@@ -63,9 +63,9 @@ def _affordable(ranker: Ranker, data: RankingDataset, seconds: float) -> Ranking
     """As many test queries as importances can be measured on in the time; None where that is too few to say much."""
     for _ in range(2):  # what is loaded or compiled on the way counts in no estimate
         start = time.perf_counter()
-        ranker._predict(data)
+        ranker.predict(data)
     each = (time.perf_counter() - start) / data.n_queries
-    n_predictions = max(1, int(ranker._used_features().sum())) * _REPEATS
+    n_predictions = max(1, int(ranker.model_.used_features(data.n_features).sum())) * _REPEATS
     n_queries = min(data.n_queries, int(seconds / (each * n_predictions)))
     if n_queries < min(10, data.n_queries):
         return None

@@ -23,8 +23,8 @@ from tierank.report.markup import Html, as_json, element, from_table, join, make
 from tierank.report.metric_names import by_family, deepest, display
 from tierank.report.tables import tabulate_contrasts, tabulate_run
 from tierank.report.viewer import Lists, Titles, make_viewer
+from tierank.types import Floats
 
-Floats = NDArray[np.float64]
 Sections = list[tuple[str, str, Sequence[str]]]
 
 # Learning curves of a system that are drawn at most, and parts that queries are sorted into by their size.
@@ -32,7 +32,18 @@ _CURVES, _PARTS = 10, 5
 
 
 def write_report(run: Run, path: str | os.PathLike[str], *, titles: Titles | None = None) -> None:
-    """Write the page of a run: an HTML file that works from disk and sends nothing anywhere."""
+    """Write the report of a run as one HTML file, which works from disk and loads nothing from the network.
+
+    Parameters
+    ----------
+    run : Run
+        What ``cross_validate`` returns, or ``Run.open(folder)``.
+    path : path
+        The file.
+    titles : Titles, optional
+        Titles of documents: ``tierank.report.viewer.Titles.read(path)`` reads a CSV file with the columns ``query``,
+        ``document`` and ``title``. Default: ids or row numbers are shown.
+    """
     text = make_report(run, titles)
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8")

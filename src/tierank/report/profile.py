@@ -22,7 +22,17 @@ _LEAKS = "almost perfect rankings by themselves: made of the ratings, more often
 
 
 def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = "Data") -> None:
-    """Write the page of a data set: an HTML file that works from disk and sends nothing anywhere."""
+    """Write a profile as one HTML file, which works from disk and loads nothing from the network.
+
+    Parameters
+    ----------
+    found : Profile
+        What ``profile`` returns.
+    path : path
+        The file.
+    title : str, default "Data"
+        The title of the page.
+    """
     text = make_profile(found, title)
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8")

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from tierank.errors import DataError
 from tierank.experiments.runs import Run
 from tierank.report.markup import Html, element
-
-Floats = NDArray[np.float64]
+from tierank.types import Floats
 
 # How many documents of each list may be kept, from the most on: as many as the budget allows.
 _DEPTHS = (1000, 300, 100, 50, 30, 20, 15, 10, 5)

@@ -35,9 +35,9 @@ def app(
     >>> ranker = tierank.UMart(n_trees=5).fit(data)
     >>> service = Starlette(routes=[Mount("/ranking", app({"products": ranker}))])
     """
-    from tierank.serve.extra import need_extra
+    from tierank.extras import require
 
-    need_extra()
+    require("tierank serve", "starlette", "uvicorn", "msgspec")
     from tierank.serve.application import Service
     from tierank.serve.keys import Keys
     from tierank.serve.models import Model

@@ -26,7 +26,7 @@ from tierank.deadline import Deadline, seconds_left
 from tierank.errors import ParameterError, TierankError, near_name
 from tierank.explain import Explanation
 from tierank.kernels import n_threads
-from tierank.rankers.base import Ranked
+from tierank.rankers import Ranked
 from tierank.serve.counters import Counters, gauge
 from tierank.serve.documents import Documents
 from tierank.serve.keys import Keys
@@ -241,12 +241,12 @@ class Service:
                     body += part
         except TimeoutError:
             seconds = f"{self.limits.body_timeout:g} seconds"
-            fix = "send it faster, or start the server with a higher --body-timeout"
+            fix = "send it faster, or raise the limit body_timeout of the server"
             headers = {"Connection": "close"}
             raise Refusal(408, "body", f"all of it within {seconds}", "a part", fix, headers) from None
 
     def _too_large(self, got: str) -> Refusal:
-        fix = "send fewer documents at once, or start the server with a higher --max-bytes"
+        fix = "send fewer documents at once, or raise the limit max_bytes of the server"
         return Refusal(413, "body", f"at most {self.limits.max_bytes} bytes", got, fix)
 
     # What the routes answer
@@ -350,7 +350,7 @@ def _explained(asked: Rank[Version], ranked: Ranked) -> Answer:
             "k",
             f"at most {fits} together with explain, for this model and list",
             f"{asked.k}, which would take {price * len(above):.0f} seconds",
-            "ask for fewer documents, or start the server with a higher --timeout",
+            "ask for fewer documents, or raise the limit timeout of the server",
         )
     whys += asked.version.explained(asked.documents, above[1:], below[1:])
     rows = _rows(asked.documents, ranked)[: asked.k]

@@ -18,7 +18,7 @@ from tierank.serve.limits import Connections
 # Said to whoever comes when there is no room, before anything is read.
 _BODY = (
     b'{"error":{"where":"server","expected":"fewer connections","got":"as many as there may be",'
-    b'"fix":"try again, or start the server with a higher --max-connections"}}'
+    b'"fix":"try again, or raise the limit max_connections of the server"}}'
 )
 _FULL = (
     b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"

@@ -410,5 +410,5 @@ def _too_many(where: str, got: str, limits: Limits) -> Refusal:
         where,
         f"at most {limits.max_documents:,} documents",
         got,
-        "send fewer at once, or start the server with a higher --max-documents",
+        "send fewer at once, or raise the limit max_documents of the server",
     )

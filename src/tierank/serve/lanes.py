@@ -42,7 +42,7 @@ class Lane:
                 "server",
                 "an answer in time",
                 "none before the deadline",
-                "ask for less at once, or start the server with a higher --timeout",
+                "ask for less at once, or raise the limit timeout of the server",
             ) from None
 
     def _start(self, work: Callable[[], T], deadline: Deadline) -> Future[T]:
@@ -90,7 +90,7 @@ class Room:
                 raise busy(
                     f"at most {self.most} bytes of large requests at a time",
                     "more",
-                    "try again, or start the server with a higher --max-large-bytes",
+                    "try again, or raise the limit max_large_bytes of the server",
                 )
             self.taken += n
 

@@ -19,9 +19,8 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.explain import Explanation, explain_rows
 from tierank.kernels import one_thread
-from tierank.rankers import Ranker, load
-from tierank.rankers.base import Ranked
-from tierank.rankers.model_folder import State, model_files, read_settled, state_of
+from tierank.models import FolderState, read_settled, state_of
+from tierank.rankers import Ranked, Ranker, load
 from tierank.serve.documents import Documents, Features, Matrix
 from tierank.serve.snapshots import Snapshot
 
@@ -44,8 +43,8 @@ class Version:
     @classmethod
     def of(cls, ranker: Ranker, checksum: str | None) -> Version:
         """The ranker, ready to serve: it has scored lists, with all that it loads and compiles on first use."""
-        ranker._check_fitted()
-        features = Features(ranker.n_features_in_, getattr(ranker, "feature_names_in_", None), ranker.has_missing_)
+        ranker.check_fitted()
+        features = Features(ranker.n_features_in_, getattr(ranker, "feature_names_in_", None), ranker.seen_.has_missing)
         version = cls(ranker, features, ranker.needs_list(), checksum)
         version._prove()
         return version
@@ -91,7 +90,9 @@ class Version:
 class Model:
     """A name, and the version that answers for it."""
 
-    def __init__(self, name: str, version: Version, folder: Path | None = None, seen: State | None = None) -> None:
+    def __init__(
+        self, name: str, version: Version, folder: Path | None = None, seen: FolderState | None = None
+    ) -> None:
         self.name, self.version, self.folder, self._seen = name, version, folder, seen
 
     @classmethod
@@ -171,9 +172,9 @@ def _read_once(folder: Path) -> Version:
 
 def _checksum_of(ranker: Ranker) -> str | None:
     """The checksum that the model would have as a folder; None where it cannot be written to one."""
-    ranker._check_fitted()
+    ranker.check_fitted()
     try:
-        return hashlib.sha256(model_files(ranker)["model.json"]).hexdigest()
+        return hashlib.sha256(ranker.model_files()["model.json"]).hexdigest()
     except DataError:
         return None
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierank.errors import ParameterError, TierankError
+from tierank.extras import require
 from tierank.serve.counters import Counters
-from tierank.serve.extra import need_extra
 from tierank.serve.keys import Keys
 from tierank.serve.limits import Connections, Limits
 from tierank.serve.log import log_to_stderr
@@ -70,7 +70,7 @@ def serve(folders: Mapping[str, Path], settings: Settings) -> None:
     The port is taken first, and the models are loaded next: of two servers with one port the second fails at once.
     Connections wait until there is a model to answer them.
     """
-    need_extra()
+    require("tierank serve", "starlette", "uvicorn", "msgspec")
     log_to_stderr(settings.log)
     with _Hangups() as hangups, _bound(settings.host, settings.port) as opened:
         if settings.workers == 1:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tierank.errors import DataError
-from tierank.rankers.model_folder import State, read_settled
+from tierank.models import FolderState, read_settled
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Snapshot:
 
     folder: Path
     files: dict[str, bytes]
-    state: State
+    state: FolderState
 
     @classmethod
     def take(cls, folder: Path) -> Snapshot:

@@ -29,7 +29,7 @@ from types import FrameType
 from typing import Any
 
 from tierank.errors import ParameterError, TierankError
-from tierank.rankers.model_folder import State, state_of
+from tierank.models import FolderState, state_of
 from tierank.serve.counters import Counters
 from tierank.serve.keys import Keys
 from tierank.serve.log import log_replacement
@@ -137,7 +137,7 @@ class _Parent:
         # When to start which process, and which models to look at; `seen` are those that were looked at already.
         self.due = {0: 0.0}
         self.to_try: list[str] = []
-        self.seen: dict[str, State | None] = {name: snapshot.state for name, snapshot in snapshots.items()}
+        self.seen: dict[str, FolderState | None] = {name: snapshot.state for name, snapshot in snapshots.items()}
         self.trial: _Trial | None = None
         self.was_ready = self.is_stopping = self.was_interrupted = self.was_told = False
         self.next_watch = time.monotonic() + (watch or 0)

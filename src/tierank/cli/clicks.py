@@ -1,0 +1,320 @@
+"""``clicks``: describe, fit, propensities, judge, simulate, evaluate."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tierank.cli.console import check_place, made, say
+from tierank.cli.options import Parser, add_command
+from tierank.cli.printing import print_json, print_table
+from tierank.errors import ParameterError, TierankError
+
+if TYPE_CHECKING:
+    from tierank.clicks import ClickLog, ClickModel, Propensities
+    from tierank.report import Table
+
+# What arguments of Python are called here.
+_OPTIONS = {
+    "session": "--session-column",
+    "query": "--query-column",
+    "document": "--document-column",
+    "position": "--position-column",
+    "clicked": "--clicked-column",
+    "scores": "--score-column",
+    "zero_based": "--zero-based",
+    "model": "--model",
+    "by": "--by",
+    "clip": "--clip",
+    "k": "--k",
+    "top": "--top",
+    "half": "--half",
+    "n_bootstrap": "--bootstrap",
+}
+
+
+def add_clicks(commands: Any) -> None:
+    """Add the command, with commands of its own."""
+    parser = add_command(commands, "clicks", "click logs: models, propensities, judgements", "clicks describe log.csv")
+    own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    describe = _add(own, "describe", "click-through by position, and what looks wrong", "describe log.csv", _describe)
+    describe.add_argument("--json", action="store_true", help="machine-readable output")
+
+    fit = _add(
+        own, "fit", "fit click models, and say how well they predict", "fit log.csv --model dbn --out dbn.json", _fit
+    )
+    fit.add_argument("--model", action="append", metavar="M", help="ctr, pbm, cascade, dcm, ubm, dbn, sdbn (all)")
+    _add_model(fit)
+    fit.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
+    fit.add_argument("--seed", type=int, default=0, help="of the sessions that are held out (default: 0)")
+    fit.add_argument("--out", type=Path, metavar="F.json", help="write the model, fitted to all sessions")
+    fit.add_argument("--json", action="store_true", help="machine-readable output")
+
+    propensities = _add(
+        own,
+        "propensities",
+        "how likely documents are looked at in each position",
+        "propensities log.csv --method harvest",
+        _propensities,
+    )
+    _add_propensities(propensities)
+    propensities.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (200)")
+    propensities.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
+    propensities.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
+    propensities.add_argument("--json", action="store_true", help="machine-readable output")
+
+    judge = _add(own, "judge", "ratings from clicks, with how sure they are", "judge log.csv --out ratings.csv", _judge)
+    judge.add_argument("--model", default="sdbn", metavar="M", help="a click model or its file (default: sdbn)")
+    judge.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
+    judge.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")
+    judge.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
+
+    simulate = _add(
+        own,
+        "simulate",
+        "the same lists with clicks drawn from a model",
+        "simulate log.csv --model pbm --out new.csv",
+        _simulate,
+    )
+    simulate.add_argument("--model", default="pbm", metavar="M", help="a click model or its file (default: pbm)")
+    simulate.add_argument("--seed", type=int, default=0, help="of the clicks (default: 0)")
+    simulate.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
+
+    evaluate = _add(
+        own,
+        "evaluate",
+        "what another ranker would have earned on these lists",
+        "evaluate log.csv --score-column new --method dr --clip 10",
+        _evaluate,
+    )
+    evaluate.add_argument("--score-column", required=True, metavar="NAME", help="the scores of that ranker in the log")
+    evaluate.add_argument("--estimator", default="ips", metavar="E", help="ips, snips or dr (default: ips)")
+    evaluate.add_argument("--earn", default="clicks", metavar="M", help="clicks or dcg (default: clicks)")
+    evaluate.add_argument("--k", type=int, metavar="K", help="only the first K ranks count (default: all)")
+    evaluate.add_argument("--clip", type=float, metavar="W", help="lower weights above W to W (default: none)")
+    _add_propensities(evaluate)
+    evaluate.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _add(
+    commands: Any, name: str, what: str, example: str, run: Callable[[argparse.Namespace], None]
+) -> argparse.ArgumentParser:
+    """A command on a log, and how that is read."""
+    parser = add_command(commands, name, what, f"clicks {example}")
+    parser.add_argument("log", metavar="LOG", help="a CSV or Parquet file, a row for each document shown; -: a pipe")
+    group = parser.add_argument_group("how the log is read")
+    for role, usual in (
+        ("session", "session"),
+        ("query", "query or qid"),
+        ("document", "document or docid; A,B for several"),
+        ("position", "position or rank"),
+        ("clicked", "clicked or click"),
+    ):
+        group.add_argument(f"--{role}-column", dest=role, metavar="NAME", help=f"(default: {usual})")
+    group.add_argument("--zero-based", action="store_true", help="positions count from 0")
+    group.add_argument("--drop", action="store_true", help="leave out sessions that cannot be used, and count them")
+    parser.set_defaults(run=_with_options(run))
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--by", metavar="WHAT", help="pair (of query and document) or document has an attractiveness")
+
+
+def _add_propensities(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--method", default="pbm", metavar="M", help="pbm, shuffled, swaps or harvest (default: pbm)")
+    parser.add_argument("--swap-column", default="swap", metavar="NAME", help="of swaps (default: swap)")
+    parser.add_argument("--ranker-column", default="ranker", metavar="NAME", help="of harvest (default: ranker)")
+
+
+def _with_options(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
+    def command(options: argparse.Namespace) -> None:
+        with _errors_in_options():
+            run(options)
+
+    return command
+
+
+@contextmanager
+def _errors_in_options() -> Iterator[None]:
+    try:
+        yield
+    except TierankError as error:
+        raise ParameterError(error.render(_OPTIONS.get)) from None
+
+
+def _read(options: argparse.Namespace, columns: Sequence[str] = (), *, drop: bool = False) -> ClickLog:
+    from tierank.clicks import read
+
+    document = options.document and options.document.split(",")
+    log = read(
+        options.pipes.as_file(options.log),
+        session=options.session,
+        query=options.query,
+        document=document if document is None or len(document) > 1 else document[0],
+        position=options.position,
+        clicked=options.clicked,
+        columns=columns,
+        zero_based=options.zero_based,
+        on_error="drop" if drop or options.drop else "raise",
+    )
+    for reason, n in log.dropped.items() if not drop else ():
+        say(f"WARNING: {n:,} sessions left out: {reason}")
+    return log
+
+
+def _describe(options: argparse.Namespace) -> None:
+    found = _read(options, drop=True).describe()
+    if options.json:
+        print_json(found.to_dict())
+        return
+    rows = [
+        [str(k), f"{n:,}", f"{rate:.4f}"]
+        for k, (n, rate) in enumerate(zip(found.shown, found.click_through, strict=True), 1)
+    ]
+    notes = [
+        f"{found.n_sessions:,} sessions, {found.n_queries:,} queries, {found.n_documents:,} documents",
+        f"{found.clicks_per_session:.2f} clicks per session, {found.share_without_clicks:.1%} of sessions without",
+        *(f"looks wrong: {problem}" for problem in found.problems),
+    ]
+    print_table(_table(str(options.log), ["position", "shown", "click-through"], rows, notes))
+
+
+def _fit(options: argparse.Namespace) -> None:
+    import numpy as np
+
+    from tierank.clicks import CLICK_MODELS, make_model, save
+    from tierank.settings import Number
+
+    Number(above=0, below=1).check("--held-out", options.held_out)
+    names = options.model or list(CLICK_MODELS)
+    if options.out is not None and len(names) != 1:
+        raise ParameterError("--out: expected together with one --model")
+    check_place(options.out)
+    models = {name: make_model(name, **_settings(name, options)) for name in names}
+    log = _read(options)
+    if log.n_sessions < 2:
+        raise ParameterError(f"{options.log}: expected at least 2 sessions, some of which are held out")
+    train, test = log.split(1 - options.held_out, options.held_out, seed=options.seed)
+    content: dict[str, Any] = {"n_train": train.n_sessions, "n_test": test.n_sessions, "models": {}}
+    for name, model in models.items():
+        model.fit(train)
+        by_position = model.perplexity(test)
+        content["models"][name] = {
+            "perplexity": float(np.nanmean(by_position)),
+            "conditional_perplexity": float(np.nanmean(model.perplexity(test, conditional=True))),
+            "log_likelihood": float(model.log_likelihood(test).mean()),
+            "perplexity_by_position": [None if value != value else value for value in by_position.tolist()],
+        }
+    if options.out is not None:
+        save(models[names[0]].fit(log), made(options.out))
+        say(f"wrote {options.out}")
+    if options.json:
+        print_json(content)
+        return
+    measures = ["perplexity", "conditional_perplexity", "log_likelihood"]
+    rows = [[name, *(f"{found[measure]:.4f}" for measure in measures)] for name, found in content["models"].items()]
+    notes = [f"fitted to {train.n_sessions:,} sessions, measured on {test.n_sessions:,} others, means over positions"]
+    columns = ["model", "perplexity", "given the clicks above", "log-likelihood"]
+    print_table(_table(f"Click models of {options.log}", columns, rows, notes))
+
+
+def _propensities(options: argparse.Namespace) -> None:
+    check_place(options.plot)
+    if options.plot is not None and options.plot.suffix not in (".png", ".svg", ".pdf"):
+        raise ParameterError(f"{options.plot}: expected a name that ends in .png, .svg or .pdf")
+    found = _estimated(options, options.bootstrap)[1]
+    if options.plot is not None:
+        found.plot().figure.savefig(made(options.plot))
+        say(f"wrote {options.plot}")
+    if options.json:
+        print_json(found.to_dict())
+        return
+    numbers = zip(found.values, found.low, found.high, strict=True)
+    rows = [[str(k), *(f"{value:.4f}" for value in row)] for k, row in enumerate(numbers, 1)]
+    notes = [f"relative to position 1; {found.level:.0%} intervals by the bootstrap over sessions"]
+    print_table(_table(f"Propensities by {found.method}", ["position", "propensity", "low", "high"], rows, notes))
+
+
+def _estimated(
+    options: argparse.Namespace, n_bootstrap: int, columns: Sequence[str] = ()
+) -> tuple[ClickLog, Propensities]:
+    from tierank.clicks import PROPENSITY_METHODS, estimate_propensities
+
+    known = [name for name in PROPENSITY_METHODS if name != "regression"]
+    if options.method not in known:
+        raise ParameterError.unknown("--method", options.method, known)
+    own = {"swaps": options.swap_column, "harvest": options.ranker_column}.get(options.method)
+    log = _read(options, [*columns, *([own] if own else [])])
+    settings = {"column": own} if own else {}
+    seed = getattr(options, "seed", 0)
+    return log, estimate_propensities(log, options.method, n_bootstrap=n_bootstrap, seed=seed, **settings)
+
+
+def _judge(options: argparse.Namespace) -> None:
+    from tierank.clicks import judgements
+
+    check_place(options.out)
+    model = _model(options.model)
+    found = judgements(_read(options), model, top=options.top, half=options.half)
+    found.write(made(options.out))
+    say(f"wrote {options.out}: {len(found):,} judgements, {(found.weight > 0.5).sum():,} with a weight above 0.5")
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    check_place(options.out)
+    model = _model(options.model)
+    log = _read(options)
+    if model.items_ is None:
+        model.fit(log)
+    drawn = model.simulate(log, seed=options.seed)
+    drawn.write(made(options.out))
+    say(f"wrote {options.out}: {drawn}")
+
+
+def _evaluate(options: argparse.Namespace) -> None:
+    from tierank.clicks import evaluate_ranking
+
+    log, propensities = _estimated(options, 0, [options.score_column])
+    found = evaluate_ranking(
+        log,
+        options.score_column,
+        propensities,
+        method=options.estimator,
+        metric=options.earn,
+        k=options.k,
+        clip=options.clip,
+    )
+    if options.json:
+        print_json(found.to_dict())
+        return
+    rows = [
+        [options.score_column, f"{found.value:.4f}", f"{found.low:.4f}", f"{found.high:.4f}"],
+        ["as shown", f"{found.logged:.4f}", "", ""],
+    ]
+    notes = [
+        f"{options.earn} per session by {found.method}, with its {found.level:.0%} interval",
+        f"propensities by {propensities.method}",
+        f"effective sample size {found.effective_sample_size:,.0f} of {found.n_sessions:,} sessions",
+    ]
+    print_table(_table(f"Off-policy value on {options.log}", ["ranking", options.earn, "low", "high"], rows, notes))
+
+
+def _settings(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """The settings of a model, as far as it has them."""
+    return {} if options.by is None or name == "ctr" else {"by": options.by}
+
+
+def _model(name: str) -> ClickModel:
+    from tierank.clicks import load, make_model
+
+    return load(name) if Path(name).suffix == ".json" else make_model(name)
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]], notes: list[str]) -> Table:
+    from tierank.report import Table
+
+    return Table(title, columns, rows, notes)

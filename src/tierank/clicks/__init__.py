@@ -1,0 +1,41 @@
+"""Learning from clicks: logs, click models, propensities, judgements, off-policy evaluation, interleaving."""
+
+from tierank.clicks.base import ClickModel
+from tierank.clicks.interleaving import INTERLEAVINGS, Interleaved, Preference, interleave, preference
+from tierank.clicks.judgements import Judgements, judgements
+from tierank.clicks.log import ClickLog
+from tierank.clicks.models import CLICK_MODELS, load, make_model, save
+from tierank.clicks.offpolicy import Value, estimate_value, evaluate_ranking
+from tierank.clicks.power import ab_power, ab_sample_size, interleaving_power, interleaving_sample_size
+from tierank.clicks.propensity import PROPENSITY_METHODS, Propensities, estimate_propensities
+from tierank.clicks.reading import read
+from tierank.clicks.simulate import Simulation, simulate_clicks
+
+__all__ = [
+    "CLICK_MODELS",
+    "INTERLEAVINGS",
+    "PROPENSITY_METHODS",
+    "ClickLog",
+    "ClickModel",
+    "Interleaved",
+    "Judgements",
+    "Preference",
+    "Propensities",
+    "Simulation",
+    "Value",
+    "ab_power",
+    "ab_sample_size",
+    "estimate_propensities",
+    "estimate_value",
+    "evaluate_ranking",
+    "interleave",
+    "interleaving_power",
+    "interleaving_sample_size",
+    "judgements",
+    "load",
+    "make_model",
+    "preference",
+    "read",
+    "save",
+    "simulate_clicks",
+]

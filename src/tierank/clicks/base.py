@@ -1,0 +1,215 @@
+"""What every click model does: fit, predict, log-likelihood, perplexity, simulate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tierank.clicks.items import BY, Items
+from tierank.clicks.log import ClickLog, check_log
+from tierank.errors import DataError, NotFittedError
+from tierank.settings import Choice, Integer, Number, declared, setting
+from tierank.types import Floats
+
+# Chances are kept this far from 0 and 1 where their logarithm is taken.
+FLOOR = 1e-6
+
+
+@dataclass(kw_only=True, eq=False)
+class ClickModel:
+    """A model of which documents users look at and click.
+
+    A subclass has ``name``, ``parameters`` (the names of its fitted arrays), and three methods: ``_fit``,
+    ``_expected`` (chances before any click is seen) and ``_followed`` (chances given the clicks above, or drawn).
+    """
+
+    name: ClassVar[str]
+    parameters: ClassVar[tuple[str, ...]]
+
+    items_: Items | None = field(default=None, init=False, repr=False)
+    prior_: float = field(default=0.5, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, one in declared(self).items():
+            setattr(self, name, one.kind.check(name, getattr(self, name)))
+
+    def fit(self, log: ClickLog, *, session_weight: ArrayLike | None = None) -> Self:
+        """Estimate the parameters from a log.
+
+        Parameters
+        ----------
+        log : ClickLog
+            The sessions to learn from.
+        session_weight : array, shape (n_sessions,), optional
+            How often each session counts. Default: once.
+
+        Returns
+        -------
+        self
+        """
+        check_log(log)
+        if not log.n_rows:
+            raise DataError(argument="log", expected="at least one document that was shown", got="none")
+        weights = np.ones(log.n_sessions) if session_weight is None else np.array(session_weight, np.float64)
+        if weights.shape != (log.n_sessions,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
+            raise DataError(
+                argument="session_weight",
+                expected=f"{log.n_sessions} numbers >= 0, one per session, not all 0",
+                got=f"shape {weights.shape}",
+            )
+        is_shown = (log.lengths > 0) & (weights > 0)
+        firsts = log.clicked[log.offsets[:-1][is_shown]]
+        self.prior_ = float(np.average(firsts, weights=weights[is_shown])) if len(firsts) else 0.5
+        self.items_ = Items.of(log, getattr(self, "by", "document"))
+        self._fit(log, weights)
+        return self
+
+    def predict(self, log: ClickLog, *, conditional: bool = False) -> Floats:
+        """The chance of a click in each row, in the order of the log.
+
+        Parameters
+        ----------
+        log : ClickLog
+            The lists. Documents that the model has not seen get the attractiveness ``prior_``.
+        conditional : bool, default False
+            Take the clicks further up in the same list as given: P(C_r | C_1 .. C_{r-1}). Otherwise no click is given,
+            P(C_r).
+
+        Returns
+        -------
+        array of float64, shape (n_rows,)
+        """
+        self._check_fitted()
+        check_log(log)
+        if not conditional:
+            return self._expected(log)
+        return self._followed(log, np.array(log.clicked), np.empty(0))
+
+    def log_likelihood(self, log: ClickLog) -> Floats:
+        """The value ln P(C_1 .. C_n) of each session: the sum over its rows of ln P(C_r | C_1 .. C_{r-1}).
+
+        Chances are kept 1e-6 away from 0 and 1, so a session that the model thinks impossible has a finite value.
+
+        Parameters
+        ----------
+        log : ClickLog
+            The sessions.
+
+        Returns
+        -------
+        array of float64, shape (n_sessions,)
+        """
+        return log.per_session(_log_chances(log, self.predict(log, conditional=True)))
+
+    def perplexity(self, log: ClickLog, *, conditional: bool = False) -> Floats:
+        """The perplexity of clicks at each position: 2^(-mean over sessions of log2 P(C_r)).
+
+        1 is perfect, 2 is a coin. The usual single number is the mean over positions.
+
+        Parameters
+        ----------
+        log : ClickLog
+            The sessions, usually not those that the model was fitted to.
+        conditional : bool, default False
+            Take the clicks further up in the same list as given.
+
+        Returns
+        -------
+        array of float64, shape (last_position,)
+            NaN where nothing was shown.
+        """
+        logs = _log_chances(log, self.predict(log, conditional=conditional)) / np.log(2)
+        shown = np.bincount(log.positions - 1, minlength=log.last_position)
+        sums = np.bincount(log.positions - 1, logs, minlength=log.last_position)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray(np.exp2(-sums / shown), np.float64)
+
+    def simulate(self, log: ClickLog, *, seed: int = 0) -> ClickLog:
+        """The same lists, with clicks drawn from the model.
+
+        Parameters
+        ----------
+        log : ClickLog
+            The lists; their clicks are not looked at.
+        seed : int, default 0
+            Random seed.
+
+        Returns
+        -------
+        ClickLog
+        """
+        self._check_fitted()
+        clicked = np.zeros(log.n_rows, np.bool_)
+        self._followed(log, clicked, np.random.default_rng(seed).random(log.n_rows))
+        return log.with_clicks(clicked)
+
+    def relevance(self) -> Floats:
+        """How relevant each item is by its clicks, from 0 to 1: one value for each of ``items_``."""
+        self._check_fitted()
+        if not hasattr(self, "attraction_"):
+            raise DataError(
+                f"{self.name} has no parameters for documents", fix="fit another click model, such as pbm or sdbn"
+            )
+        satisfaction = getattr(self, "satisfaction_", 1.0)
+        return np.asarray(self.attraction_ * satisfaction, np.float64)
+
+    @property
+    def items(self) -> Items:
+        """The items that the model was fitted to; an error before ``fit``."""
+        return self._check_fitted()
+
+    def get_params(self) -> dict[str, Any]:
+        """The settings, by name."""
+        return {name: getattr(self, name) for name in declared(self)}
+
+    def _fit(self, log: ClickLog, weights: Floats) -> None:
+        raise NotImplementedError
+
+    def _expected(self, log: ClickLog) -> Floats:
+        raise NotImplementedError
+
+    def _followed(self, log: ClickLog, clicked: Any, draws: Floats) -> Floats:
+        raise NotImplementedError
+
+    def _per_row(self, log: ClickLog, values: Floats, otherwise: float) -> Floats:
+        """The parameter of the item in each row; ``otherwise`` for items that are not known."""
+        items = self.items.find(log)
+        return np.where(items >= 0, values[items], otherwise)
+
+    def _check_fitted(self) -> Items:
+        if self.items_ is None:
+            raise NotFittedError(f"this {self.name} click model is not fitted; call fit(log) first")
+        return self.items_
+
+
+@dataclass(kw_only=True, eq=False)
+class AttractionModel(ClickModel):
+    """A click model with an attractiveness for each item."""
+
+    by: str = setting("pair", Choice(BY), "what has an attractiveness: each pair of query and document, or a document")
+    smoothing: float = setting(1.0, Number(0), "sessions that the prior of each parameter counts for; 0: none")
+
+    attraction_: Floats = field(init=False, repr=False)
+
+
+@dataclass(kw_only=True, eq=False)
+class EMModel(AttractionModel):
+    """A click model that is fitted by EM.
+
+    EM stops when no parameter changes by more than ``tolerance`` in an iteration, or after ``max_iterations``. Then
+    ``n_iterations_`` says how many there were, and ``converged_`` whether the first rule ended it.
+    """
+
+    tolerance: float = setting(1e-4, Number(0), "EM stops when no parameter changes by more than this")
+    max_iterations: int = setting(500, Integer(1), "EM stops after this many iterations at the latest")
+
+    def _note_iterations(self, n: int) -> None:
+        self.n_iterations_, self.converged_ = abs(n), n > 0
+
+
+def _log_chances(log: ClickLog, chances: Floats) -> Floats:
+    kept = np.clip(chances, FLOOR, 1 - FLOOR)
+    return np.where(log.clicked, np.log(kept), np.log1p(-kept))

@@ -1,0 +1,173 @@
+"""Judgements from clicks: a rating for each query and document, and how sure it is."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.clicks.base import AttractionModel, ClickModel
+from tierank.clicks.log import ClickLog, check_log, flat_ids, sum_by, write_columns
+from tierank.clicks.models import make_model
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.settings import as_least, as_positive
+from tierank.types import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Judgements:
+    """Ratings that clicks give, one row for each query and document.
+
+    Parameters
+    ----------
+    query, document : arrays
+        The ids.
+    rating : array of float64
+        ``top`` times the relevance by the click model, from 0 to ``top``.
+    weight : array of float64
+        How sure the rating is, from 0 to 1: n / (n + half) for a document that was examined n times.
+    n_examined : array of float64
+        How often the document was examined, as far as the click model can tell.
+    """
+
+    query: NDArray[Any]
+    document: NDArray[Any]
+    rating: Floats
+    weight: Floats
+    n_examined: Floats
+
+    def __len__(self) -> int:
+        return len(self.rating)
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """The judgements as a table: one array per column. ``row_weight`` is the name that ``tierank.read`` knows."""
+        return {
+            "query": self.query,
+            "document": flat_ids(self.document),
+            "rating": self.rating,
+            "row_weight": self.weight,
+            "n_examined": self.n_examined,
+        }
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the judgements as CSV or Parquet, as the ending of ``path`` says."""
+        write_columns(self.to_columns(), Path(path))
+
+    def rate(self, data: RankingDataset) -> RankingDataset:
+        """The documents of a data set with the ratings from clicks, and their weights as ``row_weight``.
+
+        Documents without a judgement have rating 0 and weight 0.
+
+        Parameters
+        ----------
+        data : RankingDataset
+            Documents with features and document ids.
+
+        Returns
+        -------
+        RankingDataset
+        """
+        if data.document_ids is None:
+            raise DataError(argument="data", expected="documents with ids", got="none", fix="pass `document_ids`")
+        places = {
+            (query, str(document)): i
+            for i, (query, document) in enumerate(zip(self.query.tolist(), self.document.tolist(), strict=True))
+        }
+        queries = data.query_ids[data.query_of_row].tolist()
+        rows = np.array([places.get(key, -1) for key in zip(queries, data.document_ids, strict=True)], np.int64)
+        if (rows < 0).all():
+            raise DataError(
+                argument="data",
+                expected="documents that were shown in the log",
+                got="none of them",
+                fix="query ids and document ids have to be those of the log",
+            )
+        is_judged = rows >= 0
+        return RankingDataset.from_parts(
+            data.features,
+            np.where(is_judged, self.rating[rows], 0.0),
+            data.offsets,
+            data.query_ids,
+            source_rows=None if (np.diff(data.source_rows) == 1).all() else data.source_rows,
+            row_weight=np.where(is_judged, self.weight[rows], 0.0),
+            query_weight=data.query_weight,
+            feature_names=data.feature_names,
+            document_texts=data.document_texts,
+        )
+
+
+def judgements(
+    log: ClickLog, model: str | ClickModel = "sdbn", *, top: float = 4.0, half: float = 10.0, **settings: Any
+) -> Judgements:
+    """Ratings of documents from clicks.
+
+    The rating is ``top`` times the relevance of the document for the query: its attractiveness, times the chance to
+    satisfy in the models that have it. Its weight is n / (n + half), where n is how often the document was examined:
+    the sum over the times that it was shown of 1 for a click, and else of e (1 - a) / (1 - e a) with e the chance that
+    it was examined given the clicks above it, and a its attractiveness.
+
+    Parameters
+    ----------
+    log : ClickLog
+        The sessions.
+    model : str or ClickModel, default "sdbn"
+        A name of ``CLICK_MODELS``, or a model; it is fitted to the log unless it is fitted already.
+    top : float, default 4.0
+        The rating of a document that everybody clicks, and that satisfies everybody.
+    half : float, default 10.0
+        The number of examinations at which the weight of a rating is 0.5.
+    **settings
+        Settings of the model, if it is given by name.
+
+    Returns
+    -------
+    Judgements
+
+    Examples
+    --------
+    >>> log = ClickLog.of(session=[1, 1, 2, 2], query=["q"] * 4, document=["a", "b", "a", "b"],
+    ...                   position=[1, 2, 1, 2], clicked=[0, 1, 0, 1])
+    >>> found = judgements(log, "cascade", smoothing=0)
+    >>> found.document.tolist(), found.rating.tolist(), found.n_examined.tolist()
+    (['a', 'b'], [0.0, 4.0], [2.0, 2.0])
+    """
+    check_log(log)
+    as_positive("top", top)
+    as_least("half", half)
+    clicks = make_model(model, **settings)
+    if clicks.items_ is None:
+        clicks.fit(log)
+    if not isinstance(clicks, AttractionModel) or clicks.by != "pair":
+        raise ParameterError(
+            argument="model",
+            expected="a click model with an attractiveness for each query and document",
+            got=f"{clicks.name}, by {getattr(clicks, 'by', 'position')}",
+            fix="take pbm or sdbn, with `by`='pair'",
+        )
+    items = clicks.items
+    rows = items.find(log)
+    known = rows >= 0
+    examined = sum_by(rows[known], _examined(clicks, log)[known], len(items))
+    return Judgements(
+        query=items.query_ids[items.queries],
+        document=items.document_ids[items.documents],
+        rating=top * clicks.relevance(),
+        weight=examined / np.maximum(examined + half, 1e-300),
+        n_examined=examined,
+    )
+
+
+def _examined(model: AttractionModel, log: ClickLog) -> Floats:
+    """The chance that the document in each row was examined, given the clicks down to it."""
+    rows = model.items.find(log)
+    attraction = np.where(rows >= 0, model.attraction_[rows], model.prior_)
+    attraction = np.clip(attraction, 1e-9, 1 - 1e-9)
+    # Chances are examination times attractiveness; of an attractiveness of 0 nothing can be told, and 1 is assumed.
+    chances = model.predict(log, conditional=True)
+    examination = np.where(chances > 0, np.minimum(chances / attraction, 1.0), 1.0 * (attraction <= 1e-9))
+    return np.where(log.clicked, 1.0, examination * (1 - attraction) / (1 - examination * attraction))

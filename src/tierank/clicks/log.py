@@ -1,0 +1,300 @@
+"""ClickLog: lists that were shown, and what was clicked in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.errors import DataError, DataTypeError, ParameterError
+from tierank.files import replacing
+from tierank.readers.columns import PARQUET_ENDINGS, needs_arrow
+from tierank.types import Floats
+
+if TYPE_CHECKING:
+    from tierank.clicks.description import LogDescription
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ClickLog:
+    """Lists that were shown, one per session, and what was clicked in them. Made by ``tierank.clicks.read``.
+
+    A session is one list that was shown for one query. Session s owns the rows ``offsets[s]:offsets[s+1]``, in the
+    order of their positions. Sessions are ordered by their ids, so the order of the rows in a file does not matter.
+    The arrays are read-only.
+
+    Parameters
+    ----------
+    offsets : array of int64, shape (n_sessions + 1,)
+        Where each session begins, and where the last one ends.
+    queries : array of int64, shape (n_sessions,)
+        The query of each session, an index into ``query_ids``.
+    documents : array of int64, shape (n_rows,)
+        The document of each row, an index into ``document_ids``.
+    positions : array of int64, shape (n_rows,)
+        Where the document was shown; 1 is the top.
+    clicked : array of bool, shape (n_rows,)
+        Whether it was clicked.
+    session_ids, query_ids, document_ids : arrays
+        The ids as they stand in the file; ``session_ids`` has one per session.
+    columns : mapping of str to array, default {}
+        Other columns that were kept, one value per row.
+    source_rows : array of int64, optional
+        The caller's number of each row; None if the rows were in this order already.
+    n_mixed : int, default 0
+        How many session ids came with more than one query; each of their queries is a session here.
+    dropped : mapping of str to int, default {}
+        How many sessions were left out when the log was read, by reason.
+    """
+
+    offsets: Ints
+    queries: Ints
+    documents: Ints
+    positions: Ints
+    clicked: NDArray[np.bool_]
+    session_ids: NDArray[Any]
+    query_ids: NDArray[Any]
+    document_ids: NDArray[Any]
+    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    source_rows: Ints | None = None
+    n_mixed: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("offsets", "queries", "documents", "positions", "clicked", "session_ids", "query_ids"):
+            object.__setattr__(self, name, _read_only(getattr(self, name)))
+        object.__setattr__(self, "document_ids", _read_only(self.document_ids))
+        columns = {name: _read_only(values) for name, values in self.columns.items()}
+        object.__setattr__(self, "columns", MappingProxyType(columns))
+        object.__setattr__(self, "dropped", MappingProxyType(dict(self.dropped)))
+
+    def __repr__(self) -> str:
+        return (
+            f"ClickLog({_counted(self.n_sessions, 'session')}, {_counted(self.n_queries, 'query', 'queries')},"
+            f" {_counted(self.n_rows, 'row')}, {_counted(int(self.clicked.sum()), 'click')})"
+        )
+
+    @property
+    def n_sessions(self) -> int:
+        """Number of lists that were shown."""
+        return len(self.offsets) - 1
+
+    @property
+    def n_rows(self) -> int:
+        """Number of documents shown, over all sessions."""
+        return len(self.positions)
+
+    @property
+    def n_queries(self) -> int:
+        """Number of different queries in these sessions."""
+        return len(np.unique(self.queries))
+
+    @property
+    def n_documents(self) -> int:
+        """Number of different documents in these sessions."""
+        return len(np.unique(self.documents))
+
+    @property
+    def lengths(self) -> Ints:
+        """Number of documents shown in each session."""
+        return np.diff(self.offsets)
+
+    @property
+    def last_position(self) -> int:
+        """The lowest place where a document was shown; 0 without rows."""
+        return int(self.positions.max(initial=0))
+
+    @property
+    def session_of_row(self) -> Ints:
+        """The index of the session that each row belongs to."""
+        return np.repeat(np.arange(self.n_sessions), self.lengths)
+
+    @property
+    def query_of_row(self) -> Ints:
+        """The index into ``query_ids`` for each row."""
+        return np.repeat(self.queries, self.lengths)
+
+    def per_session(self, values: ArrayLike) -> Floats:
+        """The sum of one value per row over each session; 0 for an empty list."""
+        return sum_by(self.session_of_row, np.asarray(values, np.float64), self.n_sessions)
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column that was kept when the log was read; an error that says how if it was not."""
+        if name not in self.columns:
+            raise DataError(
+                argument="columns",
+                expected=f"the column {name!r} in the log",
+                got=f"a log that kept {', '.join(self.columns) or 'no other columns'}",
+                fix=f"read the log with `columns`=[{name!r}]",
+            )
+        return self.columns[name]
+
+    def select(self, sessions: ArrayLike) -> ClickLog:
+        """The log of some sessions: indices or a mask. An index that comes twice makes two sessions.
+
+        >>> log = ClickLog.of(session=[1, 1, 2], document=["a", "b", "a"], position=[1, 2, 1], clicked=[0, 1, 1])
+        >>> log.select([1]).session_ids.tolist()
+        [2]
+        """
+        wanted = np.asarray(sessions)
+        chosen = np.arange(self.n_sessions)[wanted if wanted.size else wanted.astype(np.int64)]
+        lengths = self.lengths[chosen]
+        offsets = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
+        rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][chosen] - offsets[:-1], lengths)
+        return replace(
+            self,
+            offsets=offsets,
+            queries=self.queries[chosen],
+            documents=self.documents[rows],
+            positions=self.positions[rows],
+            clicked=self.clicked[rows],
+            session_ids=self.session_ids[chosen],
+            columns={name: values[rows] for name, values in self.columns.items()},
+            source_rows=None,
+        )
+
+    def split(self, *shares: float, seed: int = 0) -> list[ClickLog]:
+        """Parts of whole sessions, drawn at random: ``train, test = log.split(0.8, 0.2)``.
+
+        Parameters
+        ----------
+        *shares : float
+            The size of each part as a fraction of the sessions; at most 1 in total.
+        seed : int, default 0
+            Random seed.
+
+        Returns
+        -------
+        list of ClickLog
+        """
+        if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
+            raise ParameterError(
+                argument="shares", expected="positive numbers that add up to 1 or less", got=f"{shares}"
+            )
+        order = np.random.default_rng(seed).permutation(self.n_sessions)
+        cuts = np.rint(np.cumsum([0.0, *shares]) * self.n_sessions).astype(np.int64)
+        return [self.select(np.sort(order[a:b])) for a, b in pairwise(cuts)]
+
+    def with_clicks(self, clicked: ArrayLike) -> ClickLog:
+        """The same lists with other clicks, one value per row in the order of this log."""
+        values = np.asarray(clicked, np.bool_)
+        if values.shape != (self.n_rows,):
+            raise DataError(argument="clicked", expected=f"{self.n_rows} values, one per row", got=f"{values.shape}")
+        return replace(self, clicked=values)
+
+    def with_columns(self, **columns: ArrayLike) -> ClickLog:
+        """The same log with more columns, one value per row in the order of this log."""
+        added = {name: np.array(values) for name, values in columns.items()}
+        for name, values in added.items():
+            if len(values) != self.n_rows:
+                raise DataError(argument=name, expected=f"{self.n_rows} values, one per row", got=f"{len(values)}")
+        return replace(self, columns={**self.columns, **added})
+
+    def arrange(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Per-row values from the caller's order into the order of this log."""
+        return values if self.source_rows is None else values[self.source_rows]
+
+    def restore(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Per-row values from the order of this log back into the caller's order.
+
+        Rows of sessions that were left out are not there, so this needs a log that was read with
+        ``on_error="raise"``.
+        """
+        if self.source_rows is None:
+            return values
+        if self.dropped:
+            raise DataError("rows were left out when this log was read, so there is no order to restore")
+        restored = np.empty_like(values)
+        restored[self.source_rows] = values
+        return restored
+
+    def describe(self) -> LogDescription:
+        """Click-through by position, counts, and what looks wrong."""
+        from tierank.clicks.description import describe
+
+        return describe(self)
+
+    def to_columns(self) -> dict[str, NDArray[Any]]:
+        """The log as a table: one array per column, one value per row; no ``query`` if all lists belong to one."""
+        has_queries = self.query_ids.tolist() != [None]
+        return {
+            "session": self.session_ids[self.session_of_row],
+            **({"query": self.query_ids[self.query_of_row]} if has_queries else {}),
+            "document": flat_ids(self.document_ids)[self.documents],
+            "position": self.positions,
+            "clicked": self.clicked.astype(np.int64),
+            **self.columns,
+        }
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the log as CSV or Parquet, as the ending of ``path`` says."""
+        write_columns(self.to_columns(), Path(path))
+
+    @classmethod
+    def of(cls, **columns: ArrayLike) -> ClickLog:
+        """A log of arrays: the same as ``tierank.clicks.read`` of a dict of them."""
+        from tierank.clicks.reading import read
+
+        others = [name for name in columns if name not in ("session", "query", "document", "position", "clicked")]
+        return read(columns, columns=others)
+
+
+def check_log(log: object) -> None:
+    """An error for what is no log, such as the table that one could be read from."""
+    if not isinstance(log, ClickLog):
+        raise DataTypeError(
+            argument="log",
+            expected="a ClickLog",
+            got=type(log).__name__,
+            fix="read it first: log = tierank.clicks.read(...)",
+        )
+
+
+def sum_by(places: Ints, values: NDArray[Any], n: int) -> Floats:
+    """The sum of the values in each of n places."""
+    return np.asarray(np.bincount(places, values, minlength=n), np.float64)
+
+
+def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
+    """Write a table as CSV or Parquet, as the ending of ``path`` says, whole or not at all."""
+    arrow = needs_arrow("CSV and Parquet")
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    if path.suffix not in (".csv", *PARQUET_ENDINGS):
+        raise ParameterError(where=path, expected=f"a name that ends in .csv or {PARQUET_ENDINGS[0]}", got=path.name)
+    table = arrow.table({name: arrow.array(values.tolist()) for name, values in columns.items()})
+    with replacing(path) as fresh:
+        if path.suffix == ".csv":
+            pyarrow.csv.write_csv(table, fresh)
+        else:
+            pyarrow.parquet.write_table(table, fresh)
+
+
+def flat_ids(ids: NDArray[Any]) -> NDArray[Any]:
+    """Ids that a file can hold: those made of several columns are joined."""
+    if len(ids) and isinstance(ids[0], tuple):
+        return np.array(["|".join(map(str, one)) for one in ids.tolist()], object)
+    return ids
+
+
+def _read_only(values: NDArray[Any]) -> NDArray[Any]:
+    """A view that cannot be written to; what is one already stays the same object, by which models know its ids."""
+    if not values.flags.writeable and values.flags.c_contiguous:
+        return values
+    view = np.ascontiguousarray(values).view()
+    view.flags.writeable = False
+    return view
+
+
+def _counted(n: int, one: str, many: str = "") -> str:
+    return f"{n:,} {one if n == 1 else many or one + 's'}"

@@ -1,0 +1,290 @@
+"""Off-policy evaluation: what another ranker would have earned on a log that it did not write."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tierank.clicks.base import ClickModel
+from tierank.clicks.log import ClickLog, Ints, check_log
+from tierank.clicks.models import make_model
+from tierank.clicks.position_models import PositionBased
+from tierank.clicks.propensity import Propensities, estimate_propensities
+from tierank.errors import DataError
+from tierank.settings import as_choice, as_limit, as_number, as_positive
+from tierank.types import Floats
+
+METHODS = ("ips", "snips", "dr")
+# Below this effective number of sessions there is a warning.
+FEWEST = 100
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a policy would have earned per session.
+
+    ``low`` and ``high`` bound it at the given ``level``. ``logged`` is what the log earned itself.
+    ``effective_sample_size`` is how many sessions of the policy's own would tell as much as those of the log, by the
+    spread of their weights: (sum of w)^2 / sum of w^2.
+    """
+
+    value: float
+    low: float
+    high: float
+    standard_error: float
+    logged: float
+    effective_sample_size: float
+    n_sessions: int
+    method: str
+    level: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON; None for what is not a number."""
+        return {name: None if one != one else one for name, one in asdict(self).items()}
+
+    def __str__(self) -> str:
+        return (
+            f"{self.value:.4f} per session ({self.method}), {self.level:.0%} interval {self.low:.4f} to"
+            f" {self.high:.4f}; the log itself {self.logged:.4f}; effective sample size"
+            f" {self.effective_sample_size:,.0f} of {self.n_sessions:,} sessions"
+        )
+
+
+def estimate_value(
+    reward: ArrayLike,
+    weight: ArrayLike,
+    *,
+    method: str = "ips",
+    predicted: ArrayLike | None = None,
+    predicted_target: ArrayLike | None = None,
+    clip: float | None = None,
+    level: float = 0.95,
+) -> Value:
+    """What a policy would have earned, from sessions of another one that drew its lists at random.
+
+    With reward r, weight w = (chance of the list under the policy) / (chance under the one that wrote the log), and
+    predictions q of the reward: ::
+
+        ips    mean of w r
+        snips  sum of w r / sum of w
+        dr     mean of q(policy) + w (r - q(log))
+
+    Intervals are normal, from the standard error over sessions; that of ``snips`` by linearisation.
+
+    Parameters
+    ----------
+    reward : array, shape (n_sessions,)
+        What each session earned, such as its number of clicks.
+    weight : array, shape (n_sessions,)
+        The ratio of the chances.
+    method : {"ips", "snips", "dr"}, default "ips"
+        Inverse propensity scoring, the self-normalised form, or doubly robust.
+    predicted : array, shape (n_sessions,), optional
+        The predicted reward of the list that was shown; needed for ``dr``.
+    predicted_target : array, shape (n_sessions,), optional
+        The predicted reward of the policy in the same session; needed for ``dr``.
+    clip : float, optional
+        Weights above this are lowered to it: less variance, some bias. Default: none are.
+    level : float, default 0.95
+        Coverage of the interval.
+
+    Returns
+    -------
+    Value
+
+    Examples
+    --------
+    >>> estimate_value([1, 0, 1, 1] * 100, [2.0, 0.0, 2.0, 0.0] * 100, method="snips").value
+    1.0
+    """
+    as_choice("method", method, METHODS)
+    r, w = _as_vector("reward", reward), _as_vector("weight", weight, least=0)
+    if len(r) != len(w):
+        raise DataError(argument="weight", expected=f"{len(r)} numbers, one per reward", got=f"{len(w)}")
+    if clip is not None:
+        w = np.minimum(w, as_positive("clip", clip))
+    if method == "dr":
+        if predicted is None or predicted_target is None:
+            raise DataError("dr needs predictions", fix="pass `predicted` and `predicted_target`")
+        terms = _as_vector("predicted_target", predicted_target) + w * (r - _as_vector("predicted", predicted))
+    elif method == "snips":
+        if not w.any():
+            raise DataError(argument="weight", expected="a weight above 0", got="none")
+        value = float((w * r).sum() / w.sum())
+        terms = value + w * (r - value) / w.mean()
+    else:
+        terms = w * r
+    return _value(terms, float(r.mean()), _effective(w, len(w)), method, level)
+
+
+def evaluate_ranking(
+    log: ClickLog,
+    scores: str | ArrayLike,
+    propensities: Propensities | ArrayLike | None = None,
+    *,
+    method: str = "ips",
+    metric: str = "clicks",
+    k: int | None = None,
+    clip: float | None = None,
+    model: str | ClickModel | None = None,
+    level: float = 0.95,
+) -> Value:
+    """What a ranker would have earned, had it ordered the lists of a log by its scores.
+
+    Under the position-based model, with g the examination of a position, l(r) what a click at rank r is worth (g_r for
+    clicks, 1 / log2(1 + r) for DCG), r the rank that the scores give, p the position in the log and w = l(r) / g_p: ::
+
+        ips    mean over sessions of: sum over documents of w c
+        snips  the same, times (sum of l(r)) / (sum of g_p w)
+        dr     mean over sessions of: sum over documents of l(r) a + w (c - g_p a)
+
+    The three differ where weights are clipped: ``ips`` then loses what was cut off, ``snips`` scales it back up, and
+    ``dr`` fills it in from a click model. Only documents that were shown can be ordered; nothing can be said of others.
+
+    Parameters
+    ----------
+    log : ClickLog
+        The sessions.
+    scores : str or array, shape (n_rows,)
+        The score of each document shown: a column that the log kept, or an array in the caller's order of rows.
+        Documents with equal scores keep their order.
+    propensities : Propensities or array, optional
+        The examination of each position from the top. Default: those of the position-based model, fitted to the log.
+    method : {"ips", "snips", "dr"}, default "ips"
+        Inverse propensity scoring, the self-normalised form, or doubly robust.
+    metric : {"clicks", "dcg"}, default "clicks"
+        What is earned.
+    k : int, optional
+        Only the first ``k`` ranks earn anything. Default: all do.
+    clip : float, optional
+        Weights above this are lowered to it: less variance, some bias. Default: none are.
+    model : str or ClickModel, optional
+        Where ``dr`` takes attractiveness a from. Default: the position-based model, fitted to the other half of the
+        sessions.
+    level : float, default 0.95
+        Coverage of the interval.
+
+    Returns
+    -------
+    Value
+        A warning comes with it if the effective sample size is below 100.
+    """
+    check_log(log)
+    as_choice("method", method, METHODS)
+    as_choice("metric", metric, ("clicks", "dcg"))
+    as_limit("k", k)
+    given = _as_scores(log, scores)
+    propensities = estimate_propensities(log, n_bootstrap=0) if propensities is None else propensities
+    examination = _at(propensities, log.positions)
+    ranks = new_ranks(log, given)
+    worth = _at(propensities, ranks) if metric == "clicks" else 1 / np.log2(1 + ranks)
+    worth = np.where(ranks <= (k or log.n_rows), worth, 0.0)
+    weights = worth / examination
+    if clip is not None:
+        weights = np.minimum(weights, as_positive("clip", clip))
+    earned = log.per_session(weights * log.clicked)
+    if method == "dr":
+        attraction = _attraction(log, model)
+        earned = log.per_session(worth * attraction + weights * (log.clicked - examination * attraction))
+    elif method == "snips":
+        parts = (earned, log.per_session(worth), log.per_session(examination * weights))
+        value = parts[0].mean() * parts[1].mean() / parts[2].mean()
+        earned = value + value * (_relative(parts[0]) + _relative(parts[1]) - _relative(parts[2]))
+    logged_worth = examination if metric == "clicks" else 1 / np.log2(1 + log.positions)
+    logged_worth = np.where(log.positions <= (k or log.n_rows), logged_worth / examination, 0.0)
+    logged = float(log.per_session(logged_worth * log.clicked).mean())
+    return _value(earned, logged, _effective(weights, log.n_sessions), method, level)
+
+
+def new_ranks(log: ClickLog, scores: Floats) -> Ints:
+    """The rank that each row has in its session, by descending score, then by position."""
+    order = np.lexsort((log.positions, -scores, log.session_of_row))
+    ranks = np.empty(log.n_rows, np.int64)
+    ranks[order] = np.arange(log.n_rows) - np.repeat(log.offsets[:-1], log.lengths) + 1
+    return ranks
+
+
+def _as_scores(log: ClickLog, scores: str | ArrayLike) -> Floats:
+    """The scores in the order of the log."""
+    if isinstance(scores, str):
+        return _as_vector("scores", log.column(scores))
+    given = _as_vector("scores", scores)
+    if len(given) != log.n_rows:
+        raise DataError(argument="scores", expected=f"{log.n_rows} scores, one per row of the log", got=f"{len(given)}")
+    return np.asarray(log.arrange(given))
+
+
+def _at(propensities: Propensities | ArrayLike, positions: Ints) -> Floats:
+    if isinstance(propensities, Propensities):
+        values = propensities.at(positions)
+    else:
+        given = _as_vector("propensities", propensities)
+        values = given[np.minimum(positions, len(given)) - 1]
+    if not (values > 0).all():
+        raise DataError(argument="propensities", expected="a chance above 0 at every position", got=f"{values.min():g}")
+    return values
+
+
+def _attraction(log: ClickLog, model: str | ClickModel | None) -> Floats:
+    """The attractiveness of the document in each row, from sessions other than its own."""
+    if isinstance(model, ClickModel) and model.items_ is not None:
+        return _of_rows(model, log)
+    half = np.arange(log.n_sessions) % 2
+    attraction = np.full(log.n_rows, np.nan)
+    for side in (0, 1):
+        others = log.select(half != side)
+        fitted = make_model(model or PositionBased()).fit(others if others.n_sessions else log)
+        is_own = half[log.session_of_row] == side
+        attraction[is_own] = _of_rows(fitted, log)[is_own]
+    return attraction
+
+
+def _of_rows(model: ClickModel, log: ClickLog) -> Floats:
+    values, rows = model.relevance(), model.items.find(log)
+    return np.where(rows >= 0, values[rows], model.prior_)
+
+
+def _relative(values: Floats) -> Floats:
+    return np.asarray(values / values.mean() - 1)
+
+
+def _effective(weights: Floats, n: int) -> float:
+    """(sum of w)^2 / sum of w^2 as a share of all weights, times n."""
+    squares = float((weights**2).sum())
+    return n * float(weights.sum()) ** 2 / (len(weights) * squares) if squares > 0 else 0.0
+
+
+def _value(terms: Floats, logged: float, effective: float, method: str, level: float) -> Value:
+    from scipy.special import ndtri
+
+    as_number("level", level, 0.01, 0.999)
+    value, n = float(terms.mean()), len(terms)
+    error = float(terms.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    if effective < FEWEST:
+        warnings.warn(
+            f"the effective sample size is {effective:.0f} of {n:,} sessions: this log says little about that ranking;"
+            " collect more sessions, randomise some of them, or pass clip",
+            stacklevel=3,
+        )
+    reach = float(ndtri((1 + level) / 2)) * error
+    return Value(value, value - reach, value + reach, error, logged, effective, n, method, level)
+
+
+def _as_vector(name: str, values: ArrayLike, least: float | None = None) -> Floats:
+    try:
+        vector = np.asarray(values, np.float64)
+    except (TypeError, ValueError):
+        raise DataError(argument=name, expected="numbers", got="something else among them") from None
+    if vector.ndim != 1 or not len(vector):
+        raise DataError(argument=name, expected="one number per session or row", got=f"shape {vector.shape}")
+    if not np.isfinite(vector).all():
+        row = int((~np.isfinite(vector)).argmax())
+        raise DataError(argument=name, expected="finite numbers", got=f"{vector[row]} at {row}")
+    if least is not None and (vector < least).any():
+        raise DataError(argument=name, expected=f"numbers >= {least:g}", got=f"{vector.min():g}")
+    return vector

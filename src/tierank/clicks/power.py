@@ -1,0 +1,173 @@
+"""How many sessions an online comparison needs, and how likely it is to see a difference."""
+
+from __future__ import annotations
+
+import math
+
+from tierank.settings import Number, as_whole
+
+_CHANCE = Number(above=0, below=1)
+
+
+def interleaving_power(n_sessions: int, *, share: float, ties: float = 0.0, alpha: float = 0.05) -> float:
+    """The chance that an interleaving experiment shows the preference, by the two-sided sign test.
+
+    Normal approximation, with m = n (1 - ties) sessions that one ranker wins and z the quantile 1 - alpha / 2:
+    Phi((|share - 1/2| sqrt(m) - z / 2) / sqrt(share (1 - share))).
+
+    Parameters
+    ----------
+    n_sessions : int
+        Number of sessions.
+    share : float
+        The share of the better ranker among the sessions that one of them wins, such as 0.52.
+    ties : float, default 0.0
+        The share of sessions that neither wins, such as those without clicks.
+    alpha : float, default 0.05
+        Significance level.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(interleaving_power(1000, share=0.55), 3)
+    0.887
+    """
+    from scipy.special import ndtr
+
+    as_whole("n_sessions", n_sessions)
+    effect = _checked_preference(share, ties, alpha)
+    spread = math.sqrt(share * (1 - share))
+    return float(ndtr((effect * math.sqrt(n_sessions * (1 - ties)) - _quantile(1 - alpha / 2) / 2) / spread))
+
+
+def interleaving_sample_size(*, share: float, ties: float = 0.0, power: float = 0.8, alpha: float = 0.05) -> int:
+    """The number of sessions at which an interleaving experiment has the power; see ``interleaving_power``.
+
+    n = ((z_{1-alpha/2} / 2 + z_power sqrt(share (1 - share))) / (share - 1/2))^2 / (1 - ties).
+
+    Parameters
+    ----------
+    share : float
+        The share of the better ranker among the sessions that one of them wins, such as 0.52.
+    ties : float, default 0.0
+        The share of sessions that neither wins, such as those without clicks.
+    power : float, default 0.8
+        The chance to see the preference.
+    alpha : float, default 0.05
+        Significance level.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> interleaving_sample_size(share=0.55)
+    783
+    """
+    effect = _checked_preference(share, ties, alpha)
+    _CHANCE.check("power", power)
+    if not effect:
+        raise Number(above=0.5, below=1).refuse("share", share)
+    needed = _quantile(1 - alpha / 2) / 2 + _quantile(power) * math.sqrt(share * (1 - share))
+    return math.ceil((needed / effect) ** 2 / (1 - ties))
+
+
+def ab_power(n_sessions: int, *, base: float, lift: float, sd: float | None = None, alpha: float = 0.05) -> float:
+    """The chance that an A/B test shows the lift, by the two-sided test of two means.
+
+    With d = base * lift and n sessions in each group: Phi((|d| sqrt(n) - z s_0) / s_1), where s_0^2 = 2 m (1 - m) with
+    m the mean of both rates and s_1^2 the sum of their variances; both are 2 sd^2 if ``sd`` is given.
+
+    Parameters
+    ----------
+    n_sessions : int
+        Number of sessions in each of the two groups.
+    base : float
+        What a session earns now: a rate between 0 and 1, or any mean if ``sd`` is given.
+    lift : float
+        The relative change: 0.02 is 2% more.
+    sd : float, optional
+        The standard deviation over sessions. Default: that of a rate.
+    alpha : float, default 0.05
+        Significance level.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> round(ab_power(10_000, base=0.3, lift=0.05), 3)
+    0.633
+    """
+    from scipy.special import ndtr
+
+    as_whole("n_sessions", n_sessions)
+    difference, null, spread = _checked_rates(base, lift, sd, alpha)
+    return float(ndtr((difference * math.sqrt(n_sessions) - _quantile(1 - alpha / 2) * null) / spread))
+
+
+def ab_sample_size(
+    *, base: float, lift: float, sd: float | None = None, power: float = 0.8, alpha: float = 0.05
+) -> int:
+    """The number of sessions per group at which an A/B test has the power; see ``ab_power``.
+
+    n = ((z_{1-alpha/2} s_0 + z_power s_1) / d)^2.
+
+    Parameters
+    ----------
+    base : float
+        What a session earns now: a rate between 0 and 1, or any mean if ``sd`` is given.
+    lift : float
+        The relative change: 0.02 is 2% more.
+    sd : float, optional
+        The standard deviation over sessions. Default: that of a rate.
+    power : float, default 0.8
+        The chance to see the lift.
+    alpha : float, default 0.05
+        Significance level.
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> ab_sample_size(base=0.3, lift=0.05)
+    14856
+    """
+    difference, null, spread = _checked_rates(base, lift, sd, alpha)
+    _CHANCE.check("power", power)
+    if not difference:
+        raise Number(above=0).refuse("lift", lift)
+    return math.ceil(((_quantile(1 - alpha / 2) * null + _quantile(power) * spread) / difference) ** 2)
+
+
+def _checked_preference(share: float, ties: float, alpha: float) -> float:
+    _CHANCE.check("share", share)
+    _CHANCE.check("alpha", alpha)
+    Number(0, below=1).check("ties", ties)
+    return abs(share - 0.5)
+
+
+def _checked_rates(base: float, lift: float, sd: float | None, alpha: float) -> tuple[float, float, float]:
+    """The difference, and the standard deviations of it without and with the lift, for one session in each group."""
+    _CHANCE.check("alpha", alpha)
+    Number().check("lift", lift)
+    if sd is not None:
+        Number(above=0).check("sd", sd)
+        return abs(Number().check("base", base) * lift), math.sqrt(2) * sd, math.sqrt(2) * sd
+    _CHANCE.check("base", base)
+    other = _CHANCE.check("base * (1 + lift)", base * (1 + lift))
+    mean = (base + other) / 2
+    return abs(other - base), math.sqrt(2 * mean * (1 - mean)), math.sqrt(base * (1 - base) + other * (1 - other))
+
+
+def _quantile(share: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(share))

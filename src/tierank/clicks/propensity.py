@@ -1,0 +1,311 @@
+"""Propensities: how likely a document is looked at in each position, relative to the first."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.clicks.codes import Codes, as_numbers
+from tierank.clicks.items import Items
+from tierank.clicks.log import ClickLog, Ints, check_log, sum_by
+from tierank.clicks.models import make_model
+from tierank.clicks.position_models import Pairs, PositionBased, at_positions
+from tierank.clicks.regression import regression
+from tierank.errors import DataError, ParameterError
+from tierank.kernels import clicks as kernels
+from tierank.settings import as_number, as_whole
+from tierank.types import Floats
+
+# Weights of sessions -> the propensity of each position.
+Estimator = Callable[[Floats], Floats]
+
+# EM over pairs of positions, which are few.
+_TOLERANCE, _MAX_ITERATIONS = 1e-8, 20_000
+
+
+@dataclass(frozen=True, eq=False)
+class Propensities:
+    """The chance that a document is examined in each position, relative to the first.
+
+    Parameters
+    ----------
+    values : array of float64
+        One for each position from 1 on; the first is 1, and NaN is where the log says nothing.
+    low, high : array of float64
+        Bounds of the interval of each value; NaN without a bootstrap.
+    level : float
+        The coverage of the intervals.
+    method : str
+        How they were estimated, a name of ``PROPENSITY_METHODS``.
+    """
+
+    values: Floats
+    low: Floats
+    high: Floats
+    level: float
+    method: str
+
+    def at(self, positions: Any) -> Floats:
+        """The propensity of each position; below the last one that is known, that of the last."""
+        known = np.flatnonzero(np.isfinite(self.values))
+        filled = np.interp(np.arange(len(self.values)), known, self.values[known])
+        return at_positions(filled, np.asarray(positions, np.int64))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+
+        def listed(values: Floats) -> list[float | None]:
+            return [value if np.isfinite(value) else None for value in values.tolist()]
+
+        numbers = {"propensity": listed(self.values), "low": listed(self.low), "high": listed(self.high)}
+        return {"method": self.method, "level": self.level, **numbers}
+
+    def __str__(self) -> str:
+        rows = [
+            f"{k:>8} {value:>11.4f} {low:>8.4f} {high:>8.4f}"
+            for k, (value, low, high) in enumerate(zip(self.values, self.low, self.high, strict=True), 1)
+        ]
+        return "\n".join([f"{'position':>8} {'propensity':>11} {'low':>8} {'high':>8}", *rows])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the propensities with their intervals.
+
+        Parameters
+        ----------
+        ax : matplotlib axes, optional
+            Where to draw. Default: new axes.
+
+        Returns
+        -------
+        matplotlib axes
+        """
+        if ax is None:
+            from matplotlib.figure import Figure
+
+            ax = Figure(figsize=(6, 4)).subplots()
+        positions = np.arange(1, len(self.values) + 1)
+        if np.isfinite(self.low).any():
+            ax.fill_between(positions, self.low, self.high, alpha=0.2, linewidth=0, label=f"{self.level:.0%} interval")
+        ax.plot(positions, self.values, marker="o", label=self.method)
+        ax.set(xlabel="position", ylabel="propensity (position 1 = 1)", ylim=(0, None))
+        ax.legend()
+        return ax
+
+
+def estimate_propensities(
+    log: ClickLog,
+    method: str = "pbm",
+    *,
+    n_bootstrap: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+    **settings: Any,
+) -> Propensities:
+    """Estimate how likely a document is examined in each position.
+
+    =============  ===================================================================================================
+    ``pbm``        the position-based click model; needs documents that were shown in several positions. Settings: those
+                   of the model
+    ``shuffled``   lists in random order: clicks per document shown at k / the same at 1
+    ``swaps``      the first document and the one at k were exchanged in half of the sessions: clicks at k / clicks at 1
+                   over these sessions (Joachims et al. 2017). The column ``swap`` has k, in every row
+    ``harvest``    several rankers wrote the log, each session by one that was drawn: documents that two rankers put in
+                   different places (Agarwal et al. 2019, all pairs). The column ``ranker`` names it
+    ``regression`` the position-based model with attractiveness from features (Wang et al. 2018). Settings:
+                   ``features``, ``regressor``, ``max_iterations``
+    =============  ===================================================================================================
+
+    Intervals are value ± z * standard deviation over bootstrap samples of whole sessions, not below 0.
+
+    Parameters
+    ----------
+    log : ClickLog
+        The sessions.
+    method : str, default "pbm"
+        A name of ``PROPENSITY_METHODS``.
+    n_bootstrap : int, default 200
+        Number of bootstrap samples; 0 for no intervals.
+    level : float, default 0.95
+        Coverage of the intervals.
+    seed : int, default 0
+        Random seed of the bootstrap.
+    **settings
+        Settings of the method.
+
+    Returns
+    -------
+    Propensities
+
+    Examples
+    --------
+    >>> log = ClickLog.of(session=[1, 1, 2, 2, 3, 3], document=[0, 1, 1, 0, 0, 1], position=[1, 2] * 3,
+    ...                   clicked=[1, 0, 1, 1, 0, 0])
+    >>> estimate_propensities(log, "shuffled", n_bootstrap=0).values.tolist()
+    [1.0, 0.5]
+    """
+    from scipy.special import ndtri
+
+    check_log(log)
+    if method not in PROPENSITY_METHODS:
+        raise ParameterError.unknown("method", method, PROPENSITY_METHODS)
+    as_whole("n_bootstrap", n_bootstrap, 0)
+    as_number("level", level, 0.01, 0.999)
+    if not (log.clicked & (log.positions == 1)).any():
+        raise DataError(
+            argument="log",
+            expected="clicks at position 1, which all others are compared with",
+            got=f"none in {log.n_sessions:,} sessions",
+        )
+    _check_settings(method, settings)
+    estimate = PROPENSITY_METHODS[method](log, **settings)
+    values = estimate(np.ones(log.n_sessions))
+    rng = np.random.default_rng(seed)
+    draws = np.full((max(1, n_bootstrap), len(values)), np.nan)
+    for i in range(n_bootstrap):
+        drawn = np.bincount(rng.integers(log.n_sessions, size=log.n_sessions), minlength=log.n_sessions)
+        draws[i] = estimate(drawn.astype(np.float64))
+    reach = float(ndtri((1 + level) / 2)) * _deviation(draws)
+    return Propensities(values, np.maximum(values - reach, 0), values + reach, level, method)
+
+
+def _check_settings(method: str, settings: dict[str, Any]) -> None:
+    """An error for a setting that the method does not have, or that is missing."""
+    if method == "pbm":  # the click model checks its own
+        return
+    known = list(inspect.signature(PROPENSITY_METHODS[method]).parameters.values())[1:]
+    unknown = next((name for name in settings if name not in [one.name for one in known]), None)
+    if unknown is not None:
+        raise ParameterError.unknown(f"setting of {method}", unknown, [one.name for one in known])
+    missing = next((one.name for one in known if one.default is one.empty and one.name not in settings), None)
+    if missing is not None:
+        raise ParameterError(argument=missing, expected=f"given with the method {method!r}", got="none")
+
+
+def _deviation(draws: Floats) -> Floats:
+    """The standard deviation of each column, over the draws in which it is known."""
+    known = [column[np.isfinite(column)] for column in draws.T]
+    return np.array([column.std(ddof=1) if len(column) > 1 else np.nan for column in known])
+
+
+def _pbm(log: ClickLog, **settings: Any) -> Estimator:
+    make_model("pbm", **settings)  # an error for settings that it does not have
+    model = PositionBased(**settings).fit(log)
+    n = log.last_position
+    pairs = Pairs(model.items.find(log), log.positions - 1, len(model.items), n)
+    is_shown = np.bincount(log.positions - 1, minlength=n) > 0
+    if n > 1 and len(pairs.items) == len(model.items):
+        warnings.warn(
+            "no document was shown in two positions, so its attractiveness cannot be told from that of the position;"
+            " take a log with some random swaps, or of several rankers",
+            stacklevel=3,
+        )
+
+    def estimate(weights: Floats) -> Floats:
+        return np.where(is_shown, pairs.fit(model, log, weights)[1], np.nan)
+
+    return estimate
+
+
+def _shuffled(log: ClickLog) -> Estimator:
+    def estimate(weights: Floats) -> Floats:
+        shown, clicks = _at_positions(log, np.repeat(weights, log.lengths))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            rates = clicks / shown
+            return np.asarray(rates / rates[0])
+
+    return estimate
+
+
+def _at_positions(log: ClickLog, weights: Floats) -> tuple[Floats, Floats]:
+    n = log.last_position
+    return sum_by(log.positions - 1, weights, n), sum_by(log.positions - 1, weights * log.clicked, n)
+
+
+def _swaps(log: ClickLog, column: str = "swap") -> Estimator:
+    n = log.last_position
+    given = as_numbers(log.column(column))
+    is_bad = ~((given >= 1) & (given <= n) & (given == np.rint(given)))
+    if is_bad.any():
+        got = f"{log.column(column)[is_bad][0]!s}"
+        raise DataError(argument=column, expected=f"positions from 1 to {n}, in every row", got=got)
+    other = given.astype(np.int64)
+    at_other, at_first = log.clicked & (log.positions == other), log.clicked & (log.positions == 1)
+
+    def estimate(weights: Floats) -> Floats:
+        rows = np.repeat(weights, log.lengths)
+        there = np.bincount(other - 1, rows * at_other, minlength=n)
+        here = np.bincount(other - 1, rows * at_first, minlength=n)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = np.asarray(there / here)
+        values[0] = 1.0
+        return values
+
+    return estimate
+
+
+def _harvest(log: ClickLog, column: str = "ranker") -> Estimator:
+    names = Codes()
+    rankers = names.encode(log.column(column)) + 1  # 0 where no ranker is named
+    n_rankers = int(rankers.max()) + 1
+    if n_rankers < 3:
+        raise DataError(argument=column, expected="at least two rankers", got=f"{names.ids(is_text=False).tolist()}")
+    n, items = log.last_position, Items.of(log, "pair")
+    pairs = Pairs(items.find(log), (log.positions - 1) * n_rankers + rankers, len(items), n * n_rankers)
+    position, ranker = pairs.cells // n_rankers + 1, pairs.cells % n_rankers
+
+    def estimate(weights: Floats) -> Floats:
+        rows = np.repeat(weights, log.lengths) * (rankers > 0)
+        shown, clicks = pairs.count(rows), pairs.count(rows * log.clicked)
+        pair_shown, pair_clicks = np.zeros(n * n), np.zeros(n * n)
+        kernels.pair_positions(pairs.items, position, ranker, shown, clicks, n, pair_shown, pair_clicks)
+        return all_pairs(pair_shown.reshape(n, n), pair_clicks.reshape(n, n))
+
+    return estimate
+
+
+def all_pairs(shown: Floats, clicks: Floats) -> Floats:
+    """The propensities p that fit ``clicks[k, l]`` of ``shown[k, l]`` = p_k r_kl best, with r_kl = r_lk for any pair.
+
+    By EM, as in the position-based model with a pair (k, l) in place of a document. NaN where no pairs lead to the
+    first position.
+
+    >>> all_pairs(np.array([[0, 8.0], [8.0, 0]]), np.array([[0, 4.0], [2.0, 0]])).round(4).tolist()
+    [1.0, 0.5]
+    """
+    n = len(shown)
+    here, there = (np.ascontiguousarray(places) for places in np.nonzero(shown > 0))
+    pairs, numbers = np.unique(np.minimum(here, there) * n + np.maximum(here, there), return_inverse=True)
+    values = np.full(n, 0.5)
+    values[0] = 1.0
+    if len(pairs):
+        counts = (numbers, here, shown[here, there], clicks[here, there])
+        attraction = np.full(len(pairs), 0.5)
+        kernels.fit_products(*counts, 0.0, 0.5, _TOLERANCE, _MAX_ITERATIONS, attraction, values)
+    return np.where(_reached(here, there, n), values, np.nan)
+
+
+def _reached(here: Ints, there: Ints, n: int) -> NDArray[np.bool_]:
+    """The positions that pairs connect with the first."""
+    reached = np.zeros(n, bool)
+    reached[0] = True
+    while True:
+        fresh = reached.copy()
+        fresh[there[reached[here]]] = True
+        if (fresh == reached).all():
+            return reached
+        reached = fresh
+
+
+PROPENSITY_METHODS: dict[str, Callable[..., Estimator]] = {
+    "pbm": _pbm,
+    "shuffled": _shuffled,
+    "swaps": _swaps,
+    "harvest": _harvest,
+    "regression": regression,
+}

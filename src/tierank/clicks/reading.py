@@ -1,0 +1,199 @@
+"""Read click logs: files in pieces and tables in memory, with ids turned into integers on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.clicks.checking import Columns, assemble
+from tierank.clicks.codes import Codes, Column, Encoded, as_numbers, small
+from tierank.clicks.log import ClickLog
+from tierank.clicks.sources import as_path, open_source
+from tierank.errors import DataError, ParameterError
+from tierank.inputs import is_table
+from tierank.readers.columns import DOCUMENT_NAMES, QUERY_NAMES
+from tierank.readers.paths import kind_of, piped
+from tierank.settings import as_choice, as_flag
+
+# What columns may be called to be found without being named.
+_NAMES = {
+    "session": ("session", "session_id"),
+    "query": QUERY_NAMES,
+    "document": DOCUMENT_NAMES,
+    "position": ("position", "rank"),
+    "clicked": ("clicked", "click"),
+}
+
+
+def read(
+    source: Any,
+    *,
+    session: str | None = None,
+    query: str | None = None,
+    document: str | Sequence[str] | None = None,
+    position: str | None = None,
+    clicked: str | None = None,
+    columns: Sequence[str] = (),
+    zero_based: bool = False,
+    on_error: str = "raise",
+) -> ClickLog:
+    """Read a click log: one row per document shown, clicked or not.
+
+    Files are read in pieces. What stays in memory is some tens of bytes per row, and each different id once.
+
+    Parameters
+    ----------
+    source : path, table or mapping of arrays
+        A CSV file (also ``.tsv`` and ``.gz``), a Parquet file or a folder of them; a pandas, polars or Arrow table;
+        or a dict with one array per column.
+    session : str, optional
+        The column that says which list a row belongs to. Default: ``session`` or ``session_id``.
+    query : str, optional
+        The column of query ids. Default: ``query``, ``qid`` or ``query_id``; if the log has none of them, all lists
+        belong to one query.
+    document : str or list of str, optional
+        The column of document ids. Default: ``document``, ``document_id``, ``docid`` or ``doc_id``. Of several columns,
+        documents with the same values in all of them are one.
+    position : str, optional
+        The column of positions, integers >= 1 from the top. Default: ``position`` or ``rank``.
+    clicked : str, optional
+        The column that says what was clicked: 0 and 1, or booleans. Default: ``clicked`` or ``click``.
+    columns : list of str, default ()
+        Other columns to keep, such as ``ranker``.
+    zero_based : bool, default False
+        The file counts positions from 0.
+    on_error : {"raise", "drop"}, default "raise"
+        What to do with a row that cannot be used: raise an error that names it, or leave its session out and count it.
+
+    Returns
+    -------
+    ClickLog
+
+    Examples
+    --------
+    >>> log = read({"session": [1, 1, 2], "query": ["shoe"] * 3, "document": ["a", "b", "a"],
+    ...             "position": [1, 2, 1], "clicked": [0, 1, 1]})
+    >>> log
+    ClickLog(2 sessions, 1 query, 3 rows, 2 clicks)
+    """
+    as_flag("zero_based", zero_based)
+    as_choice("on_error", on_error, ["raise", "drop"])
+    wanted: dict[str, Any] = {
+        "session": session,
+        "query": query,
+        "document": document,
+        "position": position,
+        "clicked": clicked,
+    }
+    if not isinstance(source, Mapping) and not is_table(source):
+        path = as_path(source)
+        if kind_of(path) == "pipe":
+            with piped(path) as file:
+                return read(file, **wanted, columns=columns, zero_based=zero_based, on_error=on_error)
+    pieces = open_source(source)
+    roles = _Roles.of(pieces.names, pieces.where, wanted, columns)
+    codes = {name: Codes() for name in ("session", "query", *(f"document{k}" for k in range(len(roles.document))))}
+    kept: dict[str, Codes] = {}
+    parts = [_encoded(piece, roles, codes, kept) for piece in pieces.read(roles.all)]
+    if not parts:
+        raise DataError(where=pieces.where, expected="at least one row", got="none")
+    # Column by column, so that no more than one is in memory twice.
+    table = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
+    ids = {name: one.ids(is_text=pieces.is_text) for name, one in codes.items()}
+    for name, one in kept.items():
+        table[name] = one.values()[table[name]]
+    return assemble(_united(table, ids, roles), pieces.where, zero_based=zero_based, must_raise=on_error == "raise")
+
+
+class _Roles(NamedTuple):
+    """Which column is what."""
+
+    session: str
+    query: str | None
+    document: tuple[str, ...]
+    position: str
+    clicked: str
+    columns: tuple[str, ...]
+
+    @classmethod
+    def of(cls, names: list[str], where: str, wanted: Mapping[str, Any], columns: Sequence[str]) -> _Roles:
+        """As named, or as found; an error for a column that is not there."""
+        found: dict[str, Any] = {}
+        for role, usual in _NAMES.items():
+            found[role] = wanted[role] or next((name for name in usual if name in names), None)
+            if found[role] is None and role != "query":
+                raise DataError(
+                    where=where,
+                    argument=role,
+                    expected=f"a column called {' or '.join(usual)}",
+                    got=f"the columns {', '.join(names[:12])}",
+                    fix=f"name yours with `{role}`",
+                )
+        found["document"] = (found["document"],) if isinstance(found["document"], str) else tuple(found["document"])
+        roles = cls(**found, columns=tuple(columns))
+        unknown = next((name for name in roles.all if name not in names), None)
+        if unknown is not None:
+            raise DataError(str(ParameterError.unknown("column", unknown, names)), where=where)
+        return roles
+
+    @property
+    def all(self) -> list[str]:
+        """Every column that is read, once."""
+        query = () if self.query is None else (self.query,)
+        return list(dict.fromkeys((self.session, *query, *self.document, self.position, self.clicked, *self.columns)))
+
+
+def _encoded(
+    piece: Mapping[str, Column], roles: _Roles, codes: dict[str, Codes], kept: dict[str, Codes]
+) -> dict[str, NDArray[Any]]:
+    """A piece with numbers in place of ids, positions and clicks as they are."""
+    session = codes["session"].encode(piece[roles.session])
+    query = np.zeros_like(session) if roles.query is None else codes["query"].encode(piece[roles.query])
+    out: dict[str, NDArray[Any]] = {
+        "session": small(session),
+        "query": small(query),
+        "position": as_numbers(piece[roles.position]).astype(np.float32),
+        "clicked": as_numbers(piece[roles.clicked], {"true": 1.0, "false": 0.0}).astype(np.float32),
+    }
+    for k, name in enumerate(roles.document):
+        out[f"document{k}"] = small(codes[f"document{k}"].encode(piece[name]))
+    for name in roles.columns:
+        values = piece[name]
+        if isinstance(values, Encoded) or values.dtype.kind in "OU":
+            values = small(kept.setdefault(f"column:{name}", Codes()).encode(values))
+        out[f"column:{name}"] = values
+    return out
+
+
+def _united(table: dict[str, NDArray[Any]], ids: dict[str, NDArray[Any]], roles: _Roles) -> Columns:
+    """The columns of the log, documents of several columns as one."""
+    n = len(table["session"])
+    names = [f"document{k}" for k in range(len(roles.document))]
+    document, document_ids = table[names[0]] if len(names) > 1 else table.pop(names[0]), ids[names[0]]
+    if len(names) > 1:
+        is_missing = np.zeros(n, bool)
+        key = np.zeros(n, np.int64)
+        for name in names:
+            is_missing |= table[name] < 0
+            key = key * (len(ids[name]) + 1) + table[name] + 1
+        unique, first, document = np.unique(key, return_index=True, return_inverse=True)
+        document_ids = np.empty(len(unique), object)
+        parts = [ids[name][table[name][first]].tolist() for name in names]
+        document_ids[:] = list(zip(*parts, strict=True))
+        document = np.where(is_missing, -1, document)
+    others = {name: table[f"column:{name}"] for name in roles.columns}
+    # What is handed on is let go of here, for the next step makes other columns of it.
+    return Columns(
+        session=table.pop("session"),
+        query=table.pop("query"),
+        document=document,
+        position=table.pop("position"),
+        clicked=table.pop("clicked"),
+        session_ids=ids["session"],
+        query_ids=ids["query"] if roles.query is not None else np.array([None], object),
+        document_ids=document_ids,
+        others=others,
+    )

@@ -1,0 +1,198 @@
+"""Simulated users: clicks on lists of rated documents, with the truth known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.clicks.base import ClickModel
+from tierank.clicks.items import Items
+from tierank.clicks.log import ClickLog, Ints
+from tierank.clicks.models import CLICK_MODELS, make_model
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.kernels.ranking import rank
+from tierank.settings import as_choice, as_least, as_number, as_whole
+from tierank.types import Floats
+
+
+class Simulation(NamedTuple):
+    """What ``simulate_clicks`` drew: the log, and the click model that its clicks come from, which knows the truth."""
+
+    log: ClickLog
+    truth: ClickModel
+
+
+def simulate_clicks(
+    data: RankingDataset,
+    scores: ArrayLike | Mapping[str, ArrayLike],
+    *,
+    model: str = "pbm",
+    n_sessions: int = 10_000,
+    k: int = 10,
+    position_bias: float = 1.0,
+    noise: float = 0.1,
+    continuation: float = 0.8,
+    randomize: str = "none",
+    seed: int = 0,
+) -> Simulation:
+    """Clicks of simulated users on the lists that scores give, from rated documents.
+
+    Each session draws a query, and shows its ``k`` documents of highest score. With relevance
+    R(d) = (2^rating - 1) / (2^highest rating - 1), a document is attractive with chance
+    noise + (1 - noise) R(d), and satisfies with chance R(d) in the models that have it.
+
+    Parameters
+    ----------
+    data : RankingDataset
+        Rated documents.
+    scores : array or mapping of str to array
+        One score per row of the data, in the caller's order. Of several rankers, by name, each session draws one; the
+        log says which in the column ``ranker``.
+    model : str, default "pbm"
+        How users click, a name of ``CLICK_MODELS``.
+    n_sessions : int, default 10000
+        Number of lists that are shown.
+    k : int, default 10
+        Number of documents in a list; a query with fewer shows them all.
+    position_bias : float, default 1.0
+        Examination is 1 / r^position_bias at position r: 0 is no bias, 1 is strong (``pbm``, ``ctr``; in ``ubm`` by the
+        distance to the click above).
+    noise : float, default 0.1
+        The chance that a document of relevance 0 is attractive.
+    continuation : float, default 0.8
+        The chance to go on after a click (``dcm``), or without being satisfied (``dbn``).
+    randomize : {"none", "shuffle", "swap"}, default "none"
+        Show lists as they are, in random order, or with the first document and a random other one exchanged in half of
+        the sessions; then the column ``swap`` has the position of the other one.
+    seed : int, default 0
+        Random seed.
+
+    Returns
+    -------
+    Simulation
+        ``log`` and ``truth``. The log has the columns ``row`` (the caller's row of the data) and ``rating``.
+
+    Examples
+    --------
+    >>> import tierank
+    >>> data = tierank.make_ranking(50, n_features=3, mean_length=12, max_length=20)
+    >>> log, truth = simulate_clicks(data, data.restore(data.ratings), n_sessions=100, k=5)
+    >>> log.n_sessions, truth.examination_.round(2).tolist()
+    (100, [1.0, 0.5, 0.33, 0.25, 0.2])
+    """
+    as_whole("n_sessions", n_sessions)
+    as_whole("k", k, most=2000)
+    as_least("position_bias", position_bias)
+    as_number("noise", noise, 0, 1)
+    as_number("continuation", continuation, 0, 1)
+    as_choice("randomize", randomize, ["none", "shuffle", "swap"])
+    if model not in CLICK_MODELS:
+        raise ParameterError.unknown("click model", model, CLICK_MODELS)
+    rng = np.random.default_rng(seed)
+    lists = _show(data, scores, n_sessions, k, randomize, rng)
+    ratings = np.asarray(lists.columns["rating"])
+    relevance = np.expm1(np.log(2) * ratings) / max(np.expm1(np.log(2) * float(data.ratings.max())), 1e-300)
+    truth = _user(lists, model, relevance, position_bias, noise, continuation)
+    return Simulation(truth.simulate(lists, seed=int(rng.integers(1 << 62))), truth)
+
+
+def _show(
+    data: RankingDataset, scores: Any, n_sessions: int, k: int, randomize: str, rng: np.random.Generator
+) -> ClickLog:
+    """Lists of drawn queries, nothing clicked."""
+    ratings = data.check_rated()
+    rankers = dict(scores) if isinstance(scores, Mapping) else {"": scores}
+    if not rankers:
+        raise ParameterError(argument="scores", expected="the scores of at least one ranker", got="none")
+    queries = rng.integers(data.n_queries, size=n_sessions)
+    chosen = rng.integers(len(rankers), size=n_sessions)
+    lengths = np.minimum(data.lengths[queries], k)
+    offsets = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
+    session = np.repeat(np.arange(n_sessions), lengths)
+    position = np.arange(offsets[-1]) - offsets[session] + 1
+    rows = np.empty(offsets[-1], np.int64)
+    for i, given in enumerate(rankers.values()):
+        ranking = rank(_as_scores(given, data), data.offsets, k, keep_ties=False)
+        is_own = chosen[session] == i
+        rows[is_own] = ranking.rows[ranking.starts[queries[session[is_own]]] + position[is_own] - 1]
+    columns: dict[str, NDArray[Any]] = {}
+    if randomize == "shuffle":
+        rows = rows[np.lexsort((rng.random(len(rows)), session))]
+    elif randomize == "swap":
+        rows, columns["swap"] = _swapped(rows, offsets, lengths, session, rng)
+    if isinstance(scores, Mapping):
+        columns["ranker"] = np.array(list(rankers), object)[chosen][session]
+    ids, documents = _documents(data)
+    return ClickLog(
+        offsets=offsets,
+        queries=queries,
+        documents=documents[rows],
+        positions=position,
+        clicked=np.zeros(len(rows), np.bool_),
+        session_ids=np.arange(n_sessions),
+        query_ids=data.query_ids,
+        document_ids=ids,
+        columns={"row": data.source_rows[rows], "rating": ratings[rows], **columns},
+    )
+
+
+def _as_scores(scores: Any, data: RankingDataset) -> Floats:
+    values = np.asarray(scores, np.float64)
+    if values.shape != (data.n_documents,) or np.isnan(values).any():
+        raise DataError(
+            argument="scores",
+            expected=f"{data.n_documents} numbers, one per row of the data",
+            got=f"shape {values.shape}" if values.shape != (data.n_documents,) else "NaN among them",
+        )
+    return np.ascontiguousarray(data.arrange(values))
+
+
+def _swapped(
+    rows: Ints, offsets: Ints, lengths: Ints, session: Ints, rng: np.random.Generator
+) -> tuple[Ints, NDArray[Any]]:
+    """Lists with the first document and a random other one exchanged, or not; and where the other one stands."""
+    other = np.where(lengths > 1, 1 + (rng.random(len(lengths)) * (lengths - 1)).astype(np.int64), 0)
+    is_exchanged = rng.random(len(lengths)) < 0.5
+    starts, others = offsets[:-1][is_exchanged], (offsets[:-1] + other)[is_exchanged]
+    fresh = rows.copy()
+    fresh[starts], fresh[others] = rows[others], rows[starts]
+    return fresh, (other + 1)[session]
+
+
+def _documents(data: RankingDataset) -> tuple[NDArray[Any], Ints]:
+    """The ids of the documents, and which of them each row has; the caller's row where they have none."""
+    if data.document_ids is None:
+        return np.arange(data.n_documents), data.source_rows.astype(np.int64)
+    ids, numbers = np.unique(np.array(data.document_ids, object), return_inverse=True)
+    return ids, numbers.astype(np.int64)
+
+
+def _user(lists: ClickLog, name: str, relevance: Floats, bias: float, noise: float, continuation: float) -> ClickModel:
+    """The click model with these parameters."""
+    model = make_model(name)
+    model.items_ = Items.of(lists, "pair")
+    user: Any = model
+    items = model.items_.find(lists)
+    per_item = np.zeros(len(model.items_))
+    per_item[items] = relevance
+    ranks = np.arange(1, lists.last_position + 1)
+    user.prior_ = noise
+    if name == "ctr":
+        user.examination_ = 0.5 / ranks**bias
+        return model
+    user.attraction_ = noise + (1 - noise) * per_item
+    if name == "pbm":
+        user.examination_ = 1 / ranks**bias
+    elif name == "ubm":
+        user.examination_ = np.concatenate([1 / (r - np.arange(r)) ** bias for r in ranks])
+    elif name == "dcm":
+        user.continuation_ = np.full(len(ranks), continuation)
+    elif name in ("dbn", "sdbn"):
+        user.satisfaction_ = per_item
+        if name == "dbn":
+            user.continuation_ = np.array([continuation])
+    return model

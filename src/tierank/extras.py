@@ -1,0 +1,69 @@
+"""Optional libraries: who needs them, and the line that installs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from tierank.errors import TierankError
+
+# The extra of pyproject.toml that brings each library.
+EXTRAS = {
+    "torch": "networks",
+    "pyarrow": "arrow",
+    "optuna": "tune",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "dask": "dask",
+    "distributed": "dask",
+    "msgspec": "serve",
+    "starlette": "serve",
+    "uvicorn": "serve",
+}
+
+
+class MissingExtraError(TierankError, ImportError):
+    """An optional library that is not installed.
+
+    >>> print(MissingExtraError.of("URank", "torch"))
+    URank needs torch: pip install 'tierank[networks]'
+    """
+
+    library: str = ""
+
+    @classmethod
+    def of(cls, what: str, library: str) -> MissingExtraError:
+        """The error for what needs a library."""
+        error = cls(f"{what} needs {library}: pip install 'tierank[{EXTRAS[library]}]'")
+        error.library = library
+        return error
+
+
+def is_installed(library: str) -> bool:
+    """Whether a library can be imported."""
+    try:
+        return find_spec(library) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def require(what: str, *libraries: str) -> None:
+    """Raise ``MissingExtraError`` if one of the libraries is not installed."""
+    for library in libraries:
+        if not is_installed(library):
+            raise MissingExtraError.of(what, library)
+
+
+@contextmanager
+def needing(what: str) -> Iterator[None]:
+    """Turn a failed import of an optional library into ``MissingExtraError``; the outermost block says who needs it."""
+    try:
+        yield
+    except MissingExtraError as error:
+        raise MissingExtraError.of(what, error.library) from None
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in EXTRAS:
+            raise
+        raise MissingExtraError.of(what, library) from None

@@ -1,0 +1,250 @@
+"""Model folders: ``model.json`` and the files that it names, each with its checksum. Nothing in them is executed.
+
+What is in a description, and what becomes of it, is the rankers' business; here are folders, files and the JSON form of
+settings.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from tierank.errors import DataError, ParameterError, TierankError
+from tierank.estimators import Estimator
+from tierank.files import Mark, building, make_folder, read_json
+from tierank.metrics import Rule, metric_name
+
+T = TypeVar("T")
+# What to write for a setting that JSON cannot hold: takes the value and its name.
+Otherwise = Callable[[Any, str], Any]
+
+MODEL_FORMAT = 3
+MODEL = Mark("a model folder", "model.json", ("format", "ranker", "files"))
+# Settings that change how the work is done, not what the model is: they may change after fit, and are not saved.
+WORK_SETTINGS = ("n_jobs", "device")
+# A description takes some kilobytes; anything larger than this is not one.
+_LARGEST_DESCRIPTION = 64 << 20
+# How often a folder is read again that was replaced in the middle of reading.
+_READINGS = 20
+
+
+@dataclass(frozen=True)
+class Known:
+    """The classes that a model file may name, by those names: nothing else is ever constructed from a file."""
+
+    rankers: Mapping[str, type] = field(default_factory=dict)
+    networks: Mapping[str, Any] = field(default_factory=dict)
+    transforms: Mapping[str, type] = field(default_factory=dict)
+
+
+class ForgottenMetric:
+    """A caller's metric by its name: what a model file keeps of it. It cannot judge."""
+
+    def __init__(self, name: str) -> None:
+        self.__name__ = name
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ForgottenMetric) and other.__name__ == self.__name__
+
+    def __hash__(self) -> int:
+        return hash(self.__name__)
+
+    def __call__(self, *_: Any) -> float:
+        """Refuse."""
+        raise ParameterError(
+            f"the metric {self.__name__} is a function, which a model file does not hold",
+            argument="select_by",
+            fix="give it again: set_params(select_by=...)",
+        )
+
+
+# Folders
+
+
+def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
+    """Write the files of a model; the folder of an earlier model is replaced in one step."""
+    target = Path(path)
+    MODEL.check(target)
+    make_folder(target.parent)
+    with building(target, MODEL) as fresh:
+        for name, content in files.items():
+            (fresh / name).write_bytes(content)
+
+
+def with_description(description: Mapping[str, Any], files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files of a model and ``model.json``, which has the description and the checksums of the files."""
+    checksums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    whole = {"format": MODEL_FORMAT, **description, "files": checksums}
+    return {**files, MODEL.file: json.dumps(whole, indent=1, allow_nan=False).encode()}
+
+
+def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The description of a model and its files, whose checksums are verified."""
+    file = folder / MODEL.file
+    if not file.is_file():
+        raise DataError(where=folder, expected="a model folder, with model.json in it", got="none")
+    if file.stat().st_size > _LARGEST_DESCRIPTION:
+        raise DataError(where=file, expected="the description of a model", got=f"{file.stat().st_size} bytes")
+    try:
+        description = read_json(file)
+    except (OSError, ValueError, RecursionError):
+        description = None
+    version = description.get("format") if isinstance(description, dict) else None
+    if version is not None and version != MODEL_FORMAT:
+        raise DataError(
+            where=file,
+            expected=f"format {MODEL_FORMAT}",
+            got=repr(version),
+            fix="read it with the version of tierank that wrote it, and train again with this one",
+        )
+    if version is None or not isinstance(description.get("files"), dict):
+        raise damaged(file)
+    return description, {name: _checked(folder, name, digest) for name, digest in description["files"].items()}
+
+
+def damaged(file: Path, what: str = "") -> DataError:
+    """The error for a description that does not say what it should."""
+    got = f"a damaged file{f': {what}' if what else ''}"
+    return DataError(where=file, expected="the description of a model", got=got, fix="save the model again")
+
+
+def _checked(folder: Path, name: str, digest: object) -> bytes:
+    if Path(name).name != name or not (folder / name).is_file():
+        raise DataError(where=folder, expected=f"a file {name!r} inside the model folder", got="none")
+    content = (folder / name).read_bytes()
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise DataError(where=folder / name, expected="the file that was saved", got="one with another checksum")
+    return content
+
+
+class FolderState(NamedTuple):
+    """What tells the model of a folder from the one that replaces it, without reading it."""
+
+    inode: int
+    changed: int
+    size: int
+
+
+def state_of(folder: Path) -> FolderState | None:
+    """The state of a model folder; None if there is none."""
+    try:
+        found = (folder / MODEL.file).stat()
+    except OSError:
+        return None
+    return FolderState(found.st_ino, found.st_mtime_ns, found.st_size)
+
+
+def read_settled(folder: Path, read_once: Callable[[Path], T]) -> tuple[T, FolderState | None]:
+    """What ``read_once`` makes of a model folder, and the state of the folder.
+
+    It is read again if it was replaced meanwhile, so that files of two models were seen.
+    """
+    for _ in range(_READINGS):
+        state = state_of(folder)
+        try:
+            result = read_once(folder)
+        except (TierankError, OSError):
+            if state_of(folder) == state:
+                raise
+        else:
+            if state_of(folder) == state:
+                return result, state
+    raise DataError(f"the model changed {_READINGS} times while loading", where=folder, fix="stop writing to it first")
+
+
+# Settings as JSON
+
+
+def without_work(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those that only change how the work is done."""
+    return {name: value for name, value in settings.items() if name not in WORK_SETTINGS}
+
+
+def unwritable(value: Any, name: str) -> None:
+    """What a model file says about a setting that JSON cannot hold: nothing, if the model can predict without it."""
+    if name in ("loss", "for_target"):  # a caller's loss or target is not needed to predict
+        return
+    raise DataError(
+        argument=name,
+        expected="a value that a file can hold",
+        got=repr(value),
+        fix="give functions as tables of values",
+    )
+
+
+def encode(value: Any, name: str, otherwise: Otherwise = unwritable) -> Any:
+    """A setting for JSON: rules, rankers, transforms, classes and tables as objects that say what they are."""
+    if isinstance(value, Rule):
+        fields = {one: encode(getattr(value, one), f"{name}.{one}", otherwise) for one in value.__dataclass_fields__}
+        return {"rule": fields}
+    if isinstance(value, Estimator):
+        kind = "transform" if hasattr(value, "transform") else "ranker"
+        return {kind: class_name(type(value)), "settings": encode_settings(value.get_params(deep=False), otherwise)}
+    if name == "network" and isinstance(value, type):
+        return {"network": class_name(value)}
+    if name == "select_by" and callable(value):  # a caller's metric is not needed to predict
+        return {"metric": metric_name(value)}
+    if isinstance(value, Mapping):
+        return {"table": [[encode(key, name), encode(item, name, otherwise)] for key, item in value.items()]}
+    if isinstance(value, (list, tuple)):
+        return [encode(item, name, otherwise) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and np.isfinite(value)):
+        return value
+    return otherwise(value, name)
+
+
+def encode_settings(settings: Mapping[str, Any], otherwise: Otherwise = unwritable) -> dict[str, Any]:
+    """All settings of a ranker or a transform for JSON, without those that only change how the work is done."""
+    return {name: encode(value, name, otherwise) for name, value in without_work(settings).items()}
+
+
+def decode(value: Any, known: Known) -> Any:
+    """The setting that ``encode`` gave; only classes of ``known`` are constructed."""
+    if isinstance(value, list):
+        return tuple(decode(item, known) for item in value)
+    if not isinstance(value, dict):
+        return value
+    if set(value) == {"rule"}:
+        return Rule(**{one: decode(item, known) for one, item in value["rule"].items()})
+    if set(value) == {"table"}:
+        return {key: decode(item, known) for key, item in value["table"]}
+    if set(value) == {"metric"}:
+        return ForgottenMetric(str(value["metric"]))
+    if set(value) == {"network"}:
+        return known_class(known.networks, "network", value["network"])
+    for kind, classes in (("ranker", known.rankers), ("transform", known.transforms)):
+        if set(value) == {kind, "settings"}:
+            return known_class(classes, kind, value[kind])(**decode_settings(value["settings"], known))
+    raise ValueError(f"an object with the names {', '.join(map(repr, value))}")
+
+
+def decode_settings(settings: Any, known: Known) -> dict[str, Any]:
+    """The settings that ``encode_settings`` gave."""
+    if not isinstance(settings, dict):
+        raise TypeError(f"settings of type {type(settings).__name__}")
+    return {name: decode(value, known) for name, value in without_work(settings).items()}
+
+
+def class_name(kind: type) -> str:
+    """The name of a class in model files."""
+    return kind.__qualname__
+
+
+def known_class(known: Mapping[str, Any], kind: str, name: object) -> Any:
+    """A class by its name in a model file; an error that says how to make it known."""
+    if not isinstance(name, str) or name not in known:
+        shown = name if isinstance(name, str) and name.isidentifier() else "..."
+        raise DataError(
+            str(ParameterError.unknown(kind, name, known)),
+            fix=f"if it is your own class, hand it over: tierank.load(path, {kind}s=[{shown}])",
+        )
+    return known[name]

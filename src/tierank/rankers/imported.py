@@ -1,0 +1,119 @@
+"""Models that LightGBM trained, as fitted rankers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, NotFittedError, ParameterError
+from tierank.inputs import as_names
+from tierank.rankers.trees import FittedTrees
+from tierank.settings import Integer, Optional, setting
+from tierank.training.model import FitContext, FittedModel, SavedModel, Seen
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LightGBMRanker(FittedTrees):
+    """A model that LightGBM trained, as a fitted ranker: what ``tierank.from_lightgbm`` returns.
+
+    It predicts, ranks, explains, exports, is saved and served as any ranker. It cannot be fitted, but it can be the
+    start of a ranker that can: ``UMart().fit(data, start=ranker)`` keeps its trees and adds new ones.
+    """
+
+    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core"), "number of threads")
+
+    def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> FittedModel:
+        """Refuse: LightGBM trained the model."""
+        raise ParameterError(
+            "LightGBMRanker holds a trained model and cannot be fitted",
+            fix="LambdaMART().fit(data) trains a new one, LambdaMART().fit(data, start=ranker) goes on from this one",
+        )
+
+    def restore_model(self, saved: SavedModel) -> FittedModel:
+        """The trees of a model folder."""
+        from tierank.training.trees import TreeModel
+
+        return TreeModel.restore(saved, query_features=False, base=None)
+
+
+def from_lightgbm(model: Any, *, feature_names: Sequence[str] | None = None) -> LightGBMRanker:
+    """A trained LightGBM model as a fitted ranker.
+
+    Parameters
+    ----------
+    model : lightgbm.Booster, lightgbm.LGBMRanker or path
+        The model, or the text file that ``Booster.save_model`` wrote. It has to give one score per row. Of a model that
+        stopped early, the best round is used, as LightGBM's ``predict`` does.
+    feature_names : sequence of str, optional
+        Names in place of those in the model, one for each feature: LightGBM writes underscores for blanks.
+
+    Returns
+    -------
+    LightGBMRanker
+        A ranker whose scores are those of ``booster.predict(X, raw_score=True)``, to the bit, for features that are
+        single-precision numbers; tierank rounds others to those first.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or the model is one of several classes, a random forest, or was trained on columns
+        of pandas categories.
+
+    Examples
+    --------
+    >>> import lightgbm, tierank
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> own = lightgbm.LGBMRanker(n_estimators=5, verbosity=-1).fit(data.features, data.ratings, group=data.lengths)
+    >>> ranker = tierank.from_lightgbm(own)
+    >>> bool((ranker.predict(data) == own.predict(data.features)).all())
+    True
+    """
+    from tierank.training.tree_text import adopt_text, has_missing, head_fields
+    from tierank.training.trees import TreeModel, count_trees, with_names
+
+    where, text = _text_of(model)
+    try:
+        text = adopt_text(text)
+    except DataError as error:
+        message = str(error).removeprefix("trees.txt: ").replace("; save the model again", "")
+        raise DataError(message, where=where) from None
+    names: Sequence[str] = head_fields(text)["feature_names"].split()
+    if list(names) == [f"Column_{number}" for number in range(len(names))]:
+        found = None
+    else:
+        found = as_names(names, len(names))
+    if feature_names is not None:
+        found = as_names(feature_names, len(names))
+        text = with_names(text, found)
+    seen = Seen(len(names), found, has_queries=True, has_missing=has_missing(text))
+    ranker = LightGBMRanker()
+    ranker.hold(TreeModel(text, [], 0, seen, query_features=False, n_before=count_trees(text)), seen)
+    return ranker
+
+
+def _text_of(model: Any) -> tuple[str, str]:
+    """What the model is called in messages, and its text."""
+    import lightgbm
+
+    if isinstance(model, lightgbm.LGBMModel):
+        if not model.__sklearn_is_fitted__():
+            raise NotFittedError(f"this {type(model).__name__} has learned nothing yet: call fit first")
+        model = model.booster_
+    if isinstance(model, lightgbm.Booster):
+        return "model", model.model_to_string()
+    if not isinstance(model, (str, os.PathLike)):
+        raise ParameterError(
+            argument="model",
+            expected="a lightgbm.Booster, a lightgbm.LGBMRanker or the path of a model file",
+            got=type(model).__name__,
+        )
+    try:
+        return os.fsdecode(model), Path(model).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(where=model, expected="a model of LightGBM in text form", got="a binary file") from None
+    except OSError as error:
+        raise DataError(where=model, expected="a file that can be read", got=f": {error.strerror}") from None

@@ -1,0 +1,412 @@
+"""URank, ListNet and the other rankers that are one network: they differ in their loss."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+from tierank.dataset import RankingDataset
+from tierank.errors import ParameterError
+from tierank.export import Scorer
+from tierank.objectives import as_loss, check_loss_settings, check_reads_gain, loss_keywords
+from tierank.rankers.base import JudgedRanker, Ranker
+from tierank.rankers.trees import GAIN, LOSS, LOSS_SETTINGS, as_mapping
+from tierank.relevance import Gain
+from tierank.settings import (
+    Between,
+    Checked,
+    Choice,
+    Integer,
+    ListOf,
+    Number,
+    OneOf,
+    Optional,
+    as_choice,
+    declared,
+    setting,
+)
+from tierank.training.checkpoint import described_settings
+from tierank.training.model import FitContext, SavedModel, Seen
+from tierank.transforms import TRANSFORMS, Transform
+
+# torch is imported where networks are trained or loaded.
+if TYPE_CHECKING:
+    from tierank.training.networks import Loss, NetworkModel
+
+_PAPER = {
+    "activation": "elu",
+    "queries_per_step": 1,
+    "clip_norm": 5.0,
+    "patience": 200,
+    "max_epochs": 10_000,
+    "select_by": ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10"),
+    "feature_transform": "query_minmax",
+}
+_PRESETS: dict[str, dict[str, Any]] = {
+    "paper-ohsumed": _PAPER | {"hidden": (100, 50), "learning_rate": 1e-4},
+    "paper-mq2007": _PAPER | {"hidden": (100, 100), "learning_rate": 1e-5},
+    "paper-mslr": _PAPER | {"hidden": (200, 200), "learning_rate": 1e-5},
+}
+
+
+def _network_names() -> list[str]:
+    from tierank.networks import NETWORKS
+
+    return [name for name in NETWORKS if name != "tier_rnn"]  # which is a part of UrBoost
+
+
+def _activations() -> list[str]:
+    from tierank.networks import ACTIVATIONS
+
+    return list(ACTIVATIONS)
+
+
+def _as_network(value: Any) -> Any:
+    if isinstance(value, str):
+        return as_choice("network", value, _network_names())
+    if not callable(value) or not isinstance(value, type):
+        raise ParameterError(
+            argument="network", expected="a key of NETWORKS, or a class derived from torch.nn.Module", got=repr(value)
+        )
+    return value
+
+
+def _as_transform(value: Any) -> Any:
+    if isinstance(value, type) and issubclass(value, Transform):
+        return value()
+    if isinstance(value, Transform):
+        return value
+    return as_choice("feature_transform", value, TRANSFORMS)
+
+
+_ACTIVATION = Choice(_activations)
+_NETWORK = Checked("a key of NETWORKS, or a class derived from torch.nn.Module", _as_network)
+_TRANSFORM = Checked("a key of TRANSFORMS, or a Transform", _as_transform)
+_NETWORK_SETTINGS = Optional(Checked("a mapping from names to values", partial(as_mapping, "network_settings")))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NeuralRanker(JudgedRanker):
+    """Base class of the rankers that are networks. A subclass says by which loss they are trained.
+
+    Queries whose documents all have one rating have no order to learn, and are left out of training.
+    """
+
+    LOSS: ClassVar[Any] = None  # a key of LOSSES, or a function
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = _PRESETS
+
+    network: str | type = setting("mlp", _NETWORK, "a key of NETWORKS, or a class derived from torch.nn.Module")
+    network_settings: Mapping[str, Any] | None = setting(
+        None, _NETWORK_SETTINGS, "further arguments of the network, such as {'n_blocks': 2} of attention"
+    )
+    hidden: Sequence[int] = setting(
+        (100, 50),
+        ListOf(Integer(1), "sizes of layers, such as (100, 50)"),
+        "sizes of the hidden layers",
+        search=OneOf(((50,), (100, 50), (200, 100), (100, 100, 50))),
+    )
+    activation: str = setting(
+        "relu", _ACTIVATION, "activation of the hidden layers; the paper has elu, its authors' program relu"
+    )
+    output_activation: str | None = setting(
+        None, Optional(_ACTIVATION), "activation of the score; the paper has one, its authors' program does not"
+    )
+    dropout: float = setting(
+        0.0, Number(0, 0.99), "fraction of hidden values set to 0 in training", search=Between(0.0, 0.5)
+    )
+    feature_transform: str | Transform = setting(
+        "query_minmax",
+        _TRANSFORM,
+        "how features are scaled, a key of TRANSFORMS or a Transform; query_minmax and query_log1p look at the whole"
+        " list of a query, so predict needs it, with its qid",
+        search=OneOf(("query_minmax", "query_log1p", "quantile")),
+    )
+    gain: Gain = setting(
+        "exp2",
+        GAIN,
+        "gain of a rating: exp2 (2^r - 1), linear, a list for the ratings 0, 1, 2, ..., a mapping, or a function (which"
+        " cannot be saved)",
+    )
+    queries_per_step: int = setting(8, Integer(1), "number of queries per step of Adam", search=OneOf((4, 8, 16, 32)))
+    learning_rate: float = setting(1e-3, Number(above=0), "learning rate of Adam", search=Between(1e-4, 1e-2, log=True))
+    weight_decay: float = setting(0.0, Number(0, 1e6), "weight decay of AdamW", search=Between(1e-6, 1e-1, log=True))
+    clip_norm: float | None = setting(
+        5.0, Optional(Number(above=0), "no clipping"), "maximum norm of a gradient; longer ones are scaled down"
+    )
+    max_epochs: int = setting(200, Integer(1), "maximum number of passes over the training queries")
+    patience: int = setting(20, Integer(1), "epochs without improvement after which training stops")
+    n_seeds: int = setting(
+        1,
+        Integer(1),
+        "number of networks, with seeds seed, seed + 1, ...; their scores, standardised in each query, are averaged",
+    )
+    device: str = setting("cpu", Checked("a torch device", lambda value: value), "torch device")
+
+    @classmethod
+    def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
+        """The error for a setting that is not known: says where settings of networks and losses go."""
+        if name == "transform":
+            return ParameterError(argument=name, expected="feature_transform, which is the name of this setting")
+        for where, owners in _inner_settings(known).items():
+            if name in owners:
+                return ParameterError(
+                    "is not a setting of its own", argument=name, fix=f"give {where}={{'{name}': ...}}"
+                )
+        return super().unknown_setting(name, known)
+
+    def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> NetworkModel:
+        """Train one network for each seed."""
+        from tierank.training.networks import NetworkModel, fit_transform, train_networks
+
+        settings = self.checked_settings()
+        loss, start = self.loss_function(settings), context.start
+        if isinstance(start, NetworkModel):
+            transform = start.transform
+        else:
+            transform = fit_transform(settings["feature_transform"], train)
+        model = NetworkModel(settings, context.seen, transform)
+        train_networks(model, loss, (train, valid), context)
+        return model
+
+    def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
+        """The weights of another ranker can be the start if they mean the same: same layers, same transform."""
+        from tierank.training.networks import OF_WEIGHTS, NetworkModel
+
+        if type(start.model_) is not NetworkModel:
+            raise ParameterError(
+                argument="start", expected="a ranker that is one network, such as URank", got=type(start).__name__
+            )
+        theirs = start.settings_
+        for name in OF_WEIGHTS:
+            if described_settings(settings[name]) != described_settings(theirs[name]):
+                raise ParameterError(
+                    argument="start",
+                    expected=f"a model with {name}={settings[name]!r}, as in this ranker",
+                    got=f"{name}={theirs[name]!r}",
+                )
+
+    def restore_model(self, saved: SavedModel) -> NetworkModel:
+        """The networks of a model folder."""
+        from tierank.training.networks import NetworkModel
+
+        return NetworkModel.restore(self.plain_settings(), saved)
+
+    def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
+        """The networks before training."""
+        return self.outline_model(train, seen).outline()
+
+    def outline_model(self, train: RankingDataset, seen: Seen) -> NetworkModel:
+        """The model before training."""
+        from tierank.training.networks import NetworkModel, fit_transform
+
+        settings = self.checked_settings()
+        return NetworkModel(settings, seen, fit_transform(settings["feature_transform"], train.select([0])))
+
+    def check_together(self, settings: Mapping[str, Any]) -> None:
+        """Check the network and the loss."""
+        from tierank.training.networks import check_network
+
+        check_network(settings, {name: one.default for name, one in declared(self).items()})
+        self.loss_function(settings)
+
+    def loss_function(self, settings: Mapping[str, Any]) -> Loss:
+        """The loss with its settings."""
+        function = as_loss(self.LOSS)
+        check_reads_gain(function, settings["gain"])
+        known = loss_keywords(function)
+        return partial(function, **{name: value for name, value in settings.items() if name in known})
+
+    @property
+    def _networks(self) -> NetworkModel:
+        return cast("NetworkModel", self.model_)
+
+    @property
+    def n_epochs_(self) -> list[int]:
+        """The epoch that was kept, for each network that was trained."""
+        return self._networks.n_epochs
+
+    @property
+    def members_(self) -> list[dict[str, Any]]:
+        """The weights of each network."""
+        return self._networks.members
+
+    @property
+    def transform_(self) -> Transform:
+        """The fitted transform of the features."""
+        return self._networks.transform
+
+
+def _inner_settings(known: Sequence[str]) -> dict[str, set[str]]:
+    """The settings of networks and losses that are given as mappings, by the settings that hold these mappings."""
+    from tierank.losses import LOSSES
+    from tierank.networks import NETWORKS
+
+    of_networks = {name for network in NETWORKS.values() for name in inspect.signature(network).parameters}
+    of_losses = {name for loss in LOSSES.values() for name in loss_keywords(loss)}
+    inner = {"network_settings": of_networks, "loss_settings": of_losses}
+    return {where: names for where, names in inner.items() if where in known}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class URank(NeuralRanker):
+    """uRank: a network trained by the uRank loss (Eq. 2 of the paper).
+
+    With c_t the documents of tier t, s~_t those below it, and k(s) the sum of e^f over s:
+
+        L = 1 / (|R| - 1) * sum over t < |R| of sum over d in c_t of G(d) ln(1 + k(s~_t) / e^f(d))
+
+    ``tierank list settings urank`` lists the settings.
+
+    Examples
+    --------
+    >>> from tierank import make_ranking
+    >>> train, valid, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.6, 0.2, 0.2)
+    >>> ranker = URank(max_epochs=5, n_jobs=1).fit(train, valid=valid)
+    >>> ranker.predict(test).shape == (test.n_documents,)
+    True
+    """
+
+    LOSS = "urank"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ListNet(NeuralRanker):
+    """ListNet (Cao et al. 2007): cross entropy from the softmax of the ratings to that of the scores.
+
+    L = -sum over d of P(d) ln(e^f(d) / sum of e^f),  P(d) = e^r(d) / sum of e^r
+    """
+
+    LOSS = "listnet"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ListMLE(NeuralRanker):
+    """ListMLE (Xia et al. 2008): likelihood of the rated order d_1, d_2, ..., ties shuffled each step.
+
+    L = -sum over i = 1..n of ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n)))
+    """
+
+    LOSS = "listmle"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class PListMLE(NeuralRanker):
+    """p-ListMLE (Lan et al. 2014): ListMLE that weighs the first positions most.
+
+    L = -sum over i = 1..n of a(i) / a(1) * ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n))),  a(i) = 2^(n - i) - 1
+    """
+
+    LOSS = "plistmle"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class RankNet(NeuralRanker):
+    """RankNet (Burges et al. 2005): logistic loss of the pairs with different ratings.
+
+    L = mean over r(d) > r(d') of ln(1 + e^(-sigma (f(d) - f(d'))))
+    """
+
+    sigma: float = setting(
+        1.0, Number(above=0), "steepness of the logistic function", search=Between(0.5, 4.0, log=True)
+    )
+
+    LOSS = "ranknet"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class ApproxNDCG(NeuralRanker):
+    """ApproxNDCG (Qin et al. 2010): NDCG with smooth ranks.
+
+    L = 1 - 1 / IDCG * sum over d of G(d) / log2(1 + rank(d))
+    rank(d) = 1 + sum over d' != d of 1 / (1 + e^((f(d) - f(d')) / temperature))
+    """
+
+    temperature: float = setting(
+        0.1, Number(above=0), "the lower, the closer to true ranks", search=Between(0.05, 2.0, log=True)
+    )
+
+    LOSS = "approxndcg"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LambdaLoss(NeuralRanker):
+    """LambdaLoss (Wang et al. 2018), NDCG-Loss2++.
+
+        L = sum over r(d) > r(d') of |G(d) - G(d')| / IDCG * (rho + mu delta) * ln(1 + e^(-sigma (f(d) - f(d'))))
+        rho = |D_i - D_j|,  delta = D_|i-j| - D_|i-j|+1,  D_i = 1 / log2(1 + i)
+
+    with i and j the ranks of d and d' by the scores. ``mu=0`` is LambdaRank.
+    """
+
+    sigma: float = setting(
+        1.0, Number(above=0), "steepness of the logistic function", search=Between(0.5, 4.0, log=True)
+    )
+    mu: float = setting(10.0, Number(0), "weight of delta; 0 for LambdaRank", search=Between(1.0, 20.0, log=True))
+
+    LOSS = "lambdaloss"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class MDPRank(NeuralRanker):
+    """MDPRank (Wei et al. 2017): documents are chosen one after the other, by a policy that learns from DCG.
+
+    The policy chooses among the remaining documents by the softmax of their scores. Each step draws rankings from it
+    and makes those with a high return more likely: see ``tierank.training.policy``. The ``loss`` in ``history_`` is
+    minus the mean return of the rankings that were drawn.
+    """
+
+    gamma: float = setting(1.0, Number(0, 1), "discount of a reward per rank")
+    n_episodes: int = setting(1, Integer(1), "rankings drawn per query and step; more of them make steadier steps")
+    reward: str = setting(
+        "ndcg", Choice(("ndcg", "dcg")), "ndcg, or dcg (Wei et al.), which weighs queries with high ratings more"
+    )
+    baseline: str = setting(
+        "random",
+        Choice(("random", "none")),
+        "random: compare a return with that of a random order; none (Wei et al.): use it as it is, which is noisier",
+    )
+
+    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
+        name: settings | {"reward": "dcg", "baseline": "none"} for name, settings in _PRESETS.items()
+    }
+
+    def loss_function(self, settings: Mapping[str, Any]) -> Loss:
+        """Minus the return of rankings drawn from the policy."""
+        from tierank.training.policy import policy_gradient
+
+        names = ("gamma", "n_episodes", "reward", "baseline")
+        return partial(policy_gradient, **{name: settings[name] for name in names})
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NetworkRanker(NeuralRanker):
+    """A network trained by your own loss: any function from scores and a batch to one value per query.
+
+    A model with your own loss is saved without it: it predicts after loading, but cannot be fitted again.
+
+    Examples
+    --------
+    >>> import torch, tierank
+    >>> def squares(scores, batch):  # squared distance to the gains
+    ...     return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> ranker = NetworkRanker(squares, max_epochs=3).fit(data)
+    >>> ranker.predict(data).shape == (data.n_documents,)
+    True
+    """
+
+    loss: str | Callable[..., Any] | None = setting(
+        None, LOSS, "a function (scores, batch) -> one value per query, or a key of LOSSES", positional=True
+    )
+    loss_settings: Mapping[str, Any] | None = setting(None, LOSS_SETTINGS, "keyword arguments of the loss")
+
+    def loss_function(self, settings: Mapping[str, Any]) -> Loss:
+        """The loss with its settings."""
+        function = as_loss(settings["loss"])
+        check_reads_gain(function, settings["gain"])
+        given = settings["loss_settings"] or {}
+        check_loss_settings(function, given)
+        return partial(function, **given)

@@ -1,0 +1,161 @@
+"""The mathematics of ranking: tiers, gains, discounts and ideal DCG, for data sets, losses, objectives and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Real
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.errors import DataError, ParameterError
+from tierank.kernels.umart import sort_queries
+from tierank.settings import as_choice
+from tierank.types import Floats, Offsets
+
+Gain = Literal["exp2", "linear"] | Sequence[float] | Floats | Mapping[float, float] | Callable[[Floats], ArrayLike]
+
+GAINS = {"exp2": "2^r - 1", "linear": "r"}
+
+
+# Order and tiers
+
+
+def best_first(values: Floats, offsets: Offsets) -> NDArray[np.uint32]:
+    """The rows, query by query, by decreasing value; equal values in the order of the rows."""
+    order = np.arange(len(values), dtype=np.uint32)
+    sort_queries(offsets, values, order)
+    return order
+
+
+def find_tiers(ratings: Floats, offsets: Offsets) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """The tier of each document (0 = highest rating of its query), and the number of tiers of each query.
+
+    >>> tiers, n_tiers = find_tiers(np.array([1.0, 2.0, 2.0, 0.0, 3.0]), np.array([0, 4, 5]))
+    >>> tiers.tolist(), n_tiers.tolist()
+    ([1, 0, 0, 2, 0], [3, 1])
+    """
+    order = best_first(ratings, offsets)
+    is_new = np.diff(ratings[order], prepend=np.nan) != 0
+    is_new[offsets[:-1]] = False
+    steps = is_new.cumsum()
+    tiers = np.empty(len(ratings), np.uint32)
+    tiers[order] = steps - np.repeat(steps[offsets[:-1]], np.diff(offsets))
+    return tiers, steps[offsets[1:] - 1] - steps[offsets[:-1]] + 1
+
+
+# Discounts and DCG
+
+
+def discounts_to(rank: int) -> Floats:
+    """1 / log2(1 + rank) for the ranks 1, 2, ... up to this one.
+
+    >>> discounts_to(3).round(4).tolist()
+    [1.0, 0.6309, 0.5]
+    """
+    discounts: Floats = 1 / np.log2(np.arange(2.0, rank + 2))
+    return discounts
+
+
+def ideal_dcg(gains: Floats, offsets: Offsets, k: int | None = None) -> Floats:
+    """The DCG@k of each query in its best order."""
+    lengths = np.diff(offsets)
+    query = np.repeat(np.arange(len(lengths)), lengths)
+    best = gains[best_first(gains, offsets)]
+    ranks = np.arange(len(gains)) - offsets[query]
+    counted = np.where(ranks < (len(gains) if k is None else k), best * discounts_to(int(lengths.max()))[ranks], 0.0)
+    return np.add.reduceat(counted, offsets[:-1])
+
+
+# Gains
+
+
+def gains_of(ratings: Floats, gain: Gain, tops: float | Floats = 0.0) -> Floats:
+    """The gain of each document; 2^r - 1 is in units of 2^top, so that no rating is too high for float64."""
+    if isinstance(gain, str) and gain == "exp2":
+        with np.errstate(over="ignore", under="ignore"):
+            return np.asarray(np.exp2(ratings - tops) - np.exp2(-np.asarray(tops, np.float64)))
+    return gain_levels(ratings, gain)
+
+
+def as_gain(gain: Any) -> Gain:
+    """A gain that can be used, lists and arrays as tuples; whether it has one for every rating is seen with the data.
+
+    >>> as_gain(np.array([0, 1, 3]))
+    (0.0, 1.0, 3.0)
+    >>> as_gain(3)
+    Traceback (most recent call last):
+    tierank.errors.ParameterError: gain: expected 'exp2', 'linear', a list with the gains of the ratings 0, 1, 2, ..., a
+    mapping from ratings to gains, or a function, got 3
+    """
+    if isinstance(gain, str):
+        return cast(Gain, as_choice("gain", gain, GAINS))
+    if isinstance(gain, Mapping):
+        _check_gains(gain)
+        return {_plain_number(rating): _plain_number(value) for rating, value in gain.items()}
+    if isinstance(gain, (list, tuple)) or np.ndim(gain) == 1:
+        values = np.asarray(gain).tolist() if hasattr(gain, "__array__") else list(gain)
+        _check_gains(dict(enumerate(values)))
+        return tuple(float(value) for value in values)
+    if not callable(gain):
+        raise ParameterError(
+            "gain: expected 'exp2', 'linear', a list with the gains of the ratings 0, 1, 2, ..., a mapping from ratings"
+            f" to gains, or a function, got {gain!r}"
+        )
+    return cast(Gain, gain)
+
+
+def _plain_number(value: Any) -> float:
+    return value.item() if isinstance(value, np.generic) else value  # type: ignore[no-any-return]
+
+
+def _check_gains(gains: Mapping[Any, Any]) -> None:
+    if not gains:
+        raise ParameterError("gain: expected at least one gain, got none")
+    for rating, gain in gains.items():
+        if isinstance(rating, bool) or not isinstance(rating, Real):
+            raise ParameterError(f"gain: expected ratings that are numbers, got {rating!r}")
+        if isinstance(gain, bool) or not isinstance(gain, Real) or not 0 <= float(gain) < float("inf"):
+            raise ParameterError(
+                f"gain: expected finite gains that are not negative, got {gain!r} for rating {float(rating):g}"
+            )
+
+
+def gain_levels(ratings: Floats, gain: Gain) -> Floats:
+    """What gains are made of: the rating where the gain has a name, else the gain itself."""
+    gain = as_gain(gain)
+    if isinstance(gain, str):
+        return ratings
+    unique, codes = np.unique(ratings, return_inverse=True)
+    if isinstance(gain, Mapping):
+        missing = [level for level in unique.tolist() if level not in gain]
+        if missing:
+            raise ParameterError(f"gain: expected a gain for every rating of the data, got none for {missing[0]:g}")
+        gains = np.array([gain[level] for level in unique.tolist()], dtype=np.float64)
+    elif isinstance(gain, tuple):
+        gains = _listed_gains(unique, np.array(gain))
+    else:
+        gains = np.asarray(gain(unique), dtype=np.float64)  # type: ignore[operator]
+    if gains.shape != unique.shape:
+        raise ParameterError(
+            f"gain: expected {len(unique)} gains for an array of {len(unique)} ratings, got shape {gains.shape}"
+        )
+    bad = ~(np.isfinite(gains) & (gains >= 0))
+    if bad.any():
+        raise ParameterError(
+            f"gain: expected finite gains that are not negative, got {gains[bad.argmax()]:g}"
+            f" for rating {unique[bad.argmax()]:g}"
+        )
+    return gains[codes]
+
+
+def _listed_gains(ratings: Floats, gains: Floats) -> Floats:
+    """The gains of these ratings in a list of those of 0, 1, 2, ..."""
+    outside = (ratings != np.rint(ratings)) | (ratings >= len(gains))
+    if outside.any():
+        raise DataError(
+            f"gain: expected whole ratings from 0 to {len(gains) - 1}, which have a gain in the list, got"
+            f" {ratings[outside.argmax()]:g}; make the list longer, or give a mapping from ratings to gains"
+        )
+    return np.asarray(gains[ratings.astype(np.int64)], np.float64)

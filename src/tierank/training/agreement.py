@@ -1,0 +1,217 @@
+"""What the processes of a team must have in common, compared before they train: where it differs all of them say so.
+
+In a team of one nothing is compared, and nothing is looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank import __version__
+from tierank.dataset import RankingDataset
+from tierank.errors import TeamError
+from tierank.models import without_work
+from tierank.team import Team
+from tierank.training.checkpoint import described
+from tierank.training.order import digest_features
+
+# By area ("settings", "training data"), and by name within it; anything that JSON can hold.
+Facts = dict[str, Any]
+
+# The packages whose versions decide what is computed, beside tierank itself.
+_PACKAGES = ("numpy", "lightgbm", "torch")
+# Where an object lies in the memory of one process, which says nothing of what it is.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+# How many differences of an area, and characters of a value, a message shows.
+_LISTED, _SHOWN = 5, 60
+# The names of numbers that are told as counts.
+_COUNTS = ("queries", "documents", "features")
+
+
+@contextmanager
+def agreement(team: Team) -> Iterator[Facts]:
+    """Facts for the block to fill in, which have to be the same in all processes: otherwise all of them raise an error.
+
+    What the block refuses in one process ends the others too, with its words. The processes stay in step: all of them
+    can go on to something else.
+    """
+    facts: Facts = {}
+    try:
+        yield facts
+    except Exception as error:
+        if team.size > 1:
+            with suppress(TeamError):  # the error of this process is the one to tell
+                team.all_gather({"refusal": str(error) or type(error).__name__})
+        raise
+    if team.size > 1:
+        _compare(team.all_gather({"facts": facts}))
+
+
+def facts_of_call(
+    ranker: str,
+    settings: Mapping[str, Any],
+    given: Mapping[str, bool],
+    train: RankingDataset,
+    valid: RankingDataset | None,
+    team: Team,
+) -> Facts:
+    """All that is small: versions, settings, which arguments were given, and how much the data hold."""
+    if team.size == 1:
+        return {}
+    chosen = json.dumps({"ranker": ranker} | without_work(settings), default=described)
+    data = {"data": "a part" if team.holds_parts else "all"}
+    return {
+        "versions": _versions(),
+        "settings": json.loads(_ADDRESS.sub("", chosen)),
+        "arguments of fit": data | {name: _content() for name, is_given in given.items() if is_given},
+        "training data": _shape(train, team),
+        "validation data": None if valid is None else _shape(valid, team),
+    }
+
+
+def check_contents(team: Team, train: RankingDataset, valid: RankingDataset | None, n_jobs: int | None) -> None:
+    """An error unless all processes have the same data, to the bit; or, where each has a part, another part."""
+    if team.size == 1:
+        return
+    data = {"training data": train} | ({} if valid is None else {"validation data": valid})
+    with agreement(team) as facts:
+        digests = {area: _digests(one) for area, one in data.items()}
+        if not team.holds_parts:
+            for area, one in data.items():
+                facts[area] = digests[area] | {"features": _content(digest_features(one, n_jobs))}
+    if team.holds_parts:
+        for area, own in digests.items():
+            _check_parts(area, team.all_gather(own))
+
+
+# Facts
+
+
+def _versions() -> dict[str, str]:
+    found = {"tierank": __version__}
+    for package in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package).partition("+")[0]  # with or without graphics cards
+    return found
+
+
+def _shape(data: RankingDataset, team: Team) -> Facts:
+    """How much data hold, and of what; of a part only what it has in common with the others."""
+    counts = {} if team.holds_parts else {"queries": data.n_queries, "documents": data.n_documents}
+    names = {f"feature {place}": name for place, name in enumerate(data.feature_names or (), start=1)}
+    return counts | {"features": data.n_features} | names | {name: _content() for name in _weights(data)}
+
+
+def _digests(data: RankingDataset) -> Facts:
+    """What data hold, but for the features."""
+    ids = data.query_ids if data.query_ids.dtype.kind != "O" else np.array([repr(i) for i in data.query_ids])
+    arrays = {"query ids": ids, "lengths of queries": data.lengths, "ratings": data.ratings} | _weights(data)
+    return {name: _content(_digest(values)) for name, values in arrays.items()}
+
+
+def _weights(data: RankingDataset) -> dict[str, NDArray[np.float64]]:
+    weights = {"row_weight": data.row_weight, "query_weight": data.query_weight}
+    return {name: weight for name, weight in weights.items() if weight is not None}
+
+
+def _digest(values: NDArray[Any]) -> str:
+    if values.dtype.kind == "f":
+        values = values + 0.0  # -0.0 is 0.0
+    found = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
+    found.update(np.ascontiguousarray(values).tobytes())
+    return found.hexdigest()
+
+
+def _content(digest: str = "") -> Facts:
+    """A fact that stands for something large, or something whose value does not matter: messages do not show it."""
+    return {"content": digest}
+
+
+# Comparing
+
+
+def _compare(answers: Sequence[Facts]) -> None:
+    """An error where one of the processes refused, or has other facts than most."""
+    size = len(answers)
+    for number, answer in enumerate(answers):
+        if "refusal" in answer:
+            raise TeamError(f"process {number} of {size}: {answer['refusal']}")
+    differing: dict[int, list[str]] = {}
+    for area in answers[0]["facts"]:
+        facts = [answer["facts"].get(area) for answer in answers]
+        usual = _usual(facts)
+        for number, own in enumerate(facts):
+            if _text(own) != _text(facts[usual]):
+                words = "; ".join(_differences(own, facts[usual]))
+                differing.setdefault(number, []).append(f"the {area} differ from those of process {usual}: {words}")
+    if not differing:
+        return
+    first, *others = sorted(differing)
+    told = [f"process {first} of {size}: {'; '.join(differing[first])}"]
+    if others:
+        told.append(f"others differ too: {', '.join(f'process {number}' for number in others)}")
+    raise TeamError("; ".join([*told, "start every process with the same data, settings and versions"]))
+
+
+def _check_parts(area: str, answers: Sequence[Facts]) -> None:
+    """An error where two processes were given the same part."""
+    for number, own in enumerate(answers):
+        twin = answers.index(own)
+        if twin < number:
+            raise TeamError(
+                f"process {number} of {len(answers)}: expected a part of the {area} that no other process has, got the"
+                f" queries and ratings of process {twin}; give each its own queries, or all of them all data without"
+                " holds_parts"
+            )
+
+
+def _usual(facts: Sequence[Any]) -> int:
+    """The first of the processes that have what most have; where two camps are as large, of the one of process 0."""
+    texts = [_text(own) for own in facts]
+    return texts.index(Counter(texts).most_common(1)[0][0])
+
+
+def _text(fact: Any) -> str:
+    return json.dumps(fact, sort_keys=True)
+
+
+def _differences(own: Facts | None, usual: Facts | None) -> list[str]:
+    """What one process has and what was expected, name by name."""
+    if own is None or usual is None:
+        return ["none, expected some" if own is None else "some, expected none"]
+    names = [name for name in usual | own if _text(_found(name, own)) != _text(_found(name, usual))]
+    told = [_difference(name, own, usual) for name in names[:_LISTED]]
+    return told + ([f"and {len(names) - _LISTED} more"] if len(names) > _LISTED else [])
+
+
+def _found(name: str, facts: Facts) -> list[Any]:
+    return [facts[name]] if name in facts else []
+
+
+def _difference(name: str, own: Facts, usual: Facts) -> str:
+    if name not in own:
+        return f"no {name}, expected {_shown(usual[name])}"
+    if name not in usual:
+        return f"{name} {_shown(own[name])}, expected none"
+    if name in _COUNTS and isinstance(own[name], int) and isinstance(usual[name], int):
+        return f"{own[name]:,} {name}, expected {usual[name]:,}"
+    if _shown(own[name]) == _shown(usual[name]):
+        return f"other {name}"
+    return f"{name} {_shown(own[name])}, expected {_shown(usual[name])}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict) and set(value) == {"content"}:
+        return "some"
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

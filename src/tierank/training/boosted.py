@@ -1,0 +1,306 @@
+"""Boosted networks: a first learner, and networks that are fitted to the residuals, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tierank.dataset import RankingDataset
+from tierank.export import Scorer, StandardisedMean, Sum
+from tierank.losses import Batch, stepwise_urank, urank
+from tierank.networks import TierRNN
+from tierank.training.model import FittedModel, Resources, Seen
+from tierank.training.networks import (
+    NetworkCheckpoint,
+    NetworkFit,
+    NetworkModel,
+    QueryLists,
+    Training,
+    Weights,
+    build_network,
+)
+from tierank.training.selection import Selection, means_of
+from tierank.transforms import Transform
+from tierank.types import Floats, Rows
+
+# How far apart the seeds of learners are: no two networks begin alike, those of n_seeds runs included.
+_APART = 1_000_000
+
+
+class BoostedModel(NetworkModel):
+    """A first learner, or a base ranker, and networks fitted to its residuals.
+
+    Attributes
+    ----------
+    base : FittedModel or None
+        The first learner, if it is not a network of this model.
+    learners : list of dict
+        The learners with their metrics, those that were left out too.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        seen: Seen,
+        transform: Transform,
+        members: list[Weights] | None = None,
+        base: FittedModel | None = None,
+    ) -> None:
+        super().__init__(settings, seen, transform, members)
+        self.base = base
+        self.learners: list[dict[str, Any]] = []
+
+    def learner(self, number: int, n_features: int, seed: int, device: str) -> nn.Module:
+        """A learner before training: the first one, or one for residuals."""
+        if number == 1:
+            return self.first_learner(n_features, seed, device)
+        # Residuals are above and below 0, whatever scores may be.
+        return build_network(self.settings | {"output_activation": None}, n_features, seed, device)
+
+    def first_learner(self, n_features: int, seed: int, device: str) -> nn.Module:
+        """The network of the settings."""
+        return build_network(self.settings, n_features, seed, device)
+
+    def first_training(self, *training: Any) -> Training:
+        """The training of the first learner."""
+        return Training(*training)
+
+    def build(self, weights: Weights, device: str) -> nn.Module:
+        """The ensemble with these weights."""
+        numbers = sorted({int(name.partition(".")[0]) for name in weights})
+        ensemble = self._ensemble(numbers, device)
+        ensemble.load_state_dict(weights)
+        return ensemble
+
+    def untrained(self) -> nn.Module:
+        """All learners that there may be."""
+        first = 1 if self.settings.get("base") is None else 2
+        return self._ensemble(list(range(first, self.settings["n_learners"] + 1)), "cpu")
+
+    def _ensemble(self, numbers: list[int], device: str) -> _Ensemble:
+        seed = self.settings["seed"]
+        learners = {n: self.learner(n, self.seen.n_features, seed, device) for n in numbers}
+        return _Ensemble(learners, self.settings["coefficient"])
+
+    def member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
+        """The scores of each ensemble, added to those of the base."""
+        scores = super().member_scores(data, resources)
+        if self.base is None:
+            return scores
+        base = self.base.predict(data, resources)
+        return [base + one for one in scores]
+
+    def member_contributions(
+        self, data: RankingDataset, above: Rows, below: Rows, resources: Resources
+    ) -> list[Floats]:
+        """The contributions in each ensemble, added to those in the base."""
+        of_members = super().member_contributions(data, above, below, resources)
+        if self.base is None:
+            return of_members
+        base = self.base.contributions(data, above, below, resources)
+        return [base + one for one in of_members]
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether the networks or the base look at lists."""
+        return super().needs_list or (self.base is not None and self.base.needs_list)
+
+    def portable_member(self, member: nn.Module) -> Scorer:
+        """One ensemble in the neutral form."""
+        coefficient = self.settings["coefficient"]
+        learners = {number: NetworkModel.portable_member(self, one) for number, one in member.named_children()}
+        return Sum(tuple((1.0 if number == "1" else coefficient, one) for number, one in learners.items()))
+
+    def portable(self) -> Scorer:
+        """The ensembles, with the base before each."""
+        networks = super().portable()
+        return networks if self.base is None else on_base(self.base.portable(), networks)
+
+    def files(self) -> dict[str, bytes]:
+        """The weights, and the files of the base."""
+        of_base = {} if self.base is None else self.base.files()
+        return super().files() | {f"base.{name}": content for name, content in of_base.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """The history of training, and the learners."""
+        base = None if self.base is None else self.base.facts()
+        return super().facts() | {"learners": self.learners, "base": base}
+
+    # Training
+
+    def train_members(self, task: NetworkFit) -> None:
+        """Boost, once for each seed."""
+        if self.base is not None:
+            task = replace(task, context=task.context.inside("learners"))
+        kept = task.open_checkpoint()
+        for member in range(task.settings["n_seeds"]):
+            self.members.append({})
+            self._boost(task, member, kept)
+            if task.context.is_stopped:
+                break
+
+    def _boost(self, task: NetworkFit, member: int, kept: NetworkCheckpoint | None) -> None:
+        """Learner after learner, while the validation metrics improve."""
+        train = _Frozen(task.lists, self.base, self._resources)
+        valid = None if task.valid is None else _Frozen(task.valid, self.base, self._resources)
+        selection = Selection()
+        if self.base is not None:
+            self._count_base(task, member, valid, selection)
+        for number in range(1 if self.base is None else 2, task.settings["n_learners"] + 1):
+            training = self._start(task, {"member": member, "learner": number}, train, valid, kept)
+            if training is None or not self._add(training, selection) or task.context.is_stopped:
+                break
+            for frozen in (train, valid):
+                if frozen is not None:
+                    frozen.add(training.network, 1.0 if number == 1 else task.settings["coefficient"])
+
+    @property
+    def _resources(self) -> Resources:
+        return Resources(self.settings["n_jobs"], self.settings["device"])
+
+    def _start(
+        self,
+        task: NetworkFit,
+        place: dict[str, int],
+        train: _Frozen,
+        valid: _Frozen | None,
+        kept: NetworkCheckpoint | None,
+    ) -> Training | None:
+        """The training of a learner; None if all residuals are 0."""
+        number = place["learner"]
+        seed = task.settings["seed"] + place["member"] + _APART * (number - 1)
+        build = partial(self.learner, number, task.lists.data.n_features, seed, task.settings["device"])
+        if number == 1:
+            return self.first_training(build, task, place, seed, kept)
+        residuals = find_residuals(train.scores, task.lists)
+        return _Residuals(residuals, valid, build, task, place, seed, kept) if residuals.any() else None
+
+    def _count_base(self, task: NetworkFit, member: int, valid: _Frozen | None, selection: Selection) -> None:
+        row = {} if task.judge is None or valid is None else means_of(task.judge(valid.scores))
+        selection.is_better(list(row.values()))
+        self.learners.append({"member": member, "learner": 1, **row, "kept": True})
+
+    def _add(self, training: Training, selection: Selection) -> bool:
+        """Train a learner, and keep it if the ensemble is better with it; the first one is kept in any case."""
+        member, number = training.place["member"], training.place["learner"]
+        n_seeds, n_learners = training.settings["n_seeds"], training.settings["n_learners"]
+        label = f"learner {number} of {n_learners}"
+        state = training.state
+        better = number == 1
+        try:
+            training.run(label if n_seeds == 1 else f"network {member + 1} of {n_seeds}, {label}")
+            better = state.best is None or selection.is_better(state.best)
+        finally:  # also if the loss was not finite: what was learned so far is kept
+            self.history += state.history
+            if state.best_epoch:
+                self.learners.append(state.history[state.best_epoch - 1] | {"kept": better})
+            if better:
+                self.members[member] |= {f"{number}.{name}": tensor for name, tensor in state.kept.items()}
+                self.n_epochs.append(state.best_epoch)
+        training.network.load_state_dict(state.kept)
+        return better
+
+
+class TierRNNModel(BoostedModel):
+    """A boosted model whose first learner is the recurrent network of urBoost."""
+
+    def first_learner(self, n_features: int, seed: int, device: str) -> nn.Module:
+        """The recurrent network."""
+        names = ("hidden", "activation", "dropout", "pooling", "score_from")
+        network = TierRNN(n_features, **{name: self.settings[name] for name in names}, seed=seed)
+        return network.to(device, torch.float32)
+
+    def first_training(self, *training: Any) -> Training:
+        """Training with the scores of each step."""
+        return _Steps(*training)
+
+
+class _Steps(Training):
+    """The training of a recurrent network: the loss of tier t takes the scores of step t."""
+
+    network: TierRNN
+
+    def _values(self, features: Tensor, batch: Batch) -> Tensor:
+        return stepwise_urank(self.network.step_scores(features, batch), batch)
+
+
+class _Residuals(Training):
+    """The training of a learner that is fitted to residuals, and judged as a part of the ensemble."""
+
+    def __init__(self, residuals: Tensor, valid: _Frozen | None, *training: Any) -> None:
+        self.residuals, self.frozen = residuals, valid
+        super().__init__(*training)
+
+    def _values(self, features: Tensor, batch: Batch) -> Tensor:
+        """The mean squared error of each query."""
+        errors: Tensor = self.network(features, batch) - self.residuals.index_select(0, batch.rows)
+        squares = errors.double().square()  # gains of 2^64 have no square in single precision
+        return squares.new_zeros(batch.n_queries).scatter_add(0, batch.query, squares) / batch.lengths
+
+    def _scores(self, valid: QueryLists) -> Floats:
+        scores = super()._scores(valid)
+        return scores if self.frozen is None else self.frozen.plus(self.settings["coefficient"] * scores)
+
+
+class _Frozen:
+    """The scores of the ensemble so far, kept: each learner is evaluated once."""
+
+    def __init__(self, lists: QueryLists, base: FittedModel | None, resources: Resources) -> None:
+        self.lists = lists
+        self.of_base = 0.0 if base is None else base.predict(lists.data, resources)
+        self.of_networks = np.zeros(lists.data.n_documents)
+
+    @property
+    def scores(self) -> Floats:
+        """One score per document, in the order of the data set."""
+        return self.of_base + self.of_networks
+
+    def plus(self, more: Floats) -> Floats:
+        """The scores with those of one more learner, to the bits that prediction gives."""
+        return self.of_base + (self.of_networks + more)
+
+    def add(self, network: nn.Module, coefficient: float) -> None:
+        """Add a learner."""
+        self.of_networks = self.of_networks + coefficient * self.lists.scores(network)
+
+
+class _Ensemble(nn.ModuleDict):
+    """f_1 + coefficient (f_2 + f_3 + ...), learners by their numbers; f_1 is missing if a base ranker gives it."""
+
+    def __init__(self, learners: Mapping[int, nn.Module], coefficient: float) -> None:
+        super().__init__({str(number): network for number, network in learners.items()})
+        self.coefficient = coefficient
+
+    def forward(self, features: Tensor, batch: Batch) -> Tensor:
+        """One score per document."""
+        scores = torch.zeros(len(features), dtype=torch.float64, device=features.device)
+        for number, network in self.items():
+            scores = scores + (1.0 if number == "1" else self.coefficient) * network(features, batch).double()
+        return scores
+
+
+def on_base(base: Scorer, learners: Scorer) -> Scorer:
+    """The learners of each member with the base before them."""
+    if isinstance(learners, StandardisedMean):
+        return StandardisedMean(tuple(on_base(base, member) for member in learners.parts))
+    parts = learners.parts if isinstance(learners, Sum) else ((1.0, learners),)
+    return Sum(((1.0, base), *parts))
+
+
+def find_residuals(scores: Floats, lists: QueryLists) -> Tensor:
+    """What a learner is fitted to, -dL / dF(d) of the uRank loss L, for the documents in their canonical order.
+
+    In the terms of the paper (Algorithm 2), with p(d) = e^F(d) / (e^F(d) + k(s~(d))) the likelihood of d among itself
+    and the documents rated lower:
+
+        y(d) = 1 / (|R| - 1) * (G(d) (1 - p(d)) - sum over d' rated higher of G(d') e^F(d) / (e^F(d') + k(s~(d'))))
+    """
+    batch = lists.whole
+    frozen = torch.tensor(scores[lists.order], dtype=batch.dtype, device=batch.device, requires_grad=True)
+    return -torch.autograd.grad(urank(frozen, batch).sum(), frozen)[0]

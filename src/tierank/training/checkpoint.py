@@ -1,0 +1,126 @@
+"""Checkpoints: folders that hold where a training stands, and for which data and settings."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+
+from tierank.errors import DataError
+from tierank.estimators import Estimator
+from tierank.files import Mark, building, contents, make_folder, remove_folder, replacing
+from tierank.models import without_work
+from tierank.team import Team
+from tierank.training.identity import identity_of, is_of_caller, name_of
+
+# What reading a damaged file ends in.
+_OF_DAMAGE = (EOFError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
+
+
+class _Nest(Mark):
+    """Checkpoints, and folders of nothing else: those of a ranker and of the ranker inside it."""
+
+    def is_in(self, folder: Path) -> bool:
+        """Whether all that is in the folder belongs to checkpoints."""
+        if super().is_in(folder) or folder.is_symlink() or not folder.is_dir():
+            return super().is_in(folder)
+        return all(self.is_in(path) for path in contents(folder))
+
+
+_MARK = Mark("a checkpoint", "checkpoint.json", ("identity",))
+_NEST = _Nest(_MARK.kind, _MARK.file, _MARK.names)
+
+
+class Checkpoint:
+    """A folder that holds where a training stands. A subclass says what is written there, and how it is read."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], made_of: Sequence[Any], team: Team | None = None
+    ) -> None:
+        """``made_of`` says what the model is made from beside its settings: the contents of data, versions."""
+        self.folder, self.team = folder, team or Team()
+        identity = {"settings": without_work(settings), "made_of": made_of}
+        self.identity = json.loads(json.dumps(identity, default=described))
+        self._check()
+
+    def _check(self) -> None:
+        """An error where the folder is somebody else's, or of another run; all processes of a team know it."""
+        seen = json.dumps([_MARK.refusal(self.folder), _MARK.content(self.folder)]) if self.team.is_first else ""
+        refusal, found = json.loads(self.team.broadcast(seen.encode()) or b"")
+        if refusal is not None:
+            raise DataError(refusal)
+        if found is not None and found["identity"] != self.identity:
+            raise DataError(
+                f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
+                " delete it to start anew"
+            )
+
+    @contextmanager
+    def renewing(self) -> Iterator[Path]:
+        """A new folder to fill, which takes the place of the checkpoint whole or not at all."""
+        make_folder(self.folder.parent)
+        with building(self.folder, _MARK) as fresh:
+            (fresh / _MARK.file).write_text(json.dumps({"identity": self.identity}), encoding="utf-8")
+            yield fresh
+
+    def begin(self) -> None:
+        """Make the folder, where the parts of it are written one by one."""
+        make_folder(self.folder)
+        with replacing(self.folder / _MARK.file) as fresh:
+            fresh.write_text(json.dumps({"identity": self.identity}), encoding="utf-8")
+
+    def content(self, name: str) -> bytes | None:
+        """A file of the folder, which the first process of a team reads for all; None where there is none."""
+        file = self.folder / name
+        return self.team.broadcast(file.read_bytes() if self.team.is_first and file.exists() else None)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turns what reading a damaged checkpoint ends in into an error for the caller."""
+        try:
+            yield
+        except _OF_DAMAGE:
+            raise DataError(
+                f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
+            ) from None
+
+
+def check_checkpoint(folder: str | os.PathLike[str]) -> None:
+    """An error where a folder holds anything but checkpoints."""
+    _NEST.check(Path(folder))
+
+
+def remove_checkpoint(folder: str | os.PathLike[str]) -> None:
+    """Remove a checkpoint, if it is there, in one step; an error where the folder holds anything else."""
+    remove_folder(folder, _NEST)
+
+
+def described_settings(value: Any) -> Any:
+    """A setting, or several, in a form that two rankers can be compared by.
+
+    >>> described_settings((100, 50)) == described_settings([100, 50])
+    True
+    """
+    return json.loads(json.dumps(value, default=described))
+
+
+def described(value: Any) -> Any:
+    """A setting that JSON has no form for: rankers by their settings, what callers wrote by what it does.
+
+    >>> described(described)
+    'tierank.training.checkpoint.described'
+    """
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    if isinstance(value, Estimator):
+        settings = {type(value).__name__: without_work(value.get_params(deep=False))}
+        return settings | ({"class": identity_of(type(value))} if is_of_caller(type(value)) else {})
+    if not callable(value):
+        return repr(value)
+    return identity_of(value) if is_of_caller(value) else name_of(value)

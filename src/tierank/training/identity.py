@@ -1,0 +1,195 @@
+"""What a caller wrote, told apart: functions, classes and objects by their names and by a digest of what they do.
+
+A run that goes on has to notice that a loss is no longer the one that it began with. What such a thing does cannot be
+known for certain, so this is the rule. A function counts by its compiled code, its defaults, and the values that it
+closes over or reads from its module, but for those that it sets itself, such as a count of its calls; a class by what
+is defined in it and in its bases; any other object by its class and its attributes. Whatever belongs to another package
+than the thing itself counts by its name alone. Comments, blank lines and the place in the file do not count; another
+version of Python compiles to other code, and does.
+"""
+
+from __future__ import annotations
+
+import dis
+import hashlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+
+# What Python itself puts into a class, and what changes with the place in the file.
+_OF_PYTHON = {
+    "__abstractmethods__",
+    "__annotate__",
+    "__annotate_func__",
+    "__annotations__",
+    "__annotations_cache__",
+    "__dict__",
+    "__doc__",
+    "__firstlineno__",
+    "__module__",
+    "__qualname__",
+    "__static_attributes__",
+    "__weakref__",
+    "_abc_impl",
+}
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_OURS = __name__.partition(".")[0]
+
+
+def identity_of(value: Any) -> dict[str, str]:
+    """The name of something that a caller wrote, and a digest of what it does, for JSON.
+
+    >>> def steep(x, power=2):
+    ...     return x**power
+    >>> first = identity_of(steep)
+    >>> def steep(x, power=3):
+    ...     return x**power
+    >>> first["object"] == identity_of(steep)["object"], first["code"] == identity_of(steep)["code"]
+    (True, False)
+    """
+    return {"object": name_of(value), "code": _Digest(_package_of(value)).of(value)}
+
+
+def is_of_caller(value: Any) -> bool:
+    """Whether a function or class is somebody else's than tierank's."""
+    return _package_of(value) != _OURS
+
+
+def name_of(value: Any) -> str:
+    """The qualified name of a function or class; of anything else, that of its class.
+
+    >>> name_of(name_of), name_of(partial(name_of))
+    ('tierank.training.identity.name_of', 'functools.partial')
+    """
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def source_of(value: Any) -> str | None:
+    """The text of a function or class, where Python knows it: it does not for what was typed at a prompt."""
+    try:
+        return inspect.getsource(value)
+    except (OSError, TypeError):
+        return None
+
+
+def _package_of(value: Any) -> str:
+    if isinstance(value, partial):
+        return _package_of(value.func)
+    named = value if hasattr(value, "__qualname__") else type(value)
+    return str(named.__module__).partition(".")[0]
+
+
+class _Digest:
+    """Walks through what a thing is made of, as far as it belongs to one package."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+        self._hash = hashlib.sha256()
+        self._met: dict[int, tuple[int, Any]] = {}  # with the things themselves: an address that is free is used again
+
+    def of(self, value: Any) -> str:
+        """The digest of a thing."""
+        self._add(value)
+        return self._hash.hexdigest()
+
+    def _add(self, value: Any) -> None:
+        if value is None or isinstance(value, (bool, int, float, complex, str, bytes, type(...))):
+            self._say(type(value).__name__, repr(value))
+        elif id(value) in self._met:  # functions that call each other
+            self._say("again", str(self._met[id(value)][0]))
+        else:
+            self._met[id(value)] = (len(self._met), value)
+            self._add_thing(value)
+
+    def _add_thing(self, value: Any) -> None:
+        if isinstance(value, CodeType):
+            self._all("code", [value.co_code, value.co_exceptiontable, value.co_flags, value.co_argcount])
+            self._all("names", [value.co_kwonlyargcount, *value.co_names, *value.co_varnames, *value.co_freevars])
+            self._all("constants", value.co_consts)
+        elif isinstance(value, (FunctionType, type)) and _package_of(value) not in (self.package, "__main__"):
+            self._say("named", name_of(value))
+        elif isinstance(value, FunctionType):
+            self._all("function", [value.__code__, value.__defaults__, value.__kwdefaults__])
+            state = set(_names(value.__code__, "STORE_GLOBAL", "STORE_DEREF"))
+            cells = dict(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True))
+            held = {n: cell.cell_contents for n, cell in cells.items() if n not in state and _is_filled(cell)}
+            self._table("closed over", held)
+            read = set(_names(value.__code__, "LOAD_GLOBAL", "LOAD_NAME")) - state
+            self._table("globals", {n: value.__globals__[n] for n in read if n in value.__globals__})
+        elif isinstance(value, type):
+            self._all(f"class {name_of(value)}", value.__bases__)
+            self._table("defined", {n: v for n, v in vars(value).items() if n not in _OF_PYTHON})
+        elif isinstance(value, ModuleType):
+            self._say("module", value.__name__)
+        else:
+            self._add_object(value)
+
+    def _add_object(self, value: Any) -> None:
+        if isinstance(value, MethodType):
+            self._all("method", [value.__func__, value.__self__])
+        elif isinstance(value, partial):
+            self._all("partial", [value.func, value.args, value.keywords])
+        elif isinstance(value, property):
+            self._all("property", [value.fget, value.fset, value.fdel])
+        elif isinstance(value, (staticmethod, classmethod)) or hasattr(value, "__wrapped__"):
+            self._all(type(value).__name__, [value.__wrapped__])
+        elif isinstance(value, (list, tuple)):
+            self._all(type(value).__name__, value)
+        elif isinstance(value, (set, frozenset)):  # texts have another order in every process
+            self._all(type(value).__name__, sorted(_Digest(self.package).of(item) for item in value))
+        elif isinstance(value, Mapping):
+            self._all(type(value).__name__, [part for pair in value.items() for part in pair])
+        elif isinstance(value, (np.ndarray, np.generic)) or _is_tensor(value):
+            self._add_array(value)
+        elif hasattr(value, "__qualname__"):
+            self._say("named", name_of(value))
+        else:
+            self._add(type(value))
+            attributes = getattr(value, "__dict__", None)
+            self._say("object", "" if attributes else _ADDRESS.sub("", repr(value)))
+            self._table("attributes", attributes or {})
+
+    def _add_array(self, value: Any) -> None:
+        array = np.asarray(value.detach().cpu() if _is_tensor(value) else value)
+        self._say(name_of(value), f"{array.dtype} {array.shape}")
+        self._add(array.tolist() if array.dtype.hasobject else array.tobytes())
+
+    def _table(self, kind: str, table: Mapping[str, Any]) -> None:
+        self._all(kind, [part for name in sorted(table) for part in (name, table[name])])
+
+    def _all(self, kind: str, values: Any) -> None:
+        found = list(values)
+        self._say(kind, str(len(found)))
+        for value in found:
+            self._add(value)
+
+    def _say(self, kind: str, text: str) -> None:
+        self._hash.update(f"{kind} {len(text)} {text}\n".encode(errors="surrogatepass"))
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "detach") and hasattr(value, "cpu")
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018  (empty ones raise)
+    except ValueError:
+        return False
+    return True
+
+
+def _names(code: CodeType, *instructions: str) -> Iterator[str]:
+    """The names that these instructions of code speak of, that of functions inside it included."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in instructions:
+            yield instruction.argval
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant, *instructions)

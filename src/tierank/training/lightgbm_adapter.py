@@ -1,0 +1,261 @@
+"""The only module that knows LightGBM's internals: bins from a sample of ours, its network, its parameter names.
+
+At import it checks that the installed LightGBM has everything it uses, and says what is missing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import TeamError
+from tierank.inputs import chunks, forget, rows_in
+from tierank.kernels import n_threads
+from tierank.team import Team
+
+# What is used of LightGBM beside its public names, and what for.
+_USED = {
+    "basic._LIB": "to call its C library",
+    "basic._safe_call": "to turn its error codes into exceptions",
+    "basic._c_str": "to hand strings to its C library",
+    "basic._ConfigAliases._get_all_param_aliases": "to know the names of its parameters",
+    "Dataset._init_from_sample": "to find bins from a sample",
+    "Dataset._push_rows": "to fill a data set without a copy of the features",
+}
+
+# What LightGBM finds bins from, as one process does: so many documents, its default of bin_construct_sample_cnt.
+_SAMPLE = 200_000
+# Bytes of the rows, and scattered rows, that are handed over in one go.
+_BATCH, _SCATTERED = 1 << 25, 1 << 12
+# What LightGBM takes for 0.
+_ZERO = 1e-35
+# Minutes in which LightGBM has to have connected all processes.
+_CONNECT = 2
+# Seconds between two looks at its connections.
+_LOOK = 0.5
+# What LightGBM's messages say when another process is gone.
+_LOST = re.compile(r"[Ss]ocket|Connect|network|linkers", re.IGNORECASE)
+# Bytes of features that are scored at a time.
+_SCORED = 1 << 27
+
+
+def missing_capabilities(library: Any = lightgbm) -> dict[str, str]:
+    """What this tierank needs of LightGBM and the installed version does not have, with what it is for."""
+    return {path: use for path, use in _USED.items() if not _has(library, path)}
+
+
+def _has(library: Any, path: str) -> bool:
+    for name in path.split("."):
+        if not hasattr(library, name):
+            return False
+        library = getattr(library, name)
+    return True
+
+
+if missing_capabilities():
+    _broken = ", ".join(f"{path} ({use})" for path, use in missing_capabilities().items())
+    raise ImportError(
+        f"LightGBM {lightgbm.__version__} does not have what tierank needs: {_broken}; install a version from 4.6 on"
+        " that has, or a newer tierank"
+    )
+
+# A forked process gets one LightGBM thread, as n_threads says: loading a model does not ask for a number of threads.
+if hasattr(os, "register_at_fork"):  # Windows does not fork
+    os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
+
+
+@cache
+def parameter_names() -> dict[str, str]:
+    """The main name of every parameter name that LightGBM knows, aliases included."""
+    aliases = lightgbm.basic._ConfigAliases._get_all_param_aliases()
+    return {alias: name for name, others in aliases.items() for alias in (name, *others)}
+
+
+def predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: int | None) -> NDArray[np.float64]:
+    """The score of each row, a good number of rows at a time."""
+    threads = n_threads(n_jobs)
+    parts = chunks(features, rows_in(features, _SCORED))
+    return np.concatenate(
+        [booster.predict(rows, raw_score=True, num_threads=threads) for rows in parts], dtype=np.float64
+    )
+
+
+@contextmanager
+def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """LightGBM's network, while the block lasts: gives the parameters that make it grow trees of all documents."""
+    if team.size == 1:
+        yield params
+        return
+    port, listener = _reserve()
+    places = team.all_gather(f"{team.host}:{port}")
+    listener.close()
+    before = _open_files()
+    try:
+        with _silence():
+            _call("LGBM_NetworkInit", lightgbm.basic._c_str(",".join(places)), port, _CONNECT, team.size)
+        with _watched(_open_files() - before, team.timeout):
+            # Between processes documents of a leaf are guessed, and a guess of none would end the process.
+            fewest = max(1, params["min_data_in_leaf"])
+            yield params | {"num_machines": team.size, "tree_learner": "data", "min_data_in_leaf": fewest}
+            team.all_gather(None)  # nobody closes a connection that another one still listens to
+    except lightgbm.basic.LightGBMError as error:
+        if not _LOST.search(str(error)):
+            raise
+        raise TeamError.lost(team.rank, team.size, error) from None
+    finally:
+        _call("LGBM_NetworkFree")
+
+
+class Rows(lightgbm.Sequence):
+    """The rows of a matrix in an order of ours, handed over some thousands at a time: no copy of the matrix."""
+
+    def __init__(self, features: NDArray[np.float32], order: NDArray[np.int64]) -> None:
+        self.features, self.order = features, order
+        self.batch_size = rows_in(features, _BATCH)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __getitem__(self, rows: Any) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = self.features[self.order[rows]]
+        forget(self.features)  # what was read of a mapped matrix is not kept
+        return found
+
+    def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Some rows, here and there: the system maps much around each of a mapped matrix, so they come by and by."""
+        found = np.empty((len(rows), self.features.shape[1]), np.float32)
+        for start in range(0, len(rows), _SCATTERED):
+            some = slice(start, start + _SCATTERED)
+            found[some] = self[rows[some]]
+        return found
+
+
+def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset:
+    """The rows as LightGBM has them, in bins of a sample of all documents, which are the same in every process.
+
+    LightGBM can draw the sample itself, of what one process has, and takes several times the memory for it.
+    """
+    total = int(team.all_reduce(np.array([len(rows)]))[0])
+    wanted = int(params.get("bin_construct_sample_cnt", _SAMPLE))
+    n_own = len(rows) if total <= wanted else max(1, wanted * len(rows) // total)
+    sample = team.gather_rows(rows.sample(np.arange(n_own) * len(rows) // n_own))
+    found = lightgbm.Dataset(None, params=params)
+    values, places = zip(*(_known(column) for column in sample.T), strict=True)
+    found._init_from_sample(list(values), list(places), len(sample), len(rows))
+    del sample, values, places
+    # They were many small arrays, whose room is kept otherwise.
+    if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
+        ctypes.CDLL(None).malloc_trim(0)
+    for start in range(0, len(rows), rows.batch_size):
+        found._push_rows(rows[start : start + rows.batch_size])
+    return found
+
+
+def _known(column: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+    """The values of a column that are not 0, and where they stand: the form in which LightGBM takes a sample."""
+    places = np.flatnonzero(~(np.abs(column) <= _ZERO))  # missing values are no zeros
+    return column[places].astype(np.float64), places.astype(np.int32)
+
+
+def check_is_global(text: str, n_documents: int) -> None:
+    """An error unless the first tree counts all documents at its root: the proof that no process grew its own."""
+    found = re.search(r"^internal_count=(\d+)", text, re.MULTILINE)
+    if found is not None and int(found[1]) != n_documents:
+        raise TeamError(
+            f"expected trees of all {n_documents} documents, got a root of {found[1]}: the processes did not train"
+            " together"
+        )
+
+
+def _call(name: str, *arguments: Any) -> None:
+    function = getattr(lightgbm.basic._LIB, name)  # type: ignore[attr-defined]
+    converted = [ctypes.c_int(value) if isinstance(value, int) else value for value in arguments]
+    lightgbm.basic._safe_call(function(*converted))
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Nothing on standard output: LightGBM prints that it listens, whatever it is told."""
+    flush = ctypes.CDLL(None).fflush
+    sys.stdout.flush()
+    flush(None)
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    try:
+        yield
+    finally:
+        flush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _reserve() -> tuple[int, socket.socket]:
+    """A port that is free, and the socket that keeps it so until all processes have found theirs."""
+    listener = socket.socket()
+    listener.bind(("", 0))
+    return int(listener.getsockname()[1]), listener
+
+
+def _open_files() -> set[int]:
+    """The numbers of the files and sockets that this process has open, where the system says so."""
+    folder = Path("/proc/self/fd")
+    return {int(entry.name) for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+@contextmanager
+def _watched(files: set[int], seconds: float) -> Iterator[None]:
+    """Let LightGBM's sockets fail where nobody is at the other end: by itself it waits forever.
+
+    Those of a process that fell silent give up after so many seconds; those that were closed are taken away.
+    """
+    limit, done = struct.pack("ll", max(1, int(seconds)), 0), threading.Event()
+    watched = {}
+    for number in files:
+        try:
+            watched[number] = found = socket.socket(fileno=os.dup(number))
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        except OSError:  # no socket, or closed meanwhile
+            continue
+    watcher = threading.Thread(target=_take_away_closed, args=(watched, done), daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        done.set()
+        watcher.join()
+        for found in watched.values():
+            found.close()
+
+
+def _take_away_closed(watched: dict[int, socket.socket], done: threading.Event) -> None:
+    """Put nothing in the place of each socket whose other end was closed, on which LightGBM would spin."""
+    while watched and not done.wait(_LOOK):
+        for number, found in list(watched.items()):
+            try:
+                is_closed = found.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
+            except BlockingIOError:
+                continue
+            except OSError:
+                is_closed = True
+            if is_closed:
+                nothing = os.open(os.devnull, os.O_RDWR)
+                os.dup2(nothing, number)
+                os.close(nothing)
+                watched.pop(number).close()

@@ -1,0 +1,246 @@
+"""FittedModel: what a ranker has learned. It predicts, explains, exports, and lists its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.export import Scorer
+from tierank.inputs import chunks
+from tierank.team import Team
+from tierank.training.callbacks import Callbacks, Step
+from tierank.types import Floats, Rows
+
+
+class Resources(NamedTuple):
+    """What scoring may use. It changes how fast scores come, not what they are.
+
+    Parameters
+    ----------
+    n_jobs : int or None, default None
+        Number of threads; None for one per core.
+    device : str, default "cpu"
+        The torch device of networks.
+    """
+
+    n_jobs: int | None = None
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known about the training data.
+
+    Parameters
+    ----------
+    n_features : int
+        Number of features.
+    feature_names : tuple of str or None
+        Their names, if the data had any.
+    has_queries : bool
+        Whether query ids were given.
+    has_missing : bool
+        Whether any feature value was missing.
+    longest_query : int
+        Documents in the longest query.
+    """
+
+    n_features: int
+    feature_names: tuple[str, ...] | None = None
+    has_queries: bool = True
+    has_missing: bool = False
+    longest_query: int = 1
+
+    @classmethod
+    def of(cls, train: RankingDataset, has_queries: bool, team: Team) -> Seen:
+        """The facts about the training data of all processes of a team."""
+        rows = train.features[team.rows(train.n_documents)]
+        has_missing = any(bool(np.isnan(chunk).any()) for chunk in chunks(rows))
+        answers = team.all_gather([has_missing, int(train.lengths.max())])
+        has_missing, longest = (max(column) for column in zip(*answers, strict=True))
+        return cls(train.n_features, train.feature_names, has_queries, has_missing, longest)
+
+    def after(self, earlier: Seen) -> Seen:
+        """These facts and those about data that a model was fitted on before."""
+        return replace(
+            self,
+            feature_names=self.feature_names or earlier.feature_names,
+            has_missing=self.has_missing or earlier.has_missing,
+            longest_query=max(self.longest_query, earlier.longest_query),
+        )
+
+    def with_features_of(self, data: RankingDataset) -> Seen:
+        """The same facts, for data that have other features."""
+        return replace(self, n_features=data.n_features, feature_names=data.feature_names)
+
+
+@dataclass(frozen=True)
+class FitContext:
+    """What a call of ``fit`` has beside data and settings.
+
+    Parameters
+    ----------
+    seen : Seen
+        Facts about the training data.
+    checkpoint : Path or None
+        The folder that training writes to as it goes, if one was given.
+    progress : bool
+        Whether to show a progress bar.
+    team : Team
+        The processes that train together; a team of one by default.
+    callbacks : Callbacks
+        The callbacks of this call, which ``step`` calls.
+    start : FittedModel or None
+        The model to go on from, which ``Ranker.check_start`` has accepted.
+    part : str
+        The part of the ranker that trains, as callbacks are told.
+    member : int or None
+        The member of a blend that trains, as callbacks are told.
+    """
+
+    seen: Seen
+    checkpoint: Path | None = None
+    progress: bool = False
+    team: Team = field(default_factory=Team)
+    callbacks: Callbacks = field(default_factory=Callbacks)
+    start: FittedModel | None = None
+    part: str = ""
+    member: int | None = None
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a callback has stopped training: what has not begun yet is left out where that can be."""
+        return self.callbacks.stopped
+
+    def step(
+        self,
+        number: int,
+        n_total: int,
+        settings: Mapping[str, Any],
+        metrics: Mapping[str, float] | None = None,
+        *,
+        loss: float | None = None,
+        is_best: bool = True,
+        member: int = 0,
+        learner: int = 1,
+    ) -> bool:
+        """Call the callbacks after a round or epoch; returns whether training has to stop. See ``Step``."""
+        return self.callbacks.call(
+            lambda: Step(
+                number,
+                n_total,
+                MappingProxyType(dict(metrics or {})),
+                loss,
+                is_best,
+                MappingProxyType(dict(settings)),
+                self.part,
+                member if self.member is None else self.member,
+                learner,
+            )
+        )
+
+    def inside(self, name: str) -> FitContext:
+        """The context of a part of a ranker: each has its own checkpoint, and begins anew."""
+        checkpoint = None if self.checkpoint is None else self.checkpoint / name
+        return replace(self, checkpoint=checkpoint, start=None, part=f"{self.part}.{name}" if self.part else name)
+
+    def for_features_of(self, data: RankingDataset) -> FitContext:
+        """The context of a ranker that sees other features."""
+        return replace(self, seen=self.seen.with_features_of(data))
+
+
+class SavedModel(NamedTuple):
+    """What a model folder holds.
+
+    Parameters
+    ----------
+    seen : Seen
+        Facts about the training data.
+    facts : dict
+        What ``FittedModel.facts`` gave.
+    files : dict of str to bytes
+        What ``FittedModel.files`` gave; checksums were verified.
+    """
+
+    seen: Seen
+    facts: dict[str, Any]
+    files: dict[str, bytes]
+
+    def inside(self, name: str, facts: Any) -> SavedModel:
+        """The part of a model inside another one: the files with this prefix, and its own facts."""
+        prefix = f"{name}."
+        files = {file.removeprefix(prefix): text for file, text in self.files.items() if file.startswith(prefix)}
+        return SavedModel(self.seen, facts if isinstance(facts, dict) else {}, files)
+
+
+class FittedModel(ABC):
+    """What a ranker has learned. Subclasses need ``predict``; the rest has defaults that say what is missing.
+
+    Attributes
+    ----------
+    history : list of dict
+        A row for each round or epoch of training.
+    best : dict of str to float
+        The validation metrics of what was kept; empty without validation data.
+    """
+
+    history: list[dict[str, Any]]
+    best: dict[str, float]
+
+    @abstractmethod
+    def predict(self, data: RankingDataset, resources: Resources) -> Floats:
+        """One score per document, in the order of the data set; higher is better."""
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether the score of a document depends on the other documents of its query."""
+        return False
+
+    def used_features(self, n_features: int) -> NDArray[np.bool_]:
+        """Which features the scores can depend on."""
+        return np.ones(n_features, bool)
+
+    def contributions(self, data: RankingDataset, above: Rows, below: Rows, resources: Resources) -> Floats:
+        """What each feature adds to ``score[above] - score[below]``, for pairs of rows of one query.
+
+        Returns an array of pairs x features. A row sums to the difference of the scores, up to the error of the
+        method.
+        """
+        raise ParameterError(f"{type(self).__name__} cannot explain its scores; trees and networks can")
+
+    def portable(self) -> Scorer:
+        """The model in the neutral form that export targets read."""
+        raise ParameterError(f"{type(self).__name__} cannot be exported; trees and networks can")
+
+    def files(self) -> dict[str, bytes]:
+        """The large parts of the model, by file name, for ``save``."""
+        raise DataError(f"{type(self).__name__} cannot be saved: it does not define files()")
+
+    def facts(self) -> dict[str, Any]:
+        """The small parts of the model, for JSON."""
+        return {}
+
+    def digest(self) -> str:
+        """What tells this model from others: a checksum of its files and facts."""
+        parts = [*sorted(self.files().items()), ("", json.dumps(self.facts(), default=str).encode())]
+        digest = hashlib.sha256()
+        for name, content in parts:
+            digest.update(f"{name} {len(content)} ".encode() + content)
+        return digest.hexdigest()
+
+
+class TrainingStopped(ParameterError):
+    """Training that could not go on, with the model that it had reached."""
+
+    model: FittedModel | None = None

@@ -1,0 +1,87 @@
+"""Model selection: metrics on validation data, and the best round by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError
+from tierank.metrics import Judge, Rule, as_rule
+from tierank.team import Team
+
+
+class Selection:
+    """Keeps the best round by an ordered list of metrics.
+
+    A round is better than the best so far if its first metric is higher by more than the tolerance, or equal within it
+    and the second is higher, and so on.
+
+    >>> selection = Selection(tolerance=1e-6)
+    >>> [selection.is_better(values) for values in ((0.5, 0.4), (0.5, 0.45), (0.49, 0.9), (0.5, 0.45))]
+    [True, True, False, False]
+    """
+
+    def __init__(self, tolerance: float = 1e-6, best: Sequence[float] | None = None) -> None:
+        self.tolerance, self.best = tolerance, best
+
+    def is_better(self, values: Sequence[float]) -> bool:
+        """Whether these are the best values so far; if so they are remembered."""
+        if self.best is None or self._first_difference(values) > 0:
+            self.best = tuple(values)
+            return True
+        return False
+
+    def _first_difference(self, values: Sequence[float]) -> float:
+        differences = (new - old for new, old in zip(values, self.best or (), strict=True))
+        return next((difference for difference in differences if abs(difference) > self.tolerance), 0.0)
+
+
+def make_judge(
+    valid: RankingDataset,
+    select_by: str | Sequence[Any],
+    rule: str | Rule,
+    n_jobs: int | None,
+    team: Team | None = None,
+) -> Judge:
+    """The judge of validation data; an error if no query can be judged.
+
+    With a ``team`` these data are the part of this process, and the other parts count too.
+    """
+    rule, team = as_rule(rule), team or Team()
+    if team.size > 1 and rule.err_max == "data":
+        rule = replace(rule, err_max=max(team.all_gather(float(valid.ratings.max()))) or 1.0)
+    judge = Judge(valid, [select_by] if isinstance(select_by, str) else list(select_by), rule, n_jobs=n_jobs)
+    if all(team.all_gather(judge.n_empty == valid.n_queries)):
+        raise DataError(
+            argument="valid", expected="at least one query with a rating above 0 to choose the model by", got="none"
+        )
+    return judge
+
+
+def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = None) -> dict[str, float]:
+    """The mean of each metric over the queries where it is defined, those of the other processes included.
+
+    >>> means_of({"ndcg@1": np.array([1.0, np.nan, 0.5])})
+    {'ndcg@1': 0.75}
+    """
+    if team is None or team.size == 1:
+        return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
+    sums = np.array([[np.nansum(values), np.isfinite(values).sum()] for values in per_query.values()])
+    totals = team.all_reduce(sums)
+    return {metric: float(total / n) for metric, (total, n) in zip(per_query, totals, strict=True)}
+
+
+def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDataset) -> NDArray[np.float64]:
+    """The mean of several scores, each standardised within each query."""
+    total, query, starts = np.zeros(data.n_documents), data.query_of_row, data.offsets[:-1]
+    for one in scores:
+        order = np.lexsort((one, query))  # sums of sorted numbers are the same bits for rows in any order
+        centred = one - np.repeat(np.add.reduceat(one[order], starts) / data.lengths, data.lengths)
+        spread = np.sqrt(np.add.reduceat(centred[order] ** 2, starts) / data.lengths)
+        total += centred / np.repeat(np.where(spread > 0, spread, 1.0), data.lengths)
+    return total / len(scores)

@@ -1,0 +1,220 @@
+"""Settings of trees as LightGBM takes them, and what to say about parameters of LightGBM that have no effect here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+
+from tierank.errors import ParameterError
+from tierank.kernels import n_threads
+from tierank.training.lightgbm_adapter import parameter_names
+from tierank.training.tree_text import kept_depth
+
+# Our names for what nearly everybody sets; all others go by LightGBM's names.
+RENAMED = {
+    "num_iterations": "n_trees",
+    "learning_rate": "learning_rate",
+    "num_leaves": "n_leaves",
+    "min_data_in_leaf": "min_documents",
+    "num_threads": "n_jobs",
+    "seed": "seed",
+    "early_stopping_round": "patience",
+    "metric": "select_by",
+}
+
+# The parameters of LightGBM's own lambdarank, which is not used here: each ranker has a table of what to do instead.
+OF_LAMBDARANK = ("sigmoid", "lambdarank_truncation_level", "lambdarank_norm", "label_gain")
+
+# Parameters without effect here, with the reason or what to do instead.
+_NO_DART = "only boosting='dart' reads it, and trees here are boosted by gbdt"
+_OBJECTIVE = "only other objectives of LightGBM read it"
+_BINARY = "only objectives with two classes read it"
+_BY_METRICS = "our metrics judge: give select_by and rule, and valid to fit"
+_BY_TEAM = "several processes train together by fit(team=...); see tierank.distributed"
+_BY_PREDICT = "predict uses all trees that were kept"
+_BY_FIT = "data come to fit as arrays, tables or a RankingDataset; tierank.read reads files"
+_BY_SAVE = "save and load write and read models"
+_UNUSED: dict[str, str] = {
+    # Boosting by dart
+    **dict.fromkeys(("drop_rate", "max_drop", "skip_drop", "xgboost_dart_mode", "uniform_drop", "drop_seed"), _NO_DART),
+    # Other objectives
+    **dict.fromkeys(("alpha", "fair_c", "poisson_max_delta_step", "tweedie_variance_power", "reg_sqrt"), _OBJECTIVE),
+    **dict.fromkeys(("objective_seed", "boost_from_average"), _OBJECTIVE),
+    **dict.fromkeys(("is_unbalance", "scale_pos_weight", "pos_bagging_fraction", "neg_bagging_fraction"), _BINARY),
+    "num_class": "a ranker gives one score",
+    "lambdarank_position_bias_regularization": "LightGBM is not given positions",
+    # Judging
+    **dict.fromkeys(("eval_at", "first_metric_only", "metric_freq", "is_provide_training_metric"), _BY_METRICS),
+    **dict.fromkeys(("multi_error_top_k", "auc_mu_weights"), _BY_METRICS),
+    "early_stopping_min_delta": "a round is better by more than 1e-6; within that the next of select_by decides",
+    # Several machines
+    **dict.fromkeys(("num_machines", "machines", "machine_list_filename", "local_listen_port", "time_out"), _BY_TEAM),
+    **dict.fromkeys(("tree_learner", "top_k", "pre_partition"), _BY_TEAM),
+    # Data
+    **dict.fromkeys(("data", "valid", "header", "parser_config_file", "precise_float_parser"), _BY_FIT),
+    "two_round": "data larger than memory is memory-mapped; see tierank.read",
+    "save_binary": "tierank.read keeps a binary form of large files",
+    "label_column": "give the ratings to fit, as y",
+    "weight_column": "give row_weight or query_weight to fit",
+    "group_column": "give one query id per row to fit, as qid",
+    "ignore_column": "leave such columns out of X",
+    "feature_pre_filter": "features are not filtered beforehand; splits obey min_documents",
+    "data_random_seed": "the sample for bins is evenly spaced, not random",
+    # Models
+    **dict.fromkeys(("input_model", "output_model", "convert_model", "convert_model_language"), _BY_SAVE),
+    "snapshot_freq": "fit(checkpoint=...) keeps where training stands",
+    "saved_feature_importance_type": "importance('gain') and importance('split') give both kinds",
+    "refit_decay_rate": "leaves are not refitted to other data",
+    # Scoring
+    **dict.fromkeys(("start_iteration_predict", "num_iteration_predict", "output_result"), _BY_PREDICT),
+    **dict.fromkeys(("predict_raw_score", "predict_disable_shape_check"), _BY_PREDICT),
+    **dict.fromkeys(("pred_early_stop", "pred_early_stop_freq", "pred_early_stop_margin"), _BY_PREDICT),
+    "predict_leaf_index": "booster_ is LightGBM's own model; its predict has it",
+    "predict_contrib": "tierank.explain_query gives contributions, and booster_ is LightGBM's own model",
+    # The command line of LightGBM
+    "config": "settings are given by their names",
+    "task": "fit trains and predict scores",
+}
+
+# What the rankers set themselves.
+_FIXED = {
+    "objective": "TreeRanker(loss=...) takes your own loss",
+    "verbosity": "LightGBM is silent here; fit(progress=True) shows a progress bar",
+}
+
+
+_OF_EACH_FEATURE = (
+    "monotone_constraints",
+    "feature_contri",
+    "max_bin_by_feature",
+    "cegb_penalty_feature_lazy",
+    "cegb_penalty_feature_coupled",
+)
+
+
+# Parameters whose default is not LightGBM's.
+_TRANSLATED = ("max_depth", "force_col_wise")
+
+
+def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[str, str]) -> ParameterError | None:
+    """The error for a parameter of LightGBM that is not a setting: its name here, or why it would have no effect.
+
+    >>> print(why_unknown("UMart", "reg_lambda", ["lambda_l2"], {}))
+    reg_lambda: expected lambda_l2, which is the name of this setting in UMart
+    """
+    main = parameter_names().get(name)
+    if main is None:
+        return None
+    if RENAMED.get(main, main) in known:
+        own = RENAMED.get(main, main)
+        return ParameterError(argument=name, expected=f"{own}, which is the name of this setting in {ranker}")
+    if main in _FIXED:
+        return ParameterError(f"is set by {ranker}; remove it: {_FIXED[main]}", argument=name)
+    if main in instead:
+        return ParameterError(f"has no effect in {ranker}; {instead[main]}", argument=name)
+    if main in _UNUSED:
+        return ParameterError(f"has no effect in {ranker}; remove it: {_UNUSED[main]}", argument=name)
+    return ParameterError(
+        f"LightGBM {lightgbm.__version__} has this parameter and this version of tierank does not know it",
+        argument=name,
+    )
+
+
+def lightgbm_parameters(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """What LightGBM is told: our settings by its names, and its own parameters where they differ from its defaults."""
+    own = {name: settings[name] for name in defaults if name not in _TRANSLATED and settings[name] != defaults[name]}
+    return {
+        # The same bits whatever the number of threads.
+        "deterministic": True,
+        "force_col_wise": not settings["force_row_wise"]
+        if settings["force_col_wise"] is None
+        else settings["force_col_wise"],
+        # Bins that do not depend on how large leaves are; and tiny data keep their features.
+        "feature_pre_filter": False,
+        **own,
+        "learning_rate": settings["learning_rate"],
+        "num_leaves": settings["n_leaves"],
+        "max_depth": kept_depth(settings["max_depth"], settings["n_leaves"]),
+        "min_data_in_leaf": settings["min_documents"],
+        "num_threads": n_threads(settings["n_jobs"]),
+        "seed": settings["seed"],
+        "metric": "None",
+        "verbosity": -1,
+    }
+
+
+def check_parameters(settings: Mapping[str, Any]) -> None:
+    """Raise ``ParameterError`` if parameters of LightGBM cannot be used together."""
+    if settings["data_sample_strategy"] == "goss":
+        if settings["bagging_fraction"] < 1 and settings["bagging_freq"] > 0:
+            raise ParameterError(argument="bagging_fraction", expected="1.0 with `data_sample_strategy`='goss'")
+        if settings["top_rate"] + settings["other_rate"] > 1:
+            raise ParameterError("top_rate, other_rate: expected fractions that sum to at most 1")
+    if settings["force_col_wise"] and settings["force_row_wise"]:
+        raise ParameterError("force_col_wise, force_row_wise: expected only one of them, got both")
+    if settings["zero_as_missing"]:
+        if settings["linear_tree"]:
+            raise ParameterError(
+                argument="zero_as_missing", expected="False with `linear_tree`, which does not support it"
+            )
+        if not settings["use_missing"]:
+            raise ParameterError(
+                argument="zero_as_missing", expected="False with `use_missing`=False, which ignores it"
+            )
+
+
+def for_features(
+    params: Mapping[str, Any], n_features: int, names: tuple[str, ...] | None, copies: int
+) -> dict[str, Any]:
+    """The parameters that speak of features as LightGBM wants them: by number, and for each copy.
+
+    >>> for_features({"categorical_feature": ["b"], "monotone_constraints": [1, 0]}, 2, ("a", "b"), copies=3)
+    {'categorical_feature': [1], 'monotone_constraints': [1, 0, 1, 0, 1, 0]}
+    """
+    found: dict[str, Any] = {}
+    if "categorical_feature" in params:  # the copies of a category are no categories
+        found["categorical_feature"] = _numbers("categorical_feature", params, n_features, names)
+    for name in _OF_EACH_FEATURE:
+        if name in params:
+            if len(params[name]) != n_features:
+                raise ParameterError(f"{name}: expected {n_features}, one for each feature, got {len(params[name])}")
+            found[name] = list(params[name]) * copies  # what counts for a feature counts for its copies
+    if "interaction_constraints" in params:
+        groups = [
+            _numbers("interaction_constraints", {"interaction_constraints": group}, n_features, names)
+            for group in params["interaction_constraints"]
+        ]
+        found["interaction_constraints"] = [
+            [number + copy * n_features for copy in range(copies) for number in group] for group in groups
+        ]
+    return found
+
+
+def _numbers(name: str, params: Mapping[str, Any], n_features: int, names: tuple[str, ...] | None) -> list[int]:
+    """Features by their numbers: LightGBM ignores a number that no feature has, or reads beyond its memory."""
+    known = names or ()
+    for feature in params[name]:
+        if isinstance(feature, str) and feature not in known:
+            raise ParameterError.unknown(name, feature, known)
+        if isinstance(feature, int) and feature >= n_features:
+            raise ParameterError(f"{name}: expected numbers of features below {n_features}, got {feature}")
+    return [known.index(feature) if isinstance(feature, str) else feature for feature in params[name]]
+
+
+def check_files(params: Mapping[str, Any]) -> None:
+    """An error where a file that is named is none, or not JSON: LightGBM goes on without it."""
+    for name, kind, what in (("forcedsplits_filename", dict, "an object"), ("forcedbins_filename", list, "a list")):
+        if name not in params:
+            continue
+        try:
+            found = json.loads(Path(params[name]).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ParameterError(f"{name}: expected a file, got {params[name]}: {error.strerror}") from None
+        except ValueError:
+            found = None
+        if not isinstance(found, kind):
+            raise ParameterError(f"{name}: expected {what} as JSON in {params[name]}, got something else")

@@ -1,0 +1,538 @@
+"""Boosted trees: training in stretches of rounds, exact resumption, and the fitted model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
+from tierank.kernels import n_threads
+from tierank.metrics import Judge
+from tierank.objectives import Objective
+from tierank.progress import Progress
+from tierank.scoring import TreeScorer
+from tierank.team import Team
+from tierank.training.checkpoint import Checkpoint
+from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, connected, predicted
+from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen
+from tierank.training.order import canonical_rows, join_contents
+from tierank.training.selection import Selection, make_judge, means_of
+from tierank.training.tree_parameters import check_files, for_features
+from tierank.training.tree_text import check_trees, head_fields, read_trees
+from tierank.transforms import add_query_copies
+from tierank.types import Floats
+from tierank.types import Rows as RowNumbers
+
+# LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
+# starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
+_STRETCH = 50
+# The largest seed that LightGBM takes.
+_LARGEST_SEED = 2**31 - 1
+
+
+class TreeModel(FittedModel):
+    """Fitted trees, in LightGBM's text form.
+
+    Attributes
+    ----------
+    text : str
+        The trees as LightGBM writes them.
+    n_rounds : int
+        How many trees were kept, of those that were grown in this training.
+    n_before : int
+        How many trees stand before them: those of the model that training went on from.
+    base : FittedModel or None
+        The model that the trees add to.
+    processes : list of dict
+        The processes that took part in training.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        history: list[dict[str, Any]],
+        n_rounds: int,
+        seen: Seen,
+        query_features: bool,
+        base: FittedModel | None = None,
+        processes: list[dict[str, Any]] | None = None,
+        n_before: int = 0,
+    ) -> None:
+        self.text, self.history, self.n_rounds, self.seen = text, history, n_rounds, seen
+        self.query_features, self.base, self.processes = query_features, base, processes or []
+        self.n_before = n_before
+        self.best = history[n_rounds - 1] if n_rounds else {}
+        self._loaded: lightgbm.Booster | None = None
+        self._scorer: TreeScorer | lightgbm.Booster | None = None
+
+    @classmethod
+    def restore(cls, saved: SavedModel, query_features: bool, base: FittedModel | None) -> TreeModel:
+        """The model that was saved; the text is checked before LightGBM reads it."""
+        try:
+            n_rounds, history = int(saved.facts["n_rounds"]), list(saved.facts["history"])
+            text, n_before = saved.files["trees.txt"].decode(), int(saved.facts.get("n_before", 0))
+            model = cls(text, history, n_rounds, saved.seen, query_features, base, n_before=n_before)
+        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            raise DataError(expected="trees and their history", got="a damaged description") from None
+        check_trees(model.text, saved.seen.n_features * (3 if query_features else 1))
+        return model
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_loaded": None, "_scorer": None}
+
+    @property
+    def booster(self) -> lightgbm.Booster:
+        """The trees as LightGBM's own model, loaded once."""
+        if self._loaded is None:
+            try:
+                self._loaded = lightgbm.Booster(model_str=self.text)
+            except (lightgbm.basic.LightGBMError, ValueError) as error:
+                raise DataError(f"trees.txt: LightGBM cannot read these trees: {error}") from None
+        return self._loaded
+
+    @property
+    def scorer(self) -> TreeScorer | lightgbm.Booster:
+        """What scores documents, made once: compiled trees, or LightGBM's model where only LightGBM can."""
+        if self._scorer is None:
+            trees = read_trees(self.text)
+            self._scorer = (None if trees is None else TreeScorer.of(trees)) or self.booster
+        return self._scorer
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether trees see copies of the features within the query, or the base looks at lists."""
+        return self.query_features or (self.base is not None and self.base.needs_list)
+
+    def predict(self, data: RankingDataset, resources: Resources) -> Floats:
+        """The sum of the leaves, and the scores of the base."""
+        features = self._widened(data, resources).features
+        scorer = self.scorer
+        if isinstance(scorer, TreeScorer):
+            scores = scorer.predict(features, resources.n_jobs)
+        else:
+            scores = predicted(scorer, features, resources.n_jobs)
+        return scores if self.base is None else self.base.predict(data, resources) + scores
+
+    def contributions(self, data: RankingDataset, above: RowNumbers, below: RowNumbers, resources: Resources) -> Floats:
+        """Differences of TreeSHAP values, computed for the documents of the pairs only."""
+        rows, places = np.unique([above, below], return_inverse=True)
+        features = self._widened(data, resources).features[rows]
+        shap = self.booster.predict(features, pred_contrib=True, num_threads=n_threads(resources.n_jobs))
+        # The last column is one constant for all documents.
+        values = self.of_features(np.asarray(shap, np.float64)[:, :-1])
+        first, second = places.reshape(2, -1)
+        differences = np.asarray(values[first] - values[second], np.float64)
+        return (
+            differences if self.base is None else differences + self.base.contributions(data, above, below, resources)
+        )
+
+    def used_features(self, n_features: int) -> NDArray[np.bool_]:
+        """The features that some split uses."""
+        used = self.importance("split") > 0
+        return used if self.base is None else used | self.base.used_features(n_features)
+
+    def importance(self, kind: str) -> Floats:
+        """The total gain of the splits of each feature, or their number."""
+        return self.of_features(np.asarray(self.booster.feature_importance(kind), np.float64))
+
+    def of_features(self, values: Floats) -> Floats:
+        """Values of what the trees see, summed over a feature and its copies; the last axis is the features'."""
+        copies = values.shape[-1] // self.seen.n_features
+        return np.asarray(values.reshape(*values.shape[:-1], copies, self.seen.n_features).sum(axis=-2), np.float64)
+
+    def portable(self) -> Scorer:
+        """The trees, and the base before them."""
+        trees = widened_scorer(Trees.from_lightgbm(self.booster.dump_model()), self.query_features)
+        return trees if self.base is None else Sum(((1.0, self.base.portable()), (1.0, trees)))
+
+    def files(self) -> dict[str, bytes]:
+        """The text of the trees, and the files of the base."""
+        of_base = {} if self.base is None else self.base.files()
+        return {"trees.txt": self.text.encode()} | {f"base.{name}": content for name, content in of_base.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """The history of training."""
+        base = None if self.base is None else self.base.facts()
+        before = {"n_before": self.n_before} if self.n_before else {}
+        return {"n_rounds": self.n_rounds, "history": self.history, "base": base} | before
+
+    def _widened(self, data: RankingDataset, resources: Resources) -> RankingDataset:
+        return add_query_copies(data, resources.n_jobs) if self.query_features else data
+
+
+def widened_scorer(trees: Trees, query_features: bool) -> Scorer:
+    """The trees on the features that they see."""
+    return QueryCopies(trees) if query_features else trees
+
+
+def outline_trees(params: dict[str, Any], query_features: bool, seen: Seen) -> Scorer:
+    """One split on a feature with missing values, if there is one, as the trees to come may have it."""
+    if params.get("linear_tree"):
+        raise ParameterError(
+            argument="for_target", expected="None with `linear_tree`, because no target has linear leaves"
+        )
+    missing = NONE
+    if params.get("use_missing", True):
+        missing = ZERO if params.get("zero_as_missing") else NAN if seen.has_missing else NONE
+    return widened_scorer(Trees.stump(0, 0.5, (0.0, 1.0), missing, default_left=False), query_features)
+
+
+def train_trees(
+    settings: dict[str, Any],
+    params: dict[str, Any],
+    objective: Objective,
+    data: tuple[RankingDataset, RankingDataset | None],
+    context: FitContext,
+    base: FittedModel | None,
+) -> TreeModel:
+    """Grow trees.
+
+    ``params`` are LightGBM's; ``data`` are the parts of this process, for training and validation.
+    """
+    check_files(params)
+    check_goss(params, settings)
+    train, valid = data
+    team, query_features = context.team, settings["query_features"]
+    judge = None
+    if valid is not None:
+        judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
+    starts, resources = None, Resources(settings["n_jobs"])
+    start = context.start if isinstance(context.start, TreeModel) else None
+    first = base if start is None else start
+    if first is not None:
+        starts = first.predict(train, resources), None if valid is None else first.predict(valid, resources)
+    params = params | for_features(params, train.n_features, train.feature_names, 3 if query_features else 1)
+    if start is not None:
+        check_start_text(start.text, params)
+    if query_features:
+        train = _with_copies(train, context.seen, settings["n_jobs"])
+        valid = None if valid is None else _with_copies(valid, context.seen, settings["n_jobs"])
+    try:
+        prepared = Data.prepare(train, valid, objective, params, settings, team)
+        with connected(team, params) as of_team:
+            run = Run(prepared, judge, of_team, settings, context, starts)
+            run.boost()
+    except lightgbm.basic.LightGBMError as error:
+        what = " ".join(str(error).split()).split(" at /")[0]
+        raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
+    state = run.state
+    n_rounds = state.best_round if judge is not None else len(state.history)
+    processes = _attendance(train, team)
+    if team.size > 1 and not _is_sampled(params):
+        check_is_global(state.texts[0], sum(process["documents"] for process in processes))
+    before = [] if start is None else [start.text]
+    n_before = sum(count_trees(one) for one in before)
+    names = train.feature_names or (None if start is None else start.booster.feature_name())
+    text = cut_text(with_names(join_texts([*before, *state.texts]), names), n_before + n_rounds)
+    seen = context.seen
+    return TreeModel(text, state.history, n_rounds, seen, query_features, base, processes, n_before)
+
+
+def _with_copies(data: RankingDataset, seen: Seen, n_jobs: int | None) -> RankingDataset:
+    if not seen.has_queries:
+        raise DataError(argument="query_features", expected="query ids in fit", got="none")
+    return add_query_copies(data, n_jobs)
+
+
+def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
+    """A row for each process that took part, with the size of its data."""
+    this = {"rank": team.rank, "host": team.host, "pid": os.getpid()}
+    return team.all_gather(this | {"queries": train.n_queries, "documents": train.n_documents})
+
+
+def _is_sampled(params: dict[str, Any]) -> bool:
+    """Whether trees see only some of the documents, so that their roots count fewer."""
+    return bool(params.get("bagging_freq")) or params.get("data_sample_strategy", "bagging") != "bagging"
+
+
+@dataclass
+class State:
+    """Where a run stands after a stretch: all that the next stretch needs."""
+
+    texts: list[str] = field(default_factory=list)
+    history: list[dict[str, float]] = field(default_factory=list)
+    best: tuple[float, ...] | None = None
+    best_round: int = 0
+    finished: bool = False
+    stopped: bool = False  # by a callback
+    scores: Floats | None = None
+    valid_scores: Floats | None = None
+
+
+class Data:
+    """Training and validation data as LightGBM has them, and what identifies them."""
+
+    def __init__(
+        self,
+        train: lightgbm.Dataset,
+        valid: lightgbm.Dataset | None,
+        rows: tuple[Rows, Rows | None],
+        gradients: Callable[[Floats, lightgbm.Dataset], tuple[Any, Any]],
+        contents: list[str | None],
+    ) -> None:
+        self.train, self.valid, self.rows, self.gradients, self.contents = train, valid, rows, gradients, contents
+
+    @classmethod
+    def prepare(
+        cls,
+        train: RankingDataset,
+        valid: RankingDataset | None,
+        objective: Objective,
+        params: dict[str, Any],
+        settings: dict[str, Any],
+        team: Team,
+    ) -> Data:
+        """Bin both, and make the objective ready."""
+        order, offsets, content = canonical_rows(train, settings["n_jobs"])
+        ratings, weight = train.ratings[order], _row_weights(train)
+        rows = Rows(train.features, order)
+        own = bin_rows(rows, team, params)
+        own.set_label(ratings).set_group(np.diff(offsets))
+        if weight is not None:
+            own.set_weight(weight[order])
+        objective.prepare(ratings, offsets, None if weight is None else weight[order])
+        contents: list[str | None] = [join_contents(team.all_gather(content)), None]
+        if valid is None:
+            return cls(own, None, (rows, None), objective, contents)
+        valid_rows = Rows(valid.features, np.arange(valid.n_documents))
+        held_out = lightgbm.Dataset(valid_rows, label=valid.ratings, reference=own, params=params).construct()
+        contents[1] = join_contents(team.all_gather(canonical_rows(valid, settings["n_jobs"])[2]))
+        return cls(own, held_out, (rows, valid_rows), objective, contents)
+
+
+class Run:
+    """One training run: the data, the judge, and where the run stands."""
+
+    def __init__(
+        self,
+        data: Data,
+        judge: Judge | None,
+        params: dict[str, Any],
+        settings: dict[str, Any],
+        context: FitContext,
+        starts: tuple[Floats, Floats | None] | None,
+    ) -> None:
+        self.train, self.valid, self.judge = data.train, data.valid, judge
+        self.gradients: Callable[..., tuple[Any, Any]] | None = data.gradients
+        self.params = params | {"objective": "none"}
+        self.settings, self.context, self.checkpoint = settings, context, None
+        found = None
+        if context.checkpoint is not None:
+            self.checkpoint = TreeCheckpoint(context.checkpoint, settings, data, context)
+            found = self.checkpoint.read()
+        self.state = found or State()
+        context.callbacks.stopped |= self.state.stopped
+        if found is None and starts is not None:
+            self.state.scores, self.state.valid_scores = starts[0][data.rows[0].order], starts[1]
+        elif self.state.texts and self.state.scores is None:
+            self._score_again(data)
+
+    def _score_again(self, data: Data) -> None:
+        """The scores of the trees so far, where the checkpoint holds none: to the bits that training had."""
+        start = self.context.start
+        before = [start.text] if isinstance(start, TreeModel) else []
+        booster = lightgbm.Booster(model_str=join_texts([*before, *self.state.texts]))
+        found = [
+            None if rows is None else predicted(booster, rows.features, self.settings["n_jobs"])[rows.order]
+            for rows in data.rows
+        ]
+        self.state.scores, self.state.valid_scores = found
+
+    def boost(self) -> None:
+        """Run to the end, stretch by stretch."""
+        n_trees = self.settings["n_trees"]
+        with Progress("training", n_trees, show=self.context.progress, done=len(self.state.history)) as shown:
+            while not self.state.finished:
+                self._stretch(min(_STRETCH, n_trees - len(self.state.history)), shown)
+                if self.checkpoint is not None:
+                    self.checkpoint.write(self.state)
+
+    def _stretch(self, n_rounds: int, shown: Progress) -> None:
+        state = self.state
+        booster = self._start_booster(len(state.texts))
+        selection = Selection(best=state.best)
+        for _ in range(n_rounds):
+            exhausted = booster.update(fobj=self.gradients) if self.gradients else booster.update()
+            row = self._judged(booster)
+            state.history.append(row)
+            values = list(row.values())
+            if values and selection.is_better(values):
+                state.best, state.best_round = tuple(values), len(state.history)
+            shown.step(" ".join(f"{name} {value:.4f}" for name, value in row.items()))
+            n_done, n_trees = len(state.history), self.settings["n_trees"]
+            is_best = not values or state.best_round == n_done
+            state.stopped = self.context.step(n_done, n_trees, self.settings, row, is_best=is_best)
+            patient = not values or len(state.history) - state.best_round < self.settings["patience"]
+            if exhausted or not patient or state.stopped or n_done == n_trees:
+                state.finished = True
+                break
+        state.texts.append(booster.model_to_string(num_iteration=-1))
+        if not state.finished:
+            state.scores = _scores_of(booster.eval_train)
+            state.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
+
+    def _start_booster(self, stretch: int) -> lightgbm.Booster:
+        """A booster that goes on from the scores so far, with random numbers of its own."""
+        seeds = {
+            name: (value + stretch) % (_LARGEST_SEED + 1)
+            for name, value in self.params.items()
+            if name.endswith("seed")
+        }
+        if self.state.scores is not None:
+            self.train.set_init_score(self.state.scores)
+        params = self.params | seeds
+        if not any(self.train.feature_num_bin(feature) > 1 for feature in range(self.train.num_feature())):
+            # No feature tells documents apart. LightGBM can say so, by a tree of one leaf, for its own objectives only.
+            self.gradients = None
+            params |= {"objective": "regression", "boost_from_average": False}
+        booster = lightgbm.Booster(params, self.train)
+        if self.valid is not None:
+            if self.state.valid_scores is not None:
+                self.valid.set_init_score(self.state.valid_scores)
+            booster.add_valid(self.valid, "valid")
+        return booster
+
+    def _judged(self, booster: lightgbm.Booster) -> dict[str, float]:
+        if self.judge is None:
+            return {}
+        return means_of(self.judge(_scores_of(booster.eval_valid)), self.context.team)
+
+
+def check_goss(params: dict[str, Any], settings: dict[str, Any]) -> None:
+    """An error where no tree would be grown on a sample: goss leaves out the first rounds of each stretch."""
+    waits, n_rounds = int(1 / settings["learning_rate"]), min(_STRETCH, settings["n_trees"])
+    if params.get("data_sample_strategy") == "goss" and waits >= n_rounds:
+        raise ParameterError(
+            f"data_sample_strategy: goss begins after 1 / learning_rate rounds of each {_STRETCH}: expected fewer than"
+            f" {n_rounds}, got {waits}; raise learning_rate{' or n_trees' if n_rounds < _STRETCH else ''}"
+        )
+
+
+class TreeCheckpoint(Checkpoint):
+    """Where a run of trees stands after a stretch."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], data: Data, context: FitContext) -> None:
+        start = [] if context.start is None else [{"start": context.start.digest()}]
+        super().__init__(folder, settings, [*data.contents, lightgbm.__version__, *start], context.team)
+        self.n_features = data.rows[0].features.shape[1]
+
+    def write(self, state: State) -> None:
+        """Replace what the folder holds, whole or not at all."""
+        if not self.team.is_first:
+            return
+        scores = {"scores": state.scores, "valid_scores": state.valid_scores}
+        with self.renewing() as fresh:
+            described = {name: value for name, value in vars(state).items() if name not in scores}
+            (fresh / "state.json").write_text(json.dumps(described), encoding="utf-8")
+            for name, values in scores.items():
+                if values is not None and self.team.size == 1:  # of a team each process has its own
+                    np.save(fresh / f"{name}.npy", values, allow_pickle=False)
+
+    def read(self) -> State | None:
+        """Where the run stood, or None where the folder is new."""
+        with self.reading():
+            text = self.content("state.json")
+            if text is None:
+                return None
+            described = json.loads(text)
+            for trees in described["texts"]:
+                check_trees(trees, self.n_features)
+            best = described.pop("best")
+            found = State(**described, best=None if best is None else tuple(best))
+            found.scores, found.valid_scores = self._scores("scores"), self._scores("valid_scores")
+            return found
+
+    def _scores(self, name: str) -> Floats | None:
+        file = self.folder / f"{name}.npy"
+        is_kept = self.team.size == 1 and file.exists()
+        return np.asarray(np.load(file, allow_pickle=False), np.float64) if is_kept else None
+
+
+def _row_weights(data: RankingDataset) -> Floats | None:
+    """The weight of each row: its own times that of its query."""
+    if data.row_weight is None and data.query_weight is None:
+        return None
+    weight = np.ones(data.n_documents) if data.row_weight is None else data.row_weight
+    return weight if data.query_weight is None else weight * np.repeat(data.query_weight, data.lengths)
+
+
+def _scores_of(evaluate: Callable[..., Any]) -> Floats:
+    """The scores that LightGBM hands to a metric: the only open way to them."""
+    kept: list[Floats] = []
+
+    def keep(scores: Floats, _: lightgbm.Dataset) -> tuple[str, float, bool]:
+        kept.append(np.array(scores))
+        return "none", 0.0, True
+
+    evaluate(feval=keep)
+    return kept[0]
+
+
+def check_start_text(text: str, params: Mapping[str, Any]) -> None:
+    """Raise ``ParameterError`` if trees with these parameters cannot be added to those of a text."""
+    fields = head_fields(text)
+    if ("\nis_linear=1\n" in text) != bool(params.get("linear_tree")):
+        raise ParameterError(argument="start", expected="a model with the same `linear_tree`", got="another one")
+    before = [int(sign) for sign in fields.get("monotone_constraints", "").split()]
+    now = [int(sign) for sign in params.get("monotone_constraints", ())]
+    if (before if any(before) else []) != (now if any(now) else []):
+        raise ParameterError(
+            argument="start",
+            expected="a model with the same `monotone_constraints`, as otherwise the sum would not be monotone",
+            got="another one",
+        )
+
+
+_TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
+_NAMES = re.compile(r"^feature_names=.*$", re.MULTILINE)
+# Names that LightGBM takes.
+_NAME = re.compile(r"[^\s\x22,:\[\]{}]+")
+
+
+def join_texts(texts: list[str]) -> str:
+    """One model of the trees of several, in LightGBM's text form."""
+    if len(texts) == 1:
+        return texts[0]
+    trees = []
+    for text in texts:
+        body = text[: text.index("end of trees")]
+        trees += _TREE.split(body)[1:]
+    head = re.sub(r"^tree_sizes=.*\n", "", _TREE.split(texts[-1])[0], flags=re.MULTILINE)
+    numbered = "".join(f"Tree={i}\n{tree}" for i, tree in enumerate(trees))
+    return head + numbered + texts[-1][texts[-1].index("end of trees") :]
+
+
+def count_trees(text: str) -> int:
+    """The number of trees in a text."""
+    return len(_TREE.findall(text[: text.index("end of trees")]))
+
+
+def with_names(text: str, names: Sequence[str] | None) -> str:
+    r"""The text with the names of features, as far as LightGBM takes them; ``Column_0`` and so on otherwise.
+
+    LightGBM writes underscores for blanks, and takes no name with characters that JSON uses.
+
+    >>> with_names("feature_names=Column_0 Column_1\n", ["price in EUR", "clicks"])
+    'feature_names=price_in_EUR clicks\n'
+    """
+    written = ["_".join(name.split()) for name in names or ()]
+    is_sound = all(_NAME.fullmatch(name) and name.isprintable() for name in written)
+    if not written or not is_sound or len(set(written)) < len(written):
+        return text
+    return _NAMES.sub(lambda _: f"feature_names={' '.join(written)}", text, count=1)
+
+
+def cut_text(text: str, n_rounds: int) -> str:
+    """The first trees of a model, in the form in which LightGBM itself writes it."""
+    return lightgbm.Booster(model_str=text).model_to_string(num_iteration=n_rounds)

@@ -1,0 +1,19 @@
+"""Array types, named once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Scores, ratings, gains, metrics: one number per document or query.
+Floats = NDArray[np.float64]
+# Where queries begin and end: query q has the rows offsets[q] to offsets[q + 1].
+Offsets = NDArray[np.int64]
+# Numbers of rows.
+Rows = NDArray[np.int64]
+# Features: documents x features.
+Features = NDArray[np.float32]
+# Ids of any type.
+Ids = NDArray[Any]

@@ -1,0 +1,246 @@
+"""Click logs: every kind of table and file, in any order of rows, with errors that say what to do."""
+
+import gzip
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tierank
+from tierank.clicks import ClickLog, sources
+
+ROWS = {
+    "session": [3, 3, 1, 1, 1, 2],
+    "query": ["shoe", "shoe", "hat", "hat", "hat", "shoe"],
+    "document": ["b", "a", "x", "y", "z", "a"],
+    "position": [2, 1, 1, 3, 2, 1],
+    "clicked": [1, 0, 0, 1, 0, 0],
+    "ranker": ["new", "new", "old", "old", "old", "new"],
+}
+
+
+def read(source=ROWS, **named):
+    return tierank.clicks.read(source, **named)
+
+
+def as_lists(log):
+    table = log.to_columns()
+    return list(zip(*(table[name].tolist() for name in ROWS if name in table), strict=True))
+
+
+EXPECTED = [
+    (1, "hat", "x", 1, 0, "old"),
+    (1, "hat", "z", 2, 0, "old"),
+    (1, "hat", "y", 3, 1, "old"),
+    (2, "shoe", "a", 1, 0, "new"),
+    (3, "shoe", "a", 1, 0, "new"),
+    (3, "shoe", "b", 2, 1, "new"),
+]
+
+
+@pytest.mark.parametrize("kind", ["dict", "pandas", "polars", "arrow", "csv", "csv.gz", "tsv", "parquet", "folder"])
+def test_every_source_gives_the_same_log(kind, tmp_path):
+    frame = pd.DataFrame(ROWS)
+    if kind == "folder":
+        frame[:2].to_parquet(tmp_path / "a.parquet")
+        frame[2:].to_parquet(tmp_path / "b.parquet")
+        source = tmp_path
+    elif kind == "parquet":
+        frame.to_parquet(source := tmp_path / "log.parquet")
+    elif kind in ("csv", "csv.gz", "tsv"):
+        frame.to_csv(source := tmp_path / f"log.{kind}", index=False, sep="\t" if kind == "tsv" else ",")
+    else:
+        source = {"dict": ROWS, "pandas": frame, "polars": pl.DataFrame(ROWS), "arrow": pa.table(ROWS)}[kind]
+    log = read(source, columns=["ranker"])
+    assert as_lists(log) == EXPECTED
+    assert log.offsets.tolist() == [0, 3, 4, 6]
+    assert log.restore(log.positions).tolist() == ROWS["position"]
+    assert repr(log) == "ClickLog(3 sessions, 2 queries, 6 rows, 2 clicks)"
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_files_are_read_in_pieces(ending, tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    table = {
+        "session": np.repeat(np.arange(500), 4), "query": np.repeat(rng.integers(0, 9, 500), 4),
+        "document": rng.integers(0, 50, 2000), "position": np.tile([1, 2, 3, 4], 500),
+        "clicked": rng.integers(0, 2, 2000), "ranker": np.repeat(rng.choice(["a", "b"], 500), 4),
+    }  # fmt: skip
+    whole = read(table, columns=["ranker"])
+    whole.write(tmp_path / f"log.{ending}")
+    monkeypatch.setattr(sources, "_BATCH", 64)
+    log = read(tmp_path / f"log.{ending}", columns=["ranker"])
+    assert as_lists(log) == as_lists(whole)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.permutations(range(6)))
+def test_the_order_of_rows_changes_nothing(order):
+    shuffled = {name: [values[i] for i in order] for name, values in ROWS.items()}
+    log = read(shuffled, columns=["ranker"])
+    assert as_lists(log) == EXPECTED
+    assert log.restore(np.array([row[3] for row in EXPECTED])).tolist() == shuffled["position"]
+    assert log.arrange(np.array(shuffled["position"])).tolist() == log.positions.tolist()
+
+
+def test_ids_of_text_files_are_integers_where_all_are_plain(tmp_path):
+    (tmp_path / "log.csv").write_text("session,document,position,clicked\n7,007,1,true\n8,7,1,FALSE\n")
+    log = read(tmp_path / "log.csv")
+    assert log.session_ids.tolist() == [7, 8]
+    assert log.document_ids.tolist() == ["007", "7"]
+    assert log.clicked.tolist() == [True, False]
+    assert log.query_ids.tolist() == [None]
+
+
+def test_columns_by_other_names_and_documents_of_several():
+    table = {"s": [1, 1], "kind": ["web", "image"], "grade": [2, 2], "p": [0, 1], "c": [True, False]}
+    log = read(table, session="s", document=["kind", "grade"], position="p", clicked="c", zero_based=True)
+    assert log.document_ids.tolist() == [("image", 2), ("web", 2)]
+    assert log.positions.tolist() == [1, 2]
+
+
+def test_the_log_cannot_be_changed():
+    log = read()
+    with pytest.raises(ValueError, match="read-only"):
+        log.clicked[0] = True
+    with pytest.raises(AttributeError, match="cannot assign"):
+        log.clicked = log.clicked
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        log.columns["x"] = log.clicked
+
+
+def test_parts_of_a_log():
+    log = read(columns=["ranker"])
+    some = log.select([2, 0, 2])
+    assert some.session_ids.tolist() == [3, 1, 3]
+    assert some.lengths.tolist() == [2, 3, 2]
+    assert some.column("ranker").tolist() == ["new"] * 2 + ["old"] * 3 + ["new"] * 2
+    assert log.select(log.lengths > 1).n_sessions == 2
+    empty = log.select([])
+    assert (empty.n_sessions, empty.n_rows, empty.last_position) == (0, 0, 0)
+    assert empty.describe().n_clicks == 0
+    big = ClickLog.of(session=np.arange(100), document=[0] * 100, position=[1] * 100, clicked=[0] * 100)
+    train, test = big.split(0.8, 0.2, seed=3)
+    assert sorted([*train.session_ids, *test.session_ids]) == list(range(100))
+    assert (train.n_sessions, test.n_sessions) == (80, 20)
+    assert log.per_session(log.clicked).tolist() == [1, 0, 1]
+    assert log.with_columns(extra=np.arange(6)).column("extra").tolist() == list(range(6))
+
+
+# What looks wrong
+
+
+def test_describe_counts_clicks_by_position():
+    found = read().describe()
+    assert (found.n_sessions, found.n_queries, found.n_documents, found.n_clicks) == (3, 2, 5, 2)
+    assert found.shown == [3, 2, 1]
+    assert found.click_through == [0, 0.5, 1]
+    assert found.share_without_clicks == pytest.approx(1 / 3)
+    assert found.problems == []
+    assert "position" in str(found)
+
+
+def test_describe_says_what_looks_wrong():
+    table = {
+        "session": [1, 1, 1, 2, 2, 3, 3, 4, 5, 5],
+        "query": ["q"] * 5 + ["q", "r"] + ["q"] * 3,
+        "document": ["a", "b", "c", "a", "a", "a", "a", "a", "a", "b"],
+        "position": [1, 2, 9, 1, 2, 1, 1, 0, 1, 1],
+        "clicked": [0, 0, 1, 0, 0, 0, 0, 0, 0, 0],
+    }
+    log = read(table, on_error="drop")
+    assert log.session_ids.tolist() == [1, 2, 3, 3]
+    assert log.describe().problems == [
+        "1 session left out: a position that is not an integer >= 1",
+        "1 session left out: two documents in one position",
+        "1 session with holes in their positions: rows of the list are missing",
+        "1 session with clicks beyond the list: in positions below its length",
+        "1 session mixing queries: each of their queries counts as a session",
+        "1 session showing a document twice",
+    ]
+    with pytest.raises(tierank.DataError, match="no order to restore"):
+        log.restore(np.zeros(log.n_rows))
+
+
+def test_describe_knows_logs_with_nothing_or_only_clicks():
+    table = {"session": [1] * 5, "document": range(5), "position": range(1, 6)}
+    assert read(table | {"clicked": [0] * 5}).describe().problems == ["there are no clicks at all"]
+    everything = read(table | {"clicked": [1] * 5}).describe()
+    assert [problem.split(":")[0] for problem in everything.problems] == [
+        "1 session of 5 documents or more in which all were clicked", "everything was clicked",
+    ]  # fmt: skip
+    assert everything.to_dict()["click_through"] == [1.0] * 5
+
+
+# Errors
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"position": [2, 0, 1, 3, 2, 1]},
+            "table, row 1: position: expected an integer >= 1, got 0; if positions count",
+        ),
+        ({"position": [2, 1.5, 1, 3, 2, 1]}, "row 1: position: expected an integer >= 1, got 1.5"),
+        ({"position": [2, "top", 1, 3, 2, 1]}, "row 1: position: expected an integer >= 1, got none"),
+        ({"position": [2, 1, 1, 3, 2, 9999]}, "row 5: position: expected a position of at most 2,000, got 9999"),
+        ({"position": [2, 2, 1, 3, 2, 1]}, "row 1: position: expected each position once per session and query, got 2"),
+        ({"clicked": [1, 0, 0, 3, 0, 0]}, "row 3: clicked: expected 0 or 1, or a boolean, got 3; for counts"),
+        ({"clicked": [1, 0, 0, None, 0, 0]}, "row 3: clicked: expected 0 or 1, or a boolean, got none"),
+        ({"session": [3, 3, None, 1, 1, 2]}, "row 2: session: expected a session id in every row, got none"),
+        ({"query": ["s", None, "h", "h", "h", "s"]}, "row 1: query: expected a query id in every row"),
+        ({"document": ["b", "", "x", "y", "z", "a"]}, "row 1: document: expected a document id in every row"),
+        ({"clicked": [1, 0]}, "table: expected columns of one length"),
+        ({"document": [[1, 2]] * 6}, "document: expected one value per row, got shape"),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named(change, message):
+    with pytest.raises(tierank.DataError, match=message):
+        read(ROWS | change)
+
+
+def test_errors_of_columns_and_files(tmp_path):
+    with pytest.raises(tierank.DataError, match="clicked: expected a column called clicked or click, got the columns"):
+        read({name: values for name, values in ROWS.items() if name != "clicked"})
+    with pytest.raises(tierank.DataError, match="unknown column 'docment': did you mean 'document'"):
+        read(document="docment")
+    with pytest.raises(tierank.DataError, match="expected the column 'ranker' in the log"):
+        read().column("ranker")
+    with pytest.raises(tierank.DataError, match="nothing there"):
+        read(tmp_path / "missing.csv")
+    with pytest.raises(tierank.ParameterError, match="source: expected a path, a table or a dict of arrays, got int"):
+        read(3)
+    with pytest.raises(tierank.ParameterError, match="unknown on_error 'ignore'"):
+        read(on_error="ignore")
+    with pytest.raises(tierank.DataError, match="at least one session that can be used, got none: 1 with a click that"):
+        read({"session": [1], "document": [1], "position": [1], "clicked": [7]}, on_error="drop")
+    (tmp_path / "empty.csv").write_text("session,document,position,clicked\n")
+    with pytest.raises(tierank.DataError, match="expected at least one row, got none"):
+        read(tmp_path / "empty.csv")
+    (tmp_path / "bad.parquet").write_text("nothing")
+    with pytest.raises(tierank.DataError, match="expected a Parquet file"):
+        read(tmp_path / "bad.parquet")
+    with gzip.open(tmp_path / "cut.csv.gz", "wb") as file:
+        file.write(b"session,document,position,clicked\n" + b"1,1,1,0\n" * 5000)
+    (tmp_path / "cut.csv.gz").write_bytes((tmp_path / "cut.csv.gz").read_bytes()[:-20])
+    with pytest.raises(tierank.DataError, match=r"cut\.csv\.gz"):
+        read(tmp_path / "cut.csv.gz")
+    with pytest.raises(tierank.ParameterError, match=r"expected a name that ends in \.csv or \.parquet"):
+        read().write(tmp_path / "log.txt")
+    with pytest.raises(tierank.ParameterError, match="positive numbers that add up to 1 or less"):
+        read().split(0.9, 0.9)
+    with pytest.raises(tierank.DataError, match="clicked: expected 6 values, one per row"):
+        read().with_clicks([1, 0])
+
+
+def test_real_sessions(real_data):
+    log = read(real_data / "clicks" / "sessions.csv.gz", document=["kind", "grade"])
+    assert (log.n_sessions, log.n_rows, int(log.clicked.sum())) == (20_000, 212_773, 21_088)
+    rates = log.describe().click_through
+    assert rates[0] == pytest.approx(0.3953, abs=1e-4)
+    assert (np.diff(rates) < 0).all()

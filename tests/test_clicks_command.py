@@ -1,0 +1,198 @@
+"""``tierank clicks`` as a user meets it."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tierank
+from tierank import cli
+from tierank.clicks import CLICK_MODELS, ClickLog, load, simulate_clicks
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("clicks")
+    data = tierank.make_ranking(30, n_features=3, mean_length=12, max_length=20, seed=1)
+    rng = np.random.default_rng(0)
+    scores = {name: data.restore(data.ratings) + rng.normal(scale=2, size=data.n_documents) for name in "ab"}
+    log, _ = simulate_clicks(data, scores, n_sessions=3000, k=5, noise=0.2)
+    log.with_columns(new=data.restore(data.ratings)[log.column("row")]).write(folder / "log.csv")
+    log.write(folder / "log.parquet")
+    simulate_clicks(data, scores["a"], n_sessions=3000, k=5, randomize="swap").log.write(folder / "swaps.csv")
+    return folder
+
+
+def run(capsys, *arguments) -> tuple[int, str, str]:
+    code = cli.main(["clicks", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_describe(folder, capsys):
+    code, out, _ = run(capsys, "describe", folder / "log.csv")
+    assert code == 0
+    assert "click-through" in out
+    assert "3,000 sessions" in out
+    code, out, _ = run(capsys, "describe", folder / "log.parquet", "--json")
+    found = json.loads(out)
+    assert found["n_sessions"] == 3000
+    assert len(found["shown"]) == 5
+
+
+def test_describe_counts_what_cannot_be_used(tmp_path, capsys):
+    (tmp_path / "log.csv").write_text("session,document,position,clicked\n1,a,0,1\n2,a,1,1\n")
+    code, out, _ = run(capsys, "describe", tmp_path / "log.csv")
+    assert code == 0
+    assert "looks wrong: 1 session left out: a position that is not an integer >= 1" in out
+
+
+def test_fit_compares_models_and_writes_one(folder, tmp_path, capsys):
+    code, out, _ = run(capsys, "fit", folder / "log.csv", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert list(found["models"]) == list(CLICK_MODELS)
+    perplexities = {name: one["perplexity"] for name, one in found["models"].items()}
+    assert perplexities["pbm"] < perplexities["ctr"]
+    file = tmp_path / "new" / "pbm.json"
+    code, out, err = run(capsys, "fit", folder / "log.csv", "--model", "pbm", "--by", "document", "--out", file)
+    assert code == 0
+    assert "pbm" in out
+    assert "wrote" in err
+    assert load(file).by == "document"
+
+
+def test_propensities(folder, tmp_path, capsys):
+    plot = tmp_path / "p.svg"
+    for arguments in (
+        ["log.csv"],
+        ["log.csv", "--method", "harvest", "--plot", plot],
+        ["swaps.csv", "--method", "swaps"],
+    ):
+        code, out, _ = run(capsys, "propensities", folder / arguments[0], *arguments[1:], "--bootstrap", 10, "--json")
+        assert code == 0
+        found = json.loads(out)
+        assert found["propensity"] == pytest.approx([1, 1 / 2, 1 / 3, 1 / 4, 1 / 5], abs=0.2)
+    assert plot.read_text().startswith("<?xml")
+    assert "low" in run(capsys, "propensities", folder / "log.csv", "--bootstrap", 0)[1]
+
+
+def test_judge_writes_what_read_reads(folder, tmp_path, capsys):
+    code, _, err = run(capsys, "judge", folder / "log.csv", "--out", tmp_path / "ratings.csv", "--top", 3)
+    assert code == 0
+    assert "judgements" in err
+    ratings = tierank.read(tmp_path / "ratings.csv")
+    assert ratings.n_queries == 30
+    assert 0 < ratings.ratings.max() <= 3
+    assert ratings.row_weight is not None
+
+
+def test_simulate_keeps_the_lists(folder, tmp_path, capsys):
+    model = tmp_path / "dbn.json"
+    assert run(capsys, "fit", folder / "log.csv", "--model", "dbn", "--out", model)[0] == 0
+    code, _, _ = run(capsys, "simulate", folder / "log.csv", "--model", model, "--out", tmp_path / "new.parquet")
+    assert code == 0
+    old, new = (tierank.clicks.read(file) for file in (folder / "log.csv", tmp_path / "new.parquet"))
+    assert (new.documents == old.documents).all()
+    assert new.clicked.mean() == pytest.approx(old.clicked.mean(), abs=0.02)
+
+
+def test_evaluate(folder, capsys):
+    code, out, _ = run(capsys, "evaluate", folder / "log.csv", "--score-column", "new", "--method", "harvest")
+    assert code == 0
+    assert "as shown" in out
+    code, out, _ = run(
+        capsys, "evaluate", folder / "log.csv", "--score-column", "new", "--estimator", "dr", "--clip", 5, "--json"
+    )
+    found = json.loads(out)
+    assert found["value"] > found["logged"]
+    assert found["method"] == "dr"
+
+
+def test_a_log_through_a_pipe(folder, capsys, monkeypatch):
+    with (folder / "log.csv").open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        code, out, _ = run(capsys, "describe", "-", "--json")
+    assert code == 0
+    assert json.loads(out)["n_sessions"] == 3000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["describe", "none.csv"], "none.csv: expected a file, got nothing there"),
+        (["describe", "log.csv", "--position-column", "place"], "unknown column 'place'"),
+        (["fit", "log.csv", "--model", "pmb"], "unknown click model 'pmb': did you mean 'pbm'?"),
+        (["fit", "log.csv", "--by", "query"], "unknown by 'query'"),
+        (["fit", "log.csv", "--out", "m.json"], "--out: expected together with one --model"),
+        (["fit", "log.csv", "--held-out", "1"], "--held-out: expected a number > 0 and < 1"),
+        (
+            ["fit", "odd.csv"],
+            "row 0: --position-column: expected an integer >= 1, got 0; if positions count from 0, say so",
+        ),
+        (["propensities", "log.csv", "--method", "swap"], "unknown --method 'swap': did you mean 'swaps'?"),
+        (["propensities", "log.csv", "--method", "swaps"], "unknown column 'swap'"),
+        (["propensities", "log.csv", "--plot", "p.txt"], "p.txt: expected a name that ends in .png"),
+        (["judge", "log.csv", "--model", "ctr", "--out", "r.csv"], "--model: expected a click model with"),
+        (["judge", "log.csv", "--out", "r.txt"], "r.txt: expected a name that ends in .csv or .parquet"),
+        (["simulate", "log.csv", "--model", "log.json", "--out", "r.csv"], "log.json: expected a click model"),
+        (["evaluate", "log.csv", "--score-column", "ranker"], "--score-column: expected numbers"),
+        (["evaluate", "log.csv", "--score-column", "new", "--estimator", "dm"], "unknown method 'dm'"),
+        (["evaluate", "log.csv"], "the following arguments are required: --score-column"),
+    ],
+)
+def test_errors_are_one_line_and_name_options(arguments, message, folder, capsys, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "odd.csv").write_text("session,document,position,clicked\n1,a,0,1\n")
+    code, out, err = run(capsys, *arguments)
+    assert code == 2
+    assert not out
+    assert err.count("\n") == 1
+    assert message in err
+
+
+def test_dropped_sessions_are_reported(folder, tmp_path, capsys):
+    log = ClickLog.of(session=[1, 2, 3], document=["a", "b", "a"], position=[1, 1, 1], clicked=[1, 0, 1])
+    log.write(tmp_path / "log.csv")
+    with (tmp_path / "log.csv").open("a") as file:
+        file.write("4,a,1,7\n")
+    code, _, err = run(capsys, "judge", tmp_path / "log.csv", "--drop", "--out", tmp_path / "r.csv")
+    assert code == 0
+    assert "WARNING: 1 sessions left out" in err
+
+
+def test_list_knows_click_models(capsys):
+    assert cli.main(["list", "click-models"]) == 0
+    assert "dbn" in capsys.readouterr().out
+
+
+def test_the_page_on_clicks_runs(folder, tmp_path, monkeypatch, capsys):
+    """The code of docs/clicks.md, and its commands."""
+    page = (Path(__file__).parents[1] / "docs" / "clicks.md").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    log = tierank.clicks.read(folder / "log.csv", columns=["ranker", "row", "new"])
+    log.with_columns(new_score=log.column("new")).write("log.csv")
+    renamed = {"session": "s", "query": "q", "document": "d", "position": "p", "clicked": "c"}
+    pd.read_csv("log.csv").rename(columns=renamed).to_parquet("log.parquet")
+    data = tierank.make_ranking(30, n_features=3, mean_length=12, max_length=20, seed=1)
+    named = tierank.RankingDataset(
+        data.features, data.ratings, qid=data.query_ids[data.query_of_row], document_ids=range(data.n_documents)
+    )
+    names = {
+        "data": named, "scores": np.arange(log.n_rows), "a": data.ratings, "b": -data.ratings, "list_a": "abc",
+        "list_b": "bcd", "session_number": 7, "clicked": [1, 0, 0, 1], "outcomes": [1, -1, 0, 1],
+    }  # fmt: skip
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 7
+    for block in blocks:
+        if "simulate_clicks" in block:
+            names["scores"] = data.ratings
+        exec(compile(block.replace("100_000", "1_000"), "docs/clicks.md", "exec"), names)
+    commands = re.findall(r"^tierank (clicks .*?)(?: +#.*)?$", page, re.MULTILINE)
+    assert len(commands) == 7
+    for command in commands:
+        assert cli.main(command.split()) == 0, command
+    capsys.readouterr()

@@ -1,0 +1,165 @@
+"""The documentation: code runs, links lead somewhere, and every public name is in the reference."""
+
+import importlib.util
+import os
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import tierank
+from tierank import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+# Pages whose code is run here; those of docs/sklearn.md, extending.md and metrics.md are run by other tests.
+RUN = [
+    ROOT / "README.md",
+    *(
+        DOCS / f"{name}.md"
+        for name in (
+            "start",
+            "tutorial-shop",
+            "tutorial-compare",
+            "weights",
+            "segments",
+            "tuning",
+            "coming-from",
+            "concepts",
+            "networks",
+        )
+    ),
+]
+# A block of code, and a comment before it that says "not run: why" or "needs: module".
+BLOCK = re.compile(r"(?:<!-- (not run|needs): (.*?) -->\n)?```(python|sh)\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def generated():
+    spec = importlib.util.spec_from_file_location("generated", DOCS / "generated.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def pages(generated):
+    """The text of every page, by its path; those that are made from the code too."""
+    found = {path: path.read_text(encoding="utf-8") for path in [*ROOT.glob("*.md"), *DOCS.glob("*.md")]}
+    return found | {DOCS / name: text for name, text in generated.make_pages().items()}
+
+
+def should_run(condition, value):
+    return condition != "not run" and (condition != "needs" or importlib.util.find_spec(value) is not None)
+
+
+@pytest.mark.filterwarnings("ignore:The argument 'eval_set' is deprecated")  # LightGBM from 4.7 on
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
+    """Blocks of a page are run in their order, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__page__"}
+    blocks = BLOCK.findall(page.read_text())
+    assert blocks
+    for condition, value, language, code in blocks:
+        if not should_run(condition, value):
+            continue
+        if language == "python":
+            exec(compile(code, str(page), "exec"), names)
+            continue
+        for command in code.replace("\\\n", " ").strip().splitlines():
+            program, *arguments = shlex.split(command)
+            assert program == "tierank"
+            assert cli.main(arguments) == 0, (command, capsys.readouterr().err)
+
+
+# Links
+
+
+def without_code(text):
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+
+
+def anchors(text):
+    """The anchors of headings, as the site makes them, and of the names in the reference."""
+    found = set(re.findall(r"\{ #([\w.-]+) \}", text)) | set(re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE))
+    for heading in re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE):
+        plain = re.sub(r"\[(.*?)\]\(.*?\)", r"\1", heading).replace("`", "")
+        found.add(re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", plain).strip().lower()))
+    return found
+
+
+def test_links_and_anchors_resolve(pages):
+    broken = []
+    for page, text in pages.items():
+        for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+            if re.match(r"https?://|mailto:", target):
+                continue
+            place, _, anchor = target.partition("#")
+            path = page if not place else Path(os.path.normpath(page.parent / place))
+            if path not in pages and not path.is_file():
+                broken.append(f"{page.name}: {target}")
+            elif anchor and path in pages and anchor not in anchors(pages[path]):
+                broken.append(f"{page.name}: {target}: no such heading")
+    assert not broken
+
+
+def test_pages_of_the_site_stay_inside_the_docs_folder(pages):
+    """A link out of the folder works on a code host, but not on the site."""
+    for page, text in pages.items():
+        if page.parent == DOCS:
+            assert "](../" not in without_code(text), page.name
+
+
+def test_every_page_is_in_the_menu(pages):
+    menu = set(re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert menu == {page.name for page in pages if page.parent == DOCS}
+
+
+# Reference
+
+
+def test_every_public_name_is_in_the_reference(pages):
+    page = pages[DOCS / "api.md"]
+    shown = set(re.findall(r"^::: tierank\.(\w+)$", page, re.MULTILINE)) | set(re.findall(r"`tierank\.(\w+)`", page))
+    assert set(tierank.__all__) <= shown
+    assert set(re.findall(r"^::: tierank\.(\w+)$", page, re.MULTILINE)) <= set(tierank.__all__)
+
+
+def test_members_of_the_reference_exist(pages):
+    entries = re.findall(
+        r"^::: (tierank[\w.]+)\n(?: .*\n)*?      members: \[(.*)\]", pages[DOCS / "api.md"], re.MULTILINE
+    )
+    assert len(entries) > 10
+    for path, members in entries:
+        owner = tierank
+        for part in path.split(".")[1:]:
+            owner = getattr(owner, part)
+        missing = [name for name in members.split(", ") if not hasattr(owner, name)]
+        assert not missing, path
+
+
+def test_the_command_reference_has_every_command_and_option(pages):
+    page = pages[DOCS / "commands.md"]
+    parser = cli.make_parser()
+    (commands,) = (one for one in parser._actions if one.dest == "COMMAND" or one.choices)
+    for name, command in commands.choices.items():
+        assert f"\n## {name}\n" in page
+        for option in command._option_string_actions:
+            assert option in page or option in ("-h", "--help"), (name, option)
+
+
+def test_the_settings_page_has_every_setting(pages):
+    page = pages[DOCS / "settings.md"]
+    for ranker in (*tierank.RANKERS.values(), tierank.NetworkRanker, tierank.TreeRanker):
+        assert f"{{ #{ranker.__name__} }}" in page
+        for name in ranker.declared_settings():
+            assert f"| `{name}` |" in page
+
+
+def test_the_readme_is_short_and_names_what_newcomers_need(pages):
+    text = pages[ROOT / "README.md"]
+    assert len(text.split()) < 500
+    for needed in ("pip install tierank", "tierank[networks]", "make demo", "make test"):
+        assert needed in text

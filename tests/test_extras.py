@@ -1,0 +1,96 @@
+"""Without the optional libraries everything else works, and what needs one says which line installs it."""
+
+import json
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tierank
+from tierank.extras import EXTRAS, MissingExtraError, needing, require
+
+PROJECT = tomllib.loads((Path(__file__).resolve().parents[1] / "pyproject.toml").read_text())["project"]
+
+WITHOUT_TORCH = """
+import json, sys
+
+class NoTorch:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, NoTorch())
+import numpy as np, tierank
+from tierank.cli import main
+
+data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+tierank.write(data, "data.txt")
+told = {}
+
+def attempt(name, work):
+    try:
+        told[name] = repr(work())[:40]
+    except tierank.TierankError as error:
+        told[name] = f"{type(error).__name__}: {error}"
+
+for name, ranker in tierank.RANKERS.items():
+    quick = {"n_trees": 2} if "n_trees" in ranker.declared_settings() else {}
+    attempt(name, lambda: ranker(**quick).fit(data).predict(data).shape)
+attempt("LOSSES", lambda: tierank.LOSSES)
+attempt("NETWORKS", lambda: tierank.NETWORKS)
+attempt("load", lambda: tierank.load(sys.argv[1]))
+attempt("TreeRanker", lambda: tierank.TreeRanker("urank", n_trees=2).fit(data))
+attempt("evaluate", lambda: tierank.evaluate(data, data.ratings))
+told["train umart"] = main(["train", "umart", "--train", "data.txt", "--out", "model", "--set", "n_trees=2"])
+told["train urank"] = main(["train", "urank", "--train", "data.txt", "--out", "other"])
+told["list rankers"] = main(["list", "rankers"])
+told["list losses"] = main(["list", "losses"])
+told["demo"] = main(["demo", "--queries", "40", "--out", "demo"])
+print(json.dumps(told))
+"""
+
+
+def test_every_extra_is_one_of_the_project():
+    assert set(EXTRAS.values()) <= set(PROJECT["optional-dependencies"])
+    core = " ".join(PROJECT["dependencies"])
+    for library, extra in EXTRAS.items():
+        assert library not in core.split()
+        assert any(line.startswith((library, f"{library}[")) for line in PROJECT["optional-dependencies"][extra])
+
+
+def test_trees_need_no_torch(tmp_path):
+    data = tierank.make_ranking(20, n_features=5, mean_length=10, max_length=20)
+    tierank.URank(max_epochs=1).fit(data).save(tmp_path / "network")
+    command = [sys.executable, "-c", WITHOUT_TORCH, str(tmp_path / "network")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    line = "MissingExtraError: {} needs torch: pip install 'tierank[networks]'"
+    for name, ranker in tierank.RANKERS.items():
+        needs_torch = issubclass(ranker, tierank.rankers.networks.NeuralRanker) or name == "blend"
+        assert (told[name] == line.format(ranker.__name__)) == needs_torch, told[name]
+    assert told["LOSSES"] == line.format("tierank.LOSSES")
+    assert told["NETWORKS"] == line.format("tierank.NETWORKS")
+    assert told["TreeRanker"] == line.format("TreeRanker")
+    assert told["load"].endswith("model.json: URank needs torch: pip install 'tierank[networks]'")
+    assert " queries; " in told["evaluate"]
+    assert (told["train umart"], told["train urank"], told["list rankers"], told["list losses"]) == (0, 2, 0, 2)
+    assert "tierank: URank needs torch: pip install 'tierank[networks]'\n" in done.stderr
+    assert "tierank: list losses needs torch: pip install 'tierank[networks]'\n" in done.stderr
+    assert told["demo"] == 0
+    assert "urank, uboost, urboost are left out: they need torch, pip install 'tierank[networks]'" in done.stderr
+
+
+def test_a_library_that_is_no_extra_is_not_ours_to_explain():
+    with pytest.raises(ModuleNotFoundError, match="no_such_library") as raised, needing("this"):
+        import no_such_library  # noqa: F401
+    assert not isinstance(raised.value, MissingExtraError)
+
+
+def test_what_is_there_is_not_refused(monkeypatch):
+    require("this", "torch", "optuna")
+    monkeypatch.setattr("tierank.extras.find_spec", lambda name: None if name == "optuna" else name)
+    with pytest.raises(MissingExtraError, match=r"^this needs optuna: pip install 'tierank\[tune\]'$"):
+        require("this", "torch", "optuna")

@@ -1,0 +1,362 @@
+"""Judgements, off-policy values, interleaving and power: worked by hand, and true on average."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import binomtest
+
+import tierank
+from tierank.clicks import (
+    CLICK_MODELS,
+    INTERLEAVINGS,
+    ClickLog,
+    ab_power,
+    ab_sample_size,
+    estimate_value,
+    evaluate_ranking,
+    interleave,
+    interleaving_power,
+    interleaving_sample_size,
+    judgements,
+    make_model,
+    preference,
+    simulate_clicks,
+)
+from tierank.clicks.interleaving import optimized_lists
+from tierank.clicks.offpolicy import new_ranks
+
+WITH_DOCUMENTS = sorted(set(CLICK_MODELS) - {"ctr"})
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tierank.make_ranking(40, n_features=4, mean_length=12, max_length=20, seed=1)
+
+
+@pytest.fixture(scope="module")
+def scores(data):
+    rng = np.random.default_rng(0)
+    return [w * data.restore(data.ratings) + rng.normal(size=data.n_documents) for w in (0.2, 1.0)]
+
+
+# Judgements
+
+
+@pytest.mark.parametrize("model", WITH_DOCUMENTS)
+def test_judgements_follow_the_ratings_that_clicks_came_from(model, data, scores):
+    log, truth = simulate_clicks(data, scores[0], model=model, n_sessions=20_000, noise=0.1, randomize="shuffle")
+    found = judgements(log, model)
+    assert len(found) == len(truth.items_)
+    assert ((found.rating >= 0) & (found.rating <= 4)).all()
+    assert ((found.weight >= 0) & (found.weight < 1)).all()
+    sure = found.weight > 0.9
+    assert sure.sum() > 50
+    assert np.corrcoef(found.rating[sure], truth.relevance()[sure])[0, 1] > 0.9
+
+
+def test_a_judgement_is_as_sure_as_often_as_it_was_examined():
+    sessions = 30
+    log = ClickLog.of(
+        session=np.repeat(np.arange(sessions), 2), query=["q"] * 60, document=["a", "b"] * 30, position=[1, 2] * 30,
+        clicked=[1, 0] * 30,
+    )  # fmt: skip
+    found = judgements(log, "cascade", half=10)
+    assert found.n_examined.tolist() == [30, 0]  # nobody looks below the first click
+    assert found.weight.tolist() == [0.75, 0]
+    assert found.rating[0] == pytest.approx(4.0)
+    pbm = judgements(log, make_model("pbm", smoothing=0).fit(log))
+    assert pbm.n_examined[0] == pytest.approx(30)
+
+
+def test_judgements_rate_a_data_set(tmp_path):
+    log = ClickLog.of(
+        session=[1, 1, 2, 2], query=["q", "q", "r", "r"], document=[1, 2, 1, 3], position=[1, 2, 1, 2],
+        clicked=[0, 1, 1, 0],
+    )  # fmt: skip
+    found = judgements(log, "sdbn")
+    shuffled = tierank.RankingDataset(
+        np.arange(5.0)[:, None], qid=["r", "q", "r", "q", "q"], document_ids=[1, 2, 9, 1, 7]
+    )
+    rated = found.rate(shuffled)
+    expected = {("r", "1"): 2, ("q", "2"): 1, ("q", "1"): 0}
+    keys = list(zip(rated.query_ids[rated.query_of_row].tolist(), rated.document_ids, strict=True))
+    for i, key in enumerate(keys):
+        assert rated.ratings[i] == (found.rating[expected[key]] if key in expected else 0)
+        assert rated.row_weight[i] == (found.weight[expected[key]] if key in expected else 0)
+    assert rated.restore(rated.features[:, 0]).tolist() == [0, 1, 2, 3, 4]
+    found.write(tmp_path / "judgements.csv")
+    read = tierank.read(tmp_path / "judgements.csv")
+    assert read.restore(read.ratings).tolist() == found.rating.tolist()
+    assert read.restore(read.row_weight).tolist() == found.weight.tolist()
+
+
+def test_errors_of_judgements(data):
+    log = ClickLog.of(session=[1], document=["a"], position=[1], clicked=[1])
+    with pytest.raises(tierank.ParameterError, match=r"expected a click model with an attractiveness .* got ctr"):
+        judgements(log, "ctr")
+    with pytest.raises(tierank.ParameterError, match="got pbm, by document; take pbm or sdbn"):
+        judgements(log, "pbm", by="document")
+    with pytest.raises(tierank.DataError, match="data: expected documents with ids, got none"):
+        judgements(log).rate(data)
+    other = tierank.RankingDataset([[0.0]], qid=[1], document_ids=["z"])
+    with pytest.raises(tierank.DataError, match="expected documents that were shown in the log, got none of them"):
+        judgements(log).rate(other)
+
+
+# Off-policy values
+
+
+def test_values_worked_by_hand():
+    reward, weight = np.array([1.0, 0, 2, 1] * 200), np.array([2.0, 1, 0, 1] * 200)
+    assert estimate_value(reward, weight).value == pytest.approx(3 / 4)
+    assert estimate_value(reward, weight, method="snips").value == pytest.approx(3 / 4)
+    assert estimate_value(reward, weight, method="snips", clip=1.0).value == pytest.approx(2 / 3)
+    model = {"predicted": np.full(800, 0.5), "predicted_target": np.full(800, 0.7)}
+    # 0.7 + mean of w (r - 0.5): (2 * 0.5 - 0.5 + 0 + 0.5) / 4.
+    assert estimate_value(reward, weight, method="dr", **model).value == pytest.approx(0.95)
+    found = estimate_value(reward, weight)
+    assert found.effective_sample_size == pytest.approx(800 * 16 / (4 * 6))
+    assert found.logged == 1
+    assert found.standard_error == pytest.approx(np.std(reward * weight, ddof=1) / math.sqrt(800))
+    assert found.high - found.value == pytest.approx(1.959964 * found.standard_error)
+
+
+def draw_bandit(seed, n=1000):
+    """Sessions of a policy that shows one of three lists; the other policy prefers the last."""
+    rng = np.random.default_rng(seed)
+    logged, target, rewards = np.array([0.6, 0.3, 0.1]), np.array([0.1, 0.3, 0.6]), np.array([0.2, 0.4, 0.7])
+    action = rng.choice(3, size=n, p=logged)
+    reward = (rng.random(n) < rewards[action]).astype(float)
+    predicted = rewards + np.array([0.1, -0.1, -0.2])
+    model = {"predicted": predicted[action], "predicted_target": np.full(n, float(target @ predicted))}
+    return reward, (target / logged)[action], model, float(target @ rewards)
+
+
+@pytest.mark.parametrize("method", ["ips", "snips", "dr"])
+def test_intervals_cover_the_truth(method):
+    n_covered, errors = 0, []
+    for seed in range(400):
+        reward, weight, model, truth = draw_bandit(seed)
+        found = estimate_value(reward, weight, method=method, **(model if method == "dr" else {}))
+        n_covered += found.low <= truth <= found.high
+        errors.append(found.value - truth)
+    assert abs(np.mean(errors)) < 4 * np.std(errors) / math.sqrt(400) + 0.01
+    assert 0.91 <= n_covered / 400 <= 0.985  # 95%, give or take 3 standard errors of 400 draws
+
+
+@pytest.mark.parametrize("metric", ["clicks", "dcg"])
+def test_a_ranking_earns_what_the_users_would_give(metric, data, scores):
+    log, truth = simulate_clicks(data, scores[0], n_sessions=40_000, k=6, noise=0.2, seed=4)
+    new = scores[1][log.column("row")]
+    ranks = new_ranks(log, new)
+    attraction = truth.attraction_[truth.items_.find(log)]
+    worth = truth.examination_[ranks - 1] if metric == "clicks" else 1 / np.log2(1 + ranks)
+    expected = log.per_session(attraction * worth).mean()
+    found = evaluate_ranking(log, new, truth.examination_, metric=metric)
+    assert abs(found.value - expected) < 3 * found.standard_error
+    same = evaluate_ranking(log, -log.positions, truth.examination_, metric=metric)
+    assert same.value == pytest.approx(same.logged)
+    assert evaluate_ranking(log, new, truth.examination_, method="snips").value == pytest.approx(
+        evaluate_ranking(log, new, truth.examination_).value
+    )
+
+
+def test_doubly_robust_fills_in_what_clipping_cuts_off(data, scores):
+    log, truth = simulate_clicks(data, scores[0], n_sessions=40_000, k=6, noise=0.2, seed=4)
+    new = scores[1][log.column("row")]
+    attraction = truth.attraction_[truth.items_.find(log)]
+    expected = log.per_session(attraction * truth.examination_[new_ranks(log, new) - 1]).mean()
+    values = {
+        method: evaluate_ranking(log, new, truth.examination_, method=method, clip=1.0, model=truth).value
+        for method in ("ips", "snips", "dr")
+    }
+    assert abs(values["dr"] - expected) < abs(values["snips"] - expected) < abs(values["ips"] - expected)
+    crossed = evaluate_ranking(log, new, truth.examination_, method="dr", clip=1.0)
+    assert abs(crossed.value - expected) < abs(values["ips"] - expected)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 1000))
+def test_new_ranks_are_an_order_of_each_session(seed):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(1, 6, 5)
+    log = ClickLog.of(
+        session=np.repeat(np.arange(5), lengths), document=np.arange(lengths.sum()),
+        position=np.concatenate([np.arange(1, n + 1) for n in lengths]), clicked=np.zeros(lengths.sum()),
+    )  # fmt: skip
+    scores = rng.integers(0, 3, log.n_rows).astype(float)
+    ranks = new_ranks(log, scores)
+    for s in range(5):
+        rows = slice(log.offsets[s], log.offsets[s + 1])
+        by_rank = np.argsort(ranks[rows])
+        assert sorted(ranks[rows]) == list(range(1, lengths[s] + 1))
+        assert by_rank.tolist() == sorted(range(lengths[s]), key=lambda i, own=scores[rows]: (-own[i], i))
+
+
+def test_logs_that_cannot_tell_warn():
+    with pytest.warns(UserWarning, match="the effective sample size is 1 of 500 sessions"):
+        estimate_value(np.ones(500), [1000.0] + [0.0] * 499)
+
+
+def test_errors_of_values():
+    log = ClickLog.of(session=[1, 1], document=[1, 2], position=[1, 2], clicked=[1, 0])
+    with pytest.raises(tierank.ParameterError, match="unknown method 'dm'"):
+        estimate_value([1.0], [1.0], method="dm")
+    with pytest.raises(tierank.DataError, match="dr needs predictions; pass predicted and predicted_target"):
+        estimate_value([1.0], [1.0], method="dr")
+    with pytest.raises(tierank.DataError, match="weight: expected numbers >= 0, got -1"):
+        estimate_value([1.0], [-1.0])
+    with pytest.raises(tierank.DataError, match="weight: expected 1 numbers, one per reward, got 2"):
+        estimate_value([1.0], [1.0, 2.0])
+    with pytest.raises(tierank.DataError, match="weight: expected a weight above 0, got none"):
+        estimate_value([1.0], [0.0], method="snips")
+    with pytest.raises(tierank.DataError, match="scores: expected 2 scores, one per row of the log, got 3"):
+        evaluate_ranking(log, [1, 2, 3], [1, 0.5])
+    with pytest.raises(tierank.DataError, match="propensities: expected a chance above 0 at every position, got 0"):
+        evaluate_ranking(log, [1, 2], [1, 0])
+
+
+# Interleaving
+
+A, B = list("abcdef"), list("bdagch")
+
+
+@pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
+def test_interleaved_lists_have_each_document_once(method):
+    for seed in range(30):
+        shown = interleave(A, B, method=method, k=5, seed=seed)
+        assert len(shown.documents) == len(set(shown.documents)) == len(shown.credit) == 5
+        assert set(shown.documents) <= {*A, *B}
+        assert all(-1 <= credit <= 1 for credit in shown.credit)
+        assert shown.outcome([True] * 5) == pytest.approx(sum(shown.credit))
+        assert shown.outcome([False] * 5) == 0
+
+
+@pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
+def test_clicks_at_random_favour_nobody(method):
+    rng = np.random.default_rng(0)
+    chances = 1 / np.arange(1, 5)
+    outcomes = []
+    for _ in range(4000):
+        shown = interleave(A, B, method=method, k=4, seed=rng)
+        outcomes.append(shown.outcome(rng.random(4) < chances))
+    assert abs(np.mean(outcomes)) < 4 * np.std(outcomes) / math.sqrt(4000)
+
+
+@pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
+def test_the_ranker_with_the_relevant_document_on_top_wins(method):
+    rng = np.random.default_rng(1)
+    good, poor = list("xabcde"), list("abcdex")
+    outcomes = []
+    for _ in range(300):
+        shown = interleave(good, poor, method=method, k=4, seed=rng)
+        outcomes.append(shown.outcome([document == "x" for document in shown.documents]))
+    found = preference(outcomes)
+    assert found.share > 0.9
+    assert found.p < 1e-6
+
+
+def test_team_draft_teams_are_even():
+    for seed in range(20):
+        shown = interleave(A, B, k=4, seed=seed)
+        assert sum(shown.credit) == 0
+        assert abs(sum(shown.credit[:2])) == 0  # each round has one of each
+        assert shown.documents[0] in "ab"
+
+
+def test_probabilistic_credit_worked_by_hand():
+    # One document each: drawn from the first with chance 1, from the second with 0, and so on.
+    shown = interleave(["a"], ["b"], method="probabilistic", k=2, seed=0)
+    assert dict(zip(shown.documents, shown.credit, strict=True)) == {"a": 1, "b": -1}
+    # Same lists: nobody earns anything.
+    assert interleave(A, A, method="probabilistic", seed=3).credit == (0.0,) * 6
+
+
+def test_optimized_lists_are_all_merges_and_fair():
+    lists, credits, chances = optimized_lists((0, 1), (1, 2), 2)
+    assert lists == [(0, 1), (1, 0), (1, 2)]
+    # Of 0, 1 and 2: 1 - 0, 1/2 - 1, 0 - 1/2.
+    assert credits == [(1.0, -0.5), (-0.5, 1.0), (-0.5, -0.5)]
+    assert chances.tolist() == pytest.approx([1 / 3] * 3)
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        first, second = (tuple(rng.permutation(7)[:5].tolist()) for _ in range(2))
+        lists, credits, chances = optimized_lists(first, second, 5)
+        assert np.abs(chances @ np.array(credits)).max() < 1e-9
+        assert chances.sum() == pytest.approx(1)
+
+
+def test_lists_that_end_early():
+    for method in INTERLEAVINGS:
+        assert set(interleave(["a"], ["a", "b"], method=method, k=9).documents) == {"a", "b"}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=60))
+def test_the_sign_test_is_that_of_scipy(outcomes):
+    found = preference(outcomes)
+    wins, losses = outcomes.count(1.0), outcomes.count(-1.0)
+    assert (found.wins, found.losses, found.ties) == (wins, losses, outcomes.count(0.0))
+    if wins + losses:
+        oracle = binomtest(wins, wins + losses)
+        assert found.p == pytest.approx(oracle.pvalue)
+        interval = oracle.proportion_ci(method="wilson")
+        assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    else:
+        assert found.p == 1
+
+
+def test_errors_of_interleaving():
+    with pytest.raises(tierank.ParameterError, match="unknown method 'teamdraft': did you mean 'team-draft'"):
+        interleave(A, B, method="teamdraft")
+    with pytest.raises(tierank.DataError, match="second: expected at least one document, each once"):
+        interleave(A, ["a", "a"])
+    with pytest.raises(tierank.ParameterError, match="k: expected at most 12 with optimized interleaving, got 13"):
+        interleave(A, B, method="optimized", k=13)
+    with pytest.raises(tierank.DataError, match="clicked: expected 4 values"):
+        interleave(A, B, k=4).outcome([True])
+
+
+# Power
+
+
+@pytest.mark.parametrize("power", [0.8, 0.95])
+def test_sample_sizes_have_the_power(power):
+    for share, ties in ((0.55, 0.0), (0.45, 0.3), (0.6, 0.8)):
+        n = interleaving_sample_size(share=share, ties=ties, power=power)
+        assert interleaving_power(n, share=share, ties=ties) >= power - 1e-12
+        assert interleaving_power(n - 1, share=share, ties=ties) < power
+    for base, lift, sd in ((0.3, 0.05, None), (0.3, -0.05, None), (2.5, 0.01, 4.0)):
+        n = ab_sample_size(base=base, lift=lift, sd=sd, power=power)
+        assert ab_power(n, base=base, lift=lift, sd=sd) >= power - 1e-12
+        assert ab_power(n - 1, base=base, lift=lift, sd=sd) < power
+
+
+def test_power_is_that_of_experiments():
+    rng = np.random.default_rng(0)
+    n, share, ties = 1500, 0.55, 0.4
+    is_seen = []
+    for _ in range(600):
+        m = rng.binomial(n, 1 - ties)
+        wins = rng.binomial(m, share)
+        is_seen.append(preference([1] * wins + [-1] * (m - wins)).p < 0.05)
+    assert np.mean(is_seen) == pytest.approx(interleaving_power(n, share=share, ties=ties), abs=0.05)
+
+
+def test_sample_size_of_two_rates_worked_by_hand():
+    # (1.959964 sqrt(2 * 0.3075 * 0.6925) + 0.841621 sqrt(0.21 + 0.315 * 0.685))^2 / 0.015^2
+    assert ab_sample_size(base=0.3, lift=0.05) == 14_856
+    # 2 sd^2 (1.959964 + 0.841621)^2 / d^2
+    assert ab_sample_size(base=10, lift=0.01, sd=2) == math.ceil(2 * 4 * (1.959964 + 0.841621) ** 2 / 0.01)
+
+
+def test_errors_of_power():
+    with pytest.raises(tierank.ParameterError, match=r"share: expected a number > 0\.5 and < 1, got 0\.5"):
+        interleaving_sample_size(share=0.5)
+    with pytest.raises(tierank.ParameterError, match="lift: expected a number > 0, got 0"):
+        ab_sample_size(base=0.3, lift=0.0)
+    with pytest.raises(tierank.ParameterError, match="base: expected a number > 0 and < 1, got 3"):
+        ab_power(10, base=3, lift=0.1)
