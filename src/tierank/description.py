@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.inputs import chunks
+from tierank.memory import chunks
 from tierank.metrics import Judge
 from tierank.types import Floats
 

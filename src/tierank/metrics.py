@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_array, as_numbers
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import as_array, as_numbers
 from tierank.kernels.ranking import Ranking, cascade, discounted_sum, exp2_gains, highest, precision_sum, rank
 from tierank.relevance import GAINS, Gain, as_gain, discounts_to, gain_levels
 from tierank.types import Floats

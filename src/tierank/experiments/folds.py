@@ -12,8 +12,8 @@ from typing import Any
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.files import make_folder
-from tierank.inputs import is_table
 from tierank.readers import is_folder_of_folds, read, read_fold, write
+from tierank.tables import is_table
 
 N_FOLDS = 5
 Fold = tuple[RankingDataset, RankingDataset, RankingDataset]

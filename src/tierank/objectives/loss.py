@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_offsets
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import as_offsets
 from tierank.kernels import n_threads
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.relevance import Gain, as_gain

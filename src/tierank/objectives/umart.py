@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_offsets, as_ratings
 from tierank.errors import DataError
-from tierank.inputs import as_offsets, as_ratings
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.umart import umart_gradients
 from tierank.objectives.objective import Gradients, Objective, scale_of

@@ -17,12 +17,12 @@ from sklearn.base import clone
 from sklearn.utils import Tags
 
 from tierank import __version__
+from tierank.checks import as_names
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
-from tierank.inputs import as_names
 from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
 from tierank.models import (
     MODEL,

@@ -17,25 +17,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_names, as_numbers, as_weights, check_finite, check_ratings, group_codes, group_rows
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError, ParameterError
 from tierank.extras import needing
-from tierank.inputs import (
-    Room,
-    as_column,
-    as_names,
-    as_numbers,
-    as_weights,
-    check_finite,
-    check_ratings,
-    decoded,
-    forget,
-    group_codes,
-    group_rows,
-    odd_columns,
-    table_matrix,
-    unusable_columns,
-)
+from tierank.memory import Room, release_pages
+from tierank.tables import as_column, decoded, odd_columns, table_matrix, unusable_columns
 
 # What a column may be called to be found without being named.
 QUERY_NAMES = ("qid", "query", "query_id")
@@ -316,11 +303,11 @@ def _fill(
                 raise DataError(f"{part.where}: {error}") from None
             if places is None:
                 features[start:end] = rows
-                forget(features[start:end])
+                release_pages(features[start:end])
             else:
                 own = places[start:end]
                 features[own] = rows
-                forget(features[own.min() : own.max() + 1])
+                release_pages(features[own.min() : own.max() + 1])
 
 
 def _check_types(table: Any, names: list[str]) -> None:

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import TeamError
-from tierank.inputs import chunks, forget, rows_in
 from tierank.kernels import n_threads
+from tierank.memory import chunks, release_pages, rows_in
 from tierank.team import Team
 
 # What is used of LightGBM beside its public names, and what for.
@@ -132,7 +132,7 @@ class Rows(lightgbm.Sequence):
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self.features[self.order[rows]]
-        forget(self.features)  # what was read of a mapped matrix is not kept
+        release_pages(self.features)  # what was read of a mapped matrix is not kept
         return found
 
     def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:

@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Layer, Network, Scorer, Sum
-from tierank.inputs import forget
 from tierank.kernels import in_threads
 from tierank.kernels.linear import add_products
+from tierank.memory import release_pages
 from tierank.metrics import Judge
 from tierank.relevance import Gain, gain_levels
 from tierank.team import Team
@@ -109,7 +109,7 @@ class LinearModel(FittedModel):
             block = slice(int(offsets[a]), int(offsets[b]))
             inside = offsets[a : b + 1] - offsets[a] if self.needs_list else None
             add_all(self.apply(data.features[block], inside), weights, scores[block])
-            forget(data.features[block])
+            release_pages(data.features[block])
 
         in_threads(weigh, pairwise(_cut(offsets, _CHUNK)), n_jobs)
         return scores
@@ -421,7 +421,7 @@ class Queries:
             edges = _cut(self.offsets[first : last + 1], max(1, _BLOCK // self.n_columns))
             for a, b in pairwise(edges):
                 yield first + a, first + b
-                forget(self.data.features)
+                release_pages(self.data.features)
 
 
 def _centre(values: Floats, weight: Floats, n: Floats, starts: Rows, lengths: Rows) -> Floats:

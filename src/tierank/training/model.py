@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer
-from tierank.inputs import chunks
+from tierank.memory import chunks
 from tierank.team import Team
 from tierank.training.callbacks import Callbacks, Step
 from tierank.types import Floats, Rows
