@@ -74,8 +74,8 @@ def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
     odd = _first_odd(values)
     if isinstance(odd, (str, bytes, *_OF_TIME)):
         raise DataError(
-            f"{where}: expected numbers, got {describe_values(values)}; encode texts and dates as numbers, or leave them"
-            " out"
+            f"{where}: expected numbers, got {describe_values(values)}; encode texts and dates as numbers, or leave"
+            " them out"
         )
     # The words are what scikit-learn's checks look for.
     raise DataTypeError(f"{where}: argument must be a string or a number, got {describe_values(values)}")
