@@ -161,7 +161,7 @@ def test_a_damaged_model_is_refused(name, parts, tmp_path):
         ({"ranker": "Umart"}, r"unknown ranker 'Umart': did you mean 'UMart'\?|unknown ranker 'Umart'"),
         ({"settings": []}, "expected the description of a model"),
         ({"settings": {"rule": {"rule": {"nonsense": 1}}}}, "expected the description of a model, got a damaged file"),
-        ({"n_features": -3}, "expected a number of features, got -3"),
+        ({"n_features": -3}, "n_features: expected an integer >= 1, got -3"),
         ({"fitted": {}}, "got a damaged description"),
         ({"files": {f"../model/{files[0]}": "0"}}, "inside the model folder, got none"),
     ]:
