@@ -28,6 +28,8 @@ from tierank.training.model import FitContext, Resources, Seen
 from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_transform
 from tierank.training.trees import TreeCheckpoint
 
+# Rankers that can be trained, those that are not on the command line too.
+TRAINED = {name: kind for name, kind in known_classes().rankers.items() if "seed" in kind.declared_settings()}
 # Losses whose value depends on the scores alone: listmle and its kin shuffle ties.
 STEADY = sorted(set(LOSSES) - {"listmle", "plistmle"})
 
@@ -81,6 +83,10 @@ def deserting(scores, batch):
 
 
 deserting.calls = 0
+
+
+def failing(step):
+    raise InterruptedError("no more")
 
 
 def exploding(scores, batch):
@@ -196,7 +202,7 @@ def differences(team, out):
     """What each process says where the last one was given something else; then all are given the same."""
     told, last = {}, team.rank == team.size - 1
     usual = given_alike()
-    for name, kind in known_classes().rankers.items():
+    for name, kind in TRAINED.items():
         for what, change in DIFFERENCES.items():
             given = change(usual) if last else usual
             told[f"{name}: {what}"] = refusal(lambda kind=kind, given=given: fitted(kind, given, team))
@@ -353,6 +359,23 @@ def everything(team, out):
         "deserted": refusal(lambda: tierank.TreeRanker(deserting, n_trees=40, n_jobs=1).fit(train, team=team)),
         "few": refusal(lambda: tierank.UMart().fit(train.select([0]), team=team)),
     }
+    asked = []
+    calls = {"callbacks": [lambda step: asked.append(step.number) or step.number == 3]} if team.is_first else {}
+    stopped = tierank.UMart(n_trees=9, **exact).fit(train, valid=valid, team=team, **calls)
+    network = tierank.URank(max_epochs=9, n_jobs=1).fit(train, valid=valid, team=team, **calls)
+    later = tierank.UMart(n_trees=2, **exact).fit(valid, start=stopped, team=team)
+    told["stopped"] = {
+        "asked": asked,
+        "rounds": [len(stopped.history_), len(network.history_)],
+        "before": stopped.n_rounds_,
+        "text": later.model_.text,
+    }
+    told["refused"]["callback"] = refusal(
+        lambda: tierank.UMart(n_trees=2).fit(train, team=team, callbacks=[failing] if team.is_first else None)
+    )
+    told["refused"]["start"] = refusal(
+        lambda: tierank.UMart(n_trees=2).fit(train, team=team, start=[stopped, later][team.rank == 1])
+    )
     resumable(Path(out).with_name("checkpoint"), team, left=12)
     own = team.part(train)
     team.holds_parts = True
