@@ -82,7 +82,7 @@ def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
 
 
 def to_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
-    """An array of numbers, NaN for None; None where a value is no number."""
+    """An array of numbers, NaN for None; None if a value is not a number."""
     if values.dtype.kind in "biuf":
         return values
     if not values.size:
@@ -106,7 +106,7 @@ def _as_number(value: object) -> float:
 
 
 def _first_odd(values: NDArray[Any]) -> object:
-    """The first value that is no number."""
+    """The first value that is not a number."""
     flat = values.ravel()
     if values.dtype.kind == "O":
         return next((value for value in flat if not _is_missing(value) and to_numbers(_one(value)) is None), None)
@@ -121,7 +121,7 @@ def _one(value: object) -> NDArray[Any]:
 
 
 def describe_values(values: NDArray[Any]) -> str:
-    """What an array holds that is no number: the first such value.
+    """The first value of an array that is not a number, for a message.
 
     >>> describe_values(np.array(["NaT", "2020-01-31"], "datetime64[D]"))
     'the date 2020-01-31'
@@ -180,7 +180,7 @@ def check_ratings(ratings: NDArray[np.float64], where: Any) -> NDArray[np.float6
         row = int(bad.argmax())
         raise DataError(
             f"{where(row)}: expected a finite rating that is not negative, got {ratings[row]:g};"
-            " shift the ratings so that the lowest is 0, and drop documents that nobody rated"
+            " shift the ratings so that the lowest is 0, and drop documents without a rating"
         )
     return ratings
 

@@ -547,7 +547,7 @@ def _copy(pieces: Iterable[NDArray[np.float32]], into: NDArray[np.float32]) -> N
 
 
 def _joined_ids(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The query ids of all parts, as they are; an error where two parts have one in common."""
+    """The query ids of all parts; an error if two parts share one."""
     seen: set[Hashable] = set()
     for ids in parts:
         twice = next((i for i in ids.tolist() if i in seen), None)

@@ -35,7 +35,7 @@ def chunks(matrix: NDArray[np.float32], n_rows: int = CHUNK) -> Iterator[NDArray
 
 
 def rows_in(matrix: NDArray[Any], n_bytes: int) -> int:
-    """How many rows of a matrix take about so many bytes: at least one."""
+    """How many rows of a matrix take about this many bytes; at least 1."""
     return max(1, int(n_bytes // max(1, matrix.itemsize * matrix.shape[1])))
 
 

@@ -362,7 +362,7 @@ def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> Ranking
 
 
 def _query_cuts(data: RankingDataset, n_parts: int) -> list[int]:
-    """Cuts between queries for so many parts at least, and as many that each has some thousand documents."""
+    """Cuts between queries for at least this many parts, each with a few thousand documents."""
     n_parts = max(n_parts, data.n_documents // _FETCHED)
     cuts: list[int] = np.unique(np.linspace(0, data.n_queries, n_parts + 1).astype(int)).tolist()
     return cuts

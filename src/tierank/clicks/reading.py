@@ -149,7 +149,7 @@ class _Roles(NamedTuple):
 def _encoded(
     piece: Mapping[str, Column], roles: _Roles, codes: dict[str, Codes], kept: dict[str, Codes]
 ) -> dict[str, NDArray[Any]]:
-    """A piece with numbers in place of ids, positions and clicks as they are."""
+    """A piece with numbers instead of ids; positions and clicks are unchanged."""
     session = codes["session"].encode(piece[roles.session])
     query = np.zeros_like(session) if roles.query is None else codes["query"].encode(piece[roles.query])
     out: dict[str, NDArray[Any]] = {

@@ -22,7 +22,7 @@ Part = RankingDataset | str
 
 
 class Folds(ABC):
-    """The folds, by number from 0 on. Once they are kept, small and picklable: each process reads for itself."""
+    """The folds, numbered from 0. Once stored they are small and picklable: each process reads its own."""
 
     name: str
     n_folds: int = N_FOLDS

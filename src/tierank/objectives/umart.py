@@ -63,7 +63,7 @@ class UMartObjective(Objective):
     ===================  =============================================================================================
 
     ``window``           documents in a window; None: all lower documents are one window
-    ``truncation``       pairs with neither document among so many first ones are left out; None: no pair is
+    ``truncation``       pairs with both documents ranked below this are left out; None: no pair is
     ``idcg_at``          ranks that count in IDCG; None: all
     ``gain``             ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a list with the gains of the ratings 0, 1,
                          2, ...; a mapping from ratings to gains; or a function that turns ratings into gains

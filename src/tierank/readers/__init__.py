@@ -163,7 +163,7 @@ def _as_path(source: Any) -> Path:
 
 
 def _limited(room: Room, most: int | None, n: int, width: int) -> NDArray[np.float32]:
-    """The room that is needed, up to so many features."""
+    """The allocation that is needed, up to this many features."""
     if most is not None:
         check_width(width, most)
     return room(n, width)

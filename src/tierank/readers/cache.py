@@ -246,7 +246,7 @@ def _source(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 def _stamp(file: Path) -> list[str | int]:
     """What tells a file from another one of its name.
 
-    ``cp -p`` and ``rsync -t`` set the time of the content, but nobody can set that of the inode (ctime). The number of
+    ``cp -p`` and ``rsync -t`` set the time of the content, but not that of the inode (ctime). The number of
     the device is left out: machines that share a disk over a network do not agree on it.
     """
     found = file.stat()

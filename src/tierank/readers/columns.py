@@ -120,7 +120,7 @@ class Part(Protocol):
         """Some columns as an Arrow table."""
 
     def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        """Some columns as Arrow tables of at most so many rows."""
+        """Some columns as Arrow tables of at most this many rows."""
 
 
 @dataclass
@@ -144,7 +144,7 @@ class ParquetPart:
             return _validated(file.read(columns=names))
 
     def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        """Some columns as Arrow tables of at most so many rows."""
+        """Some columns as Arrow tables of at most this many rows."""
         arrow = needs_arrow("Parquet")
         with self._opened(len(names)) as file:
             for batch in file.iter_batches(n_rows, columns=names):
@@ -190,7 +190,7 @@ class TablePart:
         return self.table.select(names)
 
     def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        """Some columns as Arrow tables of at most so many rows."""
+        """Some columns as Arrow tables of at most this many rows."""
         chosen = self.table.select(names)
         return (chosen.slice(start, n_rows) for start in range(0, self.n_rows, n_rows))
 
@@ -427,7 +427,7 @@ def plain_ids(column: Any) -> Any:
 
 
 def taken(names: list[str]) -> set[str]:
-    """The columns that are no features, where nobody names any."""
+    """The columns that are not features by default."""
     known = (_found(names, those) for those in (QUERY_NAMES, RATING_NAMES, DOCUMENT_NAMES))
     return {*filter(None, known), *WEIGHT_NAMES, *filter(_ROW_NUMBERS.fullmatch, names)}
 

@@ -124,7 +124,7 @@ class _Text:
             if not pieces[-1]:
                 raise DataError(
                     f"{self.name}: expected {self.size} bytes, as when it was opened, got {place}: the file became"
-                    " shorter while it was read; read it again when nobody writes to it"
+                    " shorter while it was read; read it again when nothing writes to it"
                 )
             place += len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -412,7 +412,7 @@ def _value(field: bytes, expected: str) -> float:
 
 
 def number_of(field: bytes) -> float | None:
-    """The number that a field of text is, NaN where it says that there is none; None where it is no number.
+    """The number that a field of text is, NaN if it says that the value is missing; None if it is not a number.
 
     >>> number_of(b"+2.5e-1"), number_of(b"NULL"), number_of(b"-INF"), number_of(b"0x10"), number_of(b"+-1")
     (0.25, nan, -inf, None, None)

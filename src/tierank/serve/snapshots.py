@@ -58,7 +58,7 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _named(description: bytes) -> list[str]:
-    """The files that a description names; none where it is damaged, which whoever loads it says."""
+    """The files that a description names; none if it is damaged, which loading reports."""
     try:
         return [name for name in json.loads(description)["files"] if name != "model.json" and Path(name).name == name]
     except (ValueError, KeyError, TypeError, RecursionError):

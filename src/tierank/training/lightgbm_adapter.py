@@ -222,7 +222,7 @@ def _open_files() -> set[int]:
 def _watched(files: set[int], seconds: float) -> Iterator[None]:
     """Let LightGBM's sockets fail where nobody is at the other end: by itself it waits forever.
 
-    Those of a process that fell silent give up after so many seconds; those that were closed are taken away.
+    Sockets of a silent process time out after this many seconds; closed ones are replaced.
     """
     limit, done = struct.pack("ll", max(1, int(seconds)), 0), threading.Event()
     watched = {}

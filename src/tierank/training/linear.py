@@ -447,7 +447,7 @@ def _gains(ratings: Floats, gain: Gain, team: Team) -> Floats:
 
 
 def _cut(offsets: Rows, n_rows: int) -> list[int]:
-    """Edges between queries, by number, for blocks of up to so many documents, or of one query that has more.
+    """Edges between queries, by number, for blocks of up to this many documents, or of one longer query.
 
     >>> _cut(np.array([0, 3, 5, 9, 30, 31]), 6)
     [0, 2, 3, 4, 5]

@@ -533,7 +533,7 @@ class Training:
         return loss
 
     def _differentiate(self, queries: Tensor, n_queries: int) -> tuple[float, int | None]:
-        """Set gradients of the loss of these queries over n_queries; returns it, and a query where it is no number."""
+        """Set gradients of the loss of these queries over n_queries; returns it, and a query if it is not finite."""
         features, batch = self.lists.batch(queries)
         values = self._values(features, batch)
         check_values(values, len(queries))
