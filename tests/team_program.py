@@ -29,7 +29,7 @@ from tierank.training.networks import NetworkFit, QueryLists, Training, build_ne
 from tierank.training.trees import TreeCheckpoint
 
 # Rankers that can be trained, those that are not on the command line too.
-TRAINED = {name: kind for name, kind in known_classes().rankers.items() if "seed" in kind.declared_settings()}
+TRAINED = {name: kind for name, kind in known_classes().rankers.items() if kind is not tierank.LightGBMRanker}
 # Losses whose value depends on the scores alone: listmle and its kin shuffle ties.
 STEADY = sorted(set(LOSSES) - {"listmle", "plistmle"})
 
@@ -186,7 +186,7 @@ def given_alike():
 
 def fitted(kind, given, team):
     """A ranker that was fitted to what this process was given."""
-    settings = {"seed": given["seed"], "rule": given["rule"], "n_jobs": 1}
+    settings = {name: given[name] for name in ("seed", "rule") if name in kind.declared_settings()} | {"n_jobs": 1}
     loss = {"loss": "urank"} if "loss" in inspect.signature(kind).parameters else {}
     versions = agreement._versions
     agreement._versions = lambda: versions() | given["versions"]
@@ -204,6 +204,8 @@ def differences(team, out):
     usual = given_alike()
     for name, kind in TRAINED.items():
         for what, change in DIFFERENCES.items():
+            if what == "seed" and "seed" not in kind.declared_settings():
+                continue
             given = change(usual) if last else usual
             told[f"{name}: {what}"] = refusal(lambda kind=kind, given=given: fitted(kind, given, team))
     ranker = tierank.URank(n_jobs=1)

@@ -419,6 +419,8 @@ SAID = {
 @pytest.mark.parametrize("what", team_program.DIFFERENCES)
 def test_a_process_with_something_else_is_named_by_all(what, differing):
     for name, (number, told) in product(team_program.TRAINED, enumerate(differing)):
+        if what == "seed" and "seed" not in team_program.TRAINED[name].declared_settings():
+            continue
         refused = told[f"{name}: {what}"]
         if what == "no ratings" and number == 1:
             assert refused.startswith("DataError: this data set has no ratings"), name

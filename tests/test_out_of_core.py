@@ -537,9 +537,9 @@ def test_chunks_forget_what_was_seen(tmp_path):
 
 
 def test_large_results_go_to_a_file_without_a_name(tmp_path, monkeypatch):
-    parts = [make_ranking(8, n_features=3, mean_length=9, max_length=9, seed=k) for k in range(3)]
+    made = [make_ranking(8, n_features=3, mean_length=9, max_length=9, seed=k) for k in range(3)]
+    parts = [part.replace(query_ids=part.query_ids + 100 * k) for k, part in enumerate(made)]
     for k, part in enumerate(parts):
-        part.query_ids += 100 * k
         write(part, tmp_path / f"{k}.tierank")
     mapped = [read(tmp_path / f"{k}.tierank") for k in range(3)]
     joined, copies = RankingDataset.concat(parts), add_query_copies(parts[0])

@@ -27,7 +27,7 @@ class Snapshot:
         """Read a folder; again, if its owner replaced it meanwhile. Whether it is a good model shows when it loads."""
         files, state = read_settled(folder, _read)
         if state is None:
-            raise DataError(f"{folder}: expected the folder of a saved model, with model.json in it, got none")
+            raise DataError(where=folder, expected="a model folder, with model.json in it", got="none")
         return cls(folder, files, state)
 
     @property

@@ -212,7 +212,7 @@ def _train(
             judge = make_judge(queries.data, settings["select_by"], settings["rule"], n_jobs, team)
         else:
             scores = None
-    chosen = _choose(model, ridges, judge, scores, team)
+    chosen = _choose(model, ridges, judge, scores, settings, context)
     model.ridge, model.coef = ridges[chosen], np.ascontiguousarray(weights[:, :, chosen])
     model.center = whole.means().reshape(zeros.shape)
     if valid is not None:
@@ -228,9 +228,16 @@ def _agreed(weights: Floats, team: Team) -> Floats:
     return np.asarray(safetensors.numpy.load(cast(bytes, content))["weights"], np.float64)
 
 
-def _choose(model: LinearModel, ridges: Sequence[float], judge: Judge | None, scores: Floats | None, team: Team) -> int:
-    """The best of the ridges by the metrics; writes the history."""
-    selection, chosen = Selection(), 0
+def _choose(
+    model: LinearModel,
+    ridges: Sequence[float],
+    judge: Judge | None,
+    scores: Floats | None,
+    settings: Mapping[str, Any],
+    context: FitContext,
+) -> int:
+    """The best of the ridges by the metrics; writes the history, and calls the callbacks for each of them."""
+    selection, chosen, team = Selection(), 0, context.team
     for k, ridge in enumerate(ridges):
         means: dict[str, float] = {}
         if judge is not None and scores is not None:
@@ -238,8 +245,10 @@ def _choose(model: LinearModel, ridges: Sequence[float], judge: Judge | None, sc
             # Sums of sorted numbers are the same bits for queries in any order.
             means = means_of({metric: np.sort(values) for metric, values in per_query.items()}, team)
         model.history.append({"ridge": ridge} | means)
-        if selection.is_better(tuple(means.values())):
-            chosen = k
+        is_best = selection.is_better(tuple(means.values()))
+        chosen = k if is_best else chosen
+        if context.step(k + 1, len(ridges), settings, means, is_best=is_best):
+            break
     return chosen
 
 
