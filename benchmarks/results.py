@@ -48,7 +48,7 @@ def tabulate(found: dict[str, Any]) -> str:
         seconds = found["cpu_seconds"][system]
         rows.append([system, *cells, "-" if seconds is None else f"{seconds:.1f}"])
     paper, notes = paper_rows(SimpleNamespace(about=found, metrics=metrics))
-    lines = [[f"{comparison['baseline']} is the baseline", *metrics, "CPU s a run"], ["---"] * (len(metrics) + 2)]
+    lines = [[f"{comparison['baseline']} is the baseline", *metrics, "CPU s/run"], ["---"] * (len(metrics) + 2)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [*lines, *rows, *paper])
     seeds = f"seeds {', '.join(map(str, found['seeds']))}"
     words = f"{found['created'][:10]}, {seeds}, {comparison['n_queries']:,} queries, rule {comparison['rule']['name']}"

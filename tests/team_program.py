@@ -28,6 +28,8 @@ from tierank.training.model import FitContext, Resources, Seen
 from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_transform
 from tierank.training.trees import TreeCheckpoint
 
+# Rankers that can be trained, those that are not on the command line too.
+TRAINED = {name: kind for name, kind in known_classes().rankers.items() if kind is not tierank.LightGBMRanker}
 # Losses whose value depends on the scores alone: listmle and its kin shuffle ties.
 STEADY = sorted(set(LOSSES) - {"listmle", "plistmle"})
 
@@ -81,6 +83,10 @@ def deserting(scores, batch):
 
 
 deserting.calls = 0
+
+
+def failing(step):
+    raise InterruptedError("no more")
 
 
 def exploding(scores, batch):
@@ -180,7 +186,7 @@ def given_alike():
 
 def fitted(kind, given, team):
     """A ranker that was fitted to what this process was given."""
-    settings = {"seed": given["seed"], "rule": given["rule"], "n_jobs": 1}
+    settings = {name: given[name] for name in ("seed", "rule") if name in kind.declared_settings()} | {"n_jobs": 1}
     loss = {"loss": "urank"} if "loss" in inspect.signature(kind).parameters else {}
     versions = agreement._versions
     agreement._versions = lambda: versions() | given["versions"]
@@ -196,8 +202,10 @@ def differences(team, out):
     """What each process says where the last one was given something else; then all are given the same."""
     told, last = {}, team.rank == team.size - 1
     usual = given_alike()
-    for name, kind in known_classes().rankers.items():
+    for name, kind in TRAINED.items():
         for what, change in DIFFERENCES.items():
+            if what == "seed" and "seed" not in kind.declared_settings():
+                continue
             given = change(usual) if last else usual
             told[f"{name}: {what}"] = refusal(lambda kind=kind, given=given: fitted(kind, given, team))
     ranker = tierank.URank(n_jobs=1)
@@ -353,6 +361,23 @@ def everything(team, out):
         "deserted": refusal(lambda: tierank.TreeRanker(deserting, n_trees=40, n_jobs=1).fit(train, team=team)),
         "few": refusal(lambda: tierank.UMart().fit(train.select([0]), team=team)),
     }
+    asked = []
+    calls = {"callbacks": [lambda step: asked.append(step.number) or step.number == 3]} if team.is_first else {}
+    stopped = tierank.UMart(n_trees=9, **exact).fit(train, valid=valid, team=team, **calls)
+    network = tierank.URank(max_epochs=9, n_jobs=1).fit(train, valid=valid, team=team, **calls)
+    later = tierank.UMart(n_trees=2, **exact).fit(valid, start=stopped, team=team)
+    told["stopped"] = {
+        "asked": asked,
+        "rounds": [len(stopped.history_), len(network.history_)],
+        "before": stopped.n_rounds_,
+        "text": later.model_.text,
+    }
+    told["refused"]["callback"] = refusal(
+        lambda: tierank.UMart(n_trees=2).fit(train, team=team, callbacks=[failing] if team.is_first else None)
+    )
+    told["refused"]["start"] = refusal(
+        lambda: tierank.UMart(n_trees=2).fit(train, team=team, start=[stopped, later][team.rank == 1])
+    )
     resumable(Path(out).with_name("checkpoint"), team, left=12)
     own = team.part(train)
     team.holds_parts = True

@@ -216,7 +216,7 @@ def test_the_demo_leaves_other_data_alone(folder, capsys):
 def test_a_demo_of_other_data_is_refused_and_its_report_is_made(folder, capsys, monkeypatch):
     from tierank.experiments import demo
 
-    monkeypatch.setattr(demo, "_SHOWN", ("lambdamart", "umart"))
+    monkeypatch.setattr(demo, "_NETWORKS", ())
     assert run(capsys, "demo", "--queries", 30)[0] == 0
     before = {file: file.read_bytes() for file in (folder / "demo").glob("*.txt")}
     code, _, err = run(capsys, "demo", "--queries", 25)

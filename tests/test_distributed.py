@@ -24,7 +24,6 @@ from tierank.cli import main
 from tierank.distributed import launch as launching
 from tierank.distributed.processes import join, open_meeting
 from tierank.errors import DataError, ParameterError, TeamError
-from tierank.rankers import known_classes
 from tierank.team import Team, cut_queries, deal_queries
 from tierank.training.agreement import agreement, check_contents, facts_of_call
 
@@ -232,6 +231,24 @@ def test_early_stopping_stops(team):
     assert len(values) - 1 - int(np.argmax(values)) == 5
 
 
+def test_the_callbacks_of_the_first_process_stop_all(team):
+    for number, (_, told) in enumerate(team):
+        assert told["stopped"]["asked"] == ([1, 2, 3, 1, 2, 3] if number == 0 else [])
+        assert told["stopped"]["rounds"] == [3, 3]
+        words = "InterruptedError: no more" if number == 0 else "TeamError: process 0: a callback failed: no more"
+        assert told["refused"]["callback"] == words
+
+
+def test_trees_of_a_start_are_kept_by_all(team):
+    for _, told in team:
+        assert told["stopped"]["text"] == team[0][1]["stopped"]["text"]
+        assert told["stopped"]["text"].count("\nTree=") == told["stopped"]["before"] + 2
+        assert (
+            "process 1 of 3: the arguments of fit differ from those of process 0: other start"
+            in told["refused"]["start"]
+        )
+
+
 def test_parts_that_were_placed_give_the_same_trees(team):
     for _, told in team:
         assert splits(told["parted"]["text"])[:2] == splits(told["umart"]["text"])[:2]
@@ -401,7 +418,9 @@ SAID = {
 
 @pytest.mark.parametrize("what", team_program.DIFFERENCES)
 def test_a_process_with_something_else_is_named_by_all(what, differing):
-    for name, (number, told) in product(known_classes().rankers, enumerate(differing)):
+    for name, (number, told) in product(team_program.TRAINED, enumerate(differing)):
+        if what == "seed" and "seed" not in team_program.TRAINED[name].declared_settings():
+            continue
         refused = told[f"{name}: {what}"]
         if what == "no ratings" and number == 1:
             assert refused.startswith("DataError: this data set has no ratings"), name

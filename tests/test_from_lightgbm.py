@@ -9,7 +9,9 @@ import pandas as pd
 import pytest
 
 import tierank
+from tests.serve_tools import ask
 from tierank import DataError, LambdaMART, NotFittedError, ParameterError, UMart
+from tierank.cli import main
 from tierank.training.trees import with_names
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "trees.md").read_text()
@@ -110,6 +112,27 @@ def test_it_does_all_that_fitted_rankers_do(parts, tmp_path):
     assert tierank.explain_query(ranker, test, test.query_ids[0])
     assert ranker.permutation_importance(test, n_repeats=1).shape == (6, 1)
     assert not ranker.needs_list()
+
+
+def test_it_is_served_and_used_on_the_command_line(parts, tmp_path, capsys):
+    data, _, test = parts
+    booster = train(data)
+    ranker = tierank.from_lightgbm(booster)
+    rows, scores = test.features[:4], booster.predict(test.features[:4])
+    documents = [{"features": row.tolist()} for row in rows]
+    code, _, found = ask(tierank.serve.app({"old": ranker}), "/rank", {"documents": documents})
+    assert code == 200
+    assert [one["id"] for one in found["ranking"]] == np.argsort(-scores).tolist()
+    assert [one["score"] for one in found["ranking"]] == sorted(scores, reverse=True)
+    ranker.save(tmp_path / "model")
+    tierank.write(test, tmp_path / "test.txt")
+    assert (
+        main(["predict", str(tmp_path / "model"), str(tmp_path / "test.txt"), "--out", str(tmp_path / "scores")]) == 0
+    )
+    written = tierank.read_scores(tmp_path / "scores", test)
+    np.testing.assert_array_equal(written, ranker.predict(tierank.read(tmp_path / "test.txt")))
+    assert main(["evaluate", str(tmp_path / "test.txt"), str(tmp_path / "model")]) == 0
+    assert "ndcg@10" in capsys.readouterr().out
 
 
 def test_new_trees_go_on_from_it(parts):

@@ -302,7 +302,7 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path, monkeypatch, 
         return parsed(*arguments)
 
     monkeypatch.setattr(letor._Source, "parsed", later)
-    with pytest.raises(DataError, match=r"data.txt: expected .* while it (is|was) read.* when nobody writes to it"):
+    with pytest.raises(DataError, match=r"data.txt: expected .* while it (is|was) read.* when nothing writes to it"):
         read(path, cache=False)
 
 

@@ -221,7 +221,7 @@ def test_passes_the_checks_of_scikit_learn():
         ({"loss": "urank", "sigma": 1.0}, "unknown setting of TreeRanker 'sigma'"),
         ({"loss": lambda f, b: f}, r"loss: expected one value per query, \d+ here, got shape \(\d+,\)"),
         ({"loss": lambda f, b: f.sum()}, r"loss: expected one value per query, \d+ here, got shape \(\)"),
-        ({"loss": lambda f, b: 3.0}, r"loss: expected one value per query, \d+ here, got 3.0, which is no tensor"),
+        ({"loss": lambda f, b: 3.0}, r"loss: expected one value per query, \d+ here, got 3.0, which is not a tensor"),
         ({"loss": lambda f, b: torch.zeros(b.n_queries)}, "got values that do not depend on the scores"),
         ({"loss": lambda f, b: sums(torch.sqrt(f), b)}, "loss: expected a finite gradient, got inf at a document with"),
     ],

@@ -440,7 +440,7 @@ def test_a_model_of_a_preset_is_loaded(data, tmp_path):
     [
         (lambda scores, batch: scores.sum(), r"expected one value per query, 8 here, got shape \(\)"),
         (lambda scores, batch: torch.zeros(batch.n_queries), "got values that do not depend on the scores"),
-        (lambda scores, batch: 3.0, r"got 3\.0, which is no tensor"),
+        (lambda scores, batch: 3.0, r"got 3\.0, which is not a tensor"),
     ],
 )
 def test_a_loss_of_another_shape_is_refused(data, loss, message):

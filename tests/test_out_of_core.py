@@ -31,7 +31,7 @@ from tierank import (
     write_scores,
 )
 from tierank.files import building, reserve
-from tierank.inputs import anywhere, chunks, forget, in_file
+from tierank.memory import allocate, chunks, in_file, release_pages
 from tierank.readers import FORMATS, cache, columns, convert, is_folder_of_folds
 from tierank.readers.scores import rank_lines
 from tierank.transforms import Quantile, add_query_copies
@@ -46,7 +46,7 @@ def everything_is_large(monkeypatch):
     monkeypatch.setattr(columns, "_BATCH", 64)
     for size in ("readers.columns._AT_ONCE", "readers.scores._AT_ONCE", "dataset._TAKEN"):
         monkeypatch.setattr(f"tierank.{size}", 16)
-    monkeypatch.setattr("tierank.inputs._LARGE", 0)
+    monkeypatch.setattr("tierank.memory._LARGE", 0)
 
 
 def is_mapped(data: RankingDataset) -> bool:
@@ -350,7 +350,7 @@ def test_without_room_on_disk_data_are_read_into_memory(tmp_path, monkeypatch, c
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tierank.inputs.reserve", full)
+    monkeypatch.setattr("tierank.memory.reserve", full)
     data = read(tmp_path / "data.parquet")
     assert not is_mapped(data)
     assert_same(data, read(table_of()))
@@ -358,7 +358,7 @@ def test_without_room_on_disk_data_are_read_into_memory(tmp_path, monkeypatch, c
     assert [file.name for file in tmp_path.iterdir()] == ["data.parquet"]
     with pytest.raises(DataError, match=r"x.tierank: expected a place that can be written, got: No space left"):
         read(tmp_path / "data.parquet", cache=tmp_path / "x.tierank")
-    monkeypatch.setattr("tierank.inputs._memory", lambda: 1000)
+    monkeypatch.setattr("tierank.memory._memory", lambda: 1000)
     with pytest.raises(DataError, match=r"data.parquet: 211 documents x 5 features need .* GB, this machine has"):
         read(tmp_path / "data.parquet")
 
@@ -503,9 +503,9 @@ def test_forget_lets_pages_go_and_keeps_values(tmp_path):
             matrix[:] = rows
         assert matrix.sum() > 0
         assert resident(matrix) >= rows.nbytes
-        forget(np.asarray(matrix)[1024:3072])  # the middle half
+        release_pages(np.asarray(matrix)[1024:3072])  # the middle half
         assert rows.nbytes * 0.4 < resident(matrix) < rows.nbytes * 0.6
-        forget(matrix)
+        release_pages(matrix)
         assert resident(matrix) == 0
         assert matrix.tobytes() == rows.tobytes()
 
@@ -515,15 +515,15 @@ def test_forget_leaves_small_maps_and_changed_copies_alone(tmp_path, monkeypatch
     np.save(tmp_path / "x.npy", np.zeros((4096, 64), np.float32))
     copy = np.load(tmp_path / "x.npy", mmap_mode="c")
     copy[:] = 5
-    forget(copy)
+    release_pages(copy)
     assert (copy == 5).all()
     monkeypatch.undo()
     mapped = np.load(tmp_path / "x.npy", mmap_mode="r")
     assert not mapped.any()
-    forget(mapped)
+    release_pages(mapped)
     assert resident(mapped) >= mapped.nbytes
     for matrix in (np.ones((2, 2), np.float32), np.ones((0, 2), np.float32)):
-        forget(matrix)
+        release_pages(matrix)
 
 
 @needs_linux
@@ -537,13 +537,13 @@ def test_chunks_forget_what_was_seen(tmp_path):
 
 
 def test_large_results_go_to_a_file_without_a_name(tmp_path, monkeypatch):
-    parts = [make_ranking(8, n_features=3, mean_length=9, max_length=9, seed=k) for k in range(3)]
+    made = [make_ranking(8, n_features=3, mean_length=9, max_length=9, seed=k) for k in range(3)]
+    parts = [part.replace(query_ids=part.query_ids + 100 * k) for k, part in enumerate(made)]
     for k, part in enumerate(parts):
-        part.query_ids += 100 * k
         write(part, tmp_path / f"{k}.tierank")
     mapped = [read(tmp_path / f"{k}.tierank") for k in range(3)]
     joined, copies = RankingDataset.concat(parts), add_query_copies(parts[0])
-    monkeypatch.setattr("tierank.inputs._memory", lambda: 1000)
+    monkeypatch.setattr("tierank.memory._memory", lambda: 1000)
     large = RankingDataset.concat(mapped)
     assert is_mapped(large)
     assert_same(large, joined)
@@ -551,7 +551,7 @@ def test_large_results_go_to_a_file_without_a_name(tmp_path, monkeypatch):
     assert is_mapped(add_query_copies(mapped[0]))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0.tierank", "1.tierank", "2.tierank"]
     assert len(list((tmp_path / "0.tierank").iterdir())) == 5  # as written
-    assert not is_mapped(RankingDataset.from_parts(anywhere(2, 3), None, np.array([0, 2]), np.array([1])))
+    assert not is_mapped(RankingDataset.from_parts(allocate(2, 3), None, np.array([0, 2]), np.array([1])))
 
 
 # Generated data, quantiles

@@ -370,7 +370,7 @@ def test_it_can_be_mounted_without_a_lifespan(trees):
         ({"features": [[1, 1]], "names": ["bm25", "bm25"]}, 422, "names", "each once"),
         ({"features": [[1]], "names": ["bm"]}, 422, "names", "did you mean 'bm25'?"),
         ({"features": [ROW], "names": 1}, 422, "names", "a list of texts"),
-        ({"documents": [], "k": 0}, 422, "k", "from 1 on"),
+        ({"documents": [], "k": 0}, 422, "k", ">= 1"),
         ({"documents": [], "k": True}, 422, "k", "got true"),
         ({"documents": [], "k": 1.5}, 422, "k", "1.5"),
         ({"documents": [], "explain": 1}, 422, "explain", "true or false"),

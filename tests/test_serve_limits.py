@@ -67,7 +67,7 @@ def test_limits(trees):
     ):
         code, _, found = ask(served, path, body)
         assert code == 413
-        assert "--max-documents" in found["error"]["fix"]
+        assert "the limit max_documents of the server" in found["error"]["fix"]
     code, _, found = ask(served, "/rank", b" " * 2000)
     assert (code, found["error"]["expected"]) == (413, "at most 1000 bytes")
     code, _, found = ask(served, "/rank", b"", headers={"content-length": "9" * 30})
@@ -257,7 +257,7 @@ def test_unfinished_large_bodies_have_so_much_room_and_small_ones_do_not_need_it
         await third.send(7)
         code, headers, found = await third.task
         assert (code, headers["retry-after"]) == (503, "1")
-        assert "--max-large-bytes" in found["error"]["fix"]
+        assert "the limit max_large_bytes of the server" in found["error"]["fix"]
         assert (await asking(served, "/rank", {"features": []}))[0] == 200
         await first.send()
         assert (await first.task)[0] == 200
@@ -312,7 +312,7 @@ def test_an_answer_that_takes_too_long_is_given_up(held):
     for _ in range(2):
         code, _, found = ask(served, "/rank", {"features": [ROW]})
         assert code == 504
-        assert "--timeout" in found["error"]["fix"]
+        assert "the limit timeout of the server" in found["error"]["fix"]
     held.may_go.set()
     wait_for(lambda: not service._scoring_lane._at_work)
     answers = (ask(served, "/rank", {"features": [ROW]})[0] for _ in range(1000))  # a busy machine may need some
@@ -363,7 +363,7 @@ def test_an_explanation_that_takes_too_long_stops(explaining):
     service = Service([Model.of("m", explaining)], Limits(timeout=0.2), threads=1)
     code, _, found = ask(service.application(), "/rank", WHY)
     assert code == 504
-    assert "--timeout" in found["error"]["fix"]
+    assert "the limit timeout of the server" in found["error"]["fix"]
     if explaining.began.acquire(blocking=False):  # on a busy machine it may not even have begun
         assert explaining.ended.acquire(timeout=60)
     wait_for(lambda: not service._explaining_lane._at_work)

@@ -1,5 +1,8 @@
 """Going on from a fitted model, with new data."""
 
+import re
+from pathlib import Path
+
 import lightgbm
 import numpy as np
 import pandas as pd
@@ -143,6 +146,32 @@ def test_a_run_with_a_start_is_resumed_with_the_same_start_only(name, parts, tmp
             kind(**settings).fit(new, start=start, checkpoint=tmp_path / "kept")
 
 
+def test_scores_that_a_checkpoint_lacks_are_computed_again(parts, tmp_path):
+    """As in a team, whose processes keep no scores: those of the start are a part of them."""
+    old, new, valid, test = parts
+    settings = TREES | {"n_trees": 70, "patience": 99}
+    first = UMart(**settings).fit(old)
+    expected = UMart(**settings).fit(new, valid=valid, start=first).predict(test)
+
+    def interrupt(step):
+        if step.number == 60:
+            raise KeyError("as if killed")
+
+    with pytest.raises(KeyError, match="as if killed"):
+        UMart(**settings).fit(new, valid=valid, start=first, checkpoint=tmp_path / "kept", callbacks=[interrupt])
+    for name in ("scores.npy", "valid_scores.npy"):
+        (tmp_path / "kept" / name).unlink()
+    resumed = UMart(**settings).fit(new, valid=valid, start=first, checkpoint=tmp_path / "kept")
+    np.testing.assert_array_equal(resumed.predict(test), expected)
+
+
+def test_networks_need_query_ids_in_both_or_in_neither(parts):
+    old, new, _, _ = parts
+    first = URank(**NETWORK).fit(np.array(old.features), old.ratings)
+    with pytest.raises(ParameterError, match="start: expected query ids in both or in neither; these data have ids"):
+        URank(**NETWORK).fit(new, start=first)
+
+
 def test_features_are_matched_by_their_names(parts):
     old, new, _, test = parts
     names = list("abcdef")
@@ -251,3 +280,14 @@ def test_a_ranker_of_ones_own_can_go_on(parts):
     np.testing.assert_allclose(later.predict(test), Means().fit(new).predict(test) + first.predict(test), rtol=1e-5)
     with pytest.raises(ParameterError, match="start: expected Means, got UMart"):
         Means().fit(new, start=UMart(**TREES).fit(old))
+
+
+def test_the_code_of_the_page_runs(capsys):
+    page = (Path(__file__).resolve().parents[1] / "docs" / "retraining.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    space = {}
+    for block in blocks:
+        exec(block, space)
+    assert space["later"].n_rounds_ > space["old"].n_rounds_
+    assert "trees, and then" in capsys.readouterr().out

@@ -90,7 +90,7 @@ if TYPE_CHECKING:
     from tierank.validation import QueryKFold as QueryKFold
     from tierank.validation import scorer as scorer
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Where each public name lives; the block above says the same to type checkers and editors.
 _HOMES = {

@@ -11,21 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_array, as_names, as_ratings, as_weights, check_texts, group_rows
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import (
-    anywhere,
-    as_array,
-    as_features,
-    as_names,
-    as_ratings,
-    as_weights,
-    check_texts,
-    check_width,
-    chunks,
-    forget,
-    group_rows,
-)
+from tierank.memory import allocate, check_width, chunks, release_pages
 from tierank.relevance import find_tiers
+from tierank.tables import as_features
 
 # Texts that are taken in one go: what is needed to find their bytes is larger than they are.
 _TAKEN = 1 << 16
@@ -380,7 +370,7 @@ class RankingDataset:
         if self.feature_names is not None or self.n_features == n_features:
             return self
         check_width(self.n_features, n_features)
-        features = anywhere(self.n_documents, n_features, beside=self.features)
+        features = allocate(self.n_documents, n_features, beside=self.features)
         _copy(chunks(self.features), features)
         return self.with_features(features, None)
 
@@ -542,7 +532,7 @@ class Texts:
 
 
 def _stacked(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    stacked = anywhere(sum(len(part) for part in parts), parts[0].shape[1], beside=parts[0])
+    stacked = allocate(sum(len(part) for part in parts), parts[0].shape[1], beside=parts[0])
     _copy((chunk for part in parts for chunk in chunks(part)), stacked)
     return stacked
 
@@ -553,11 +543,11 @@ def _copy(pieces: Iterable[NDArray[np.float32]], into: NDArray[np.float32]) -> N
     for piece in pieces:
         start, end = end, end + len(piece)
         into[start:end, : piece.shape[1]] = piece
-        forget(into[start:end])
+        release_pages(into[start:end])
 
 
 def _joined_ids(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The query ids of all parts, as they are; an error where two parts have one in common."""
+    """The query ids of all parts; an error if two parts share one."""
     seen: set[Hashable] = set()
     for ids in parts:
         twice = next((i for i in ids.tolist() if i in seen), None)

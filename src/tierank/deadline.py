@@ -1,7 +1,7 @@
 """Work that has to end in time: whoever starts it sets a deadline, and long loops ask whether it has passed.
 
 Python cannot stop a thread from outside. So work that may take long is cut into pieces, and between two of them it
-calls ``check_deadline``, which costs nothing where nobody set one.
+calls ``check_deadline``, which costs nothing if no deadline is set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _APPLIED: ContextVar[Deadline | None] = ContextVar("_APPLIED", default=None)
 
 
 class Deadline:
-    """A moment so many seconds from now, after which work should stop.
+    """A moment a number of seconds from now, after which work should stop.
 
     >>> deadline = Deadline(60)
     >>> with deadline.applied():
@@ -36,7 +36,7 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
     def cancel(self) -> None:
-        """Let it pass now: nobody waits for the work any more."""
+        """Let it pass now: the result is no longer needed."""
         self._end = 0.0
 
     @contextmanager

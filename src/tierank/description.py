@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.inputs import chunks
+from tierank.memory import chunks
 from tierank.metrics import Judge
 from tierank.types import Floats
 
@@ -331,5 +331,5 @@ def _drift(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
 
 
 def _spread(n: int, most: int) -> NDArray[np.int64]:
-    """At most so many of n places, evenly spread."""
+    """At most this many of n places, evenly spread."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))

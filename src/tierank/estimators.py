@@ -12,7 +12,7 @@ from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, NotFittedError
-from tierank.inputs import column_names, is_table, take_columns
+from tierank.tables import column_names, is_table, take_columns
 
 
 class NotFitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]

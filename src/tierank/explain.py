@@ -159,7 +159,7 @@ def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | 
 def explain_rows(
     ranker: Ranker, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
 ) -> list[Explanation]:
-    """What puts some rows above others: pairs of rows, from 0 on, of data that are one query."""
+    """What puts some rows above others: pairs of rows, counted from 0, of one query."""
     chosen, own = _list_of(ranker, data, data.query_ids[0])
     return _explain(ranker, chosen, own, _scores(ranker, own), above, below)
 
@@ -219,7 +219,7 @@ def _find_query(data: RankingDataset, query: object) -> int:
 
 
 def _find_document(chosen: RankingDataset, name: int | str) -> int:
-    """The row of a document of the one query, by its id or its number from 1 on."""
+    """The row of a document of the query, by its id or its number, counted from 1."""
     n, ids = chosen.n_documents, chosen.document_ids
     if ids is not None and str(name) in ids and not isinstance(name, (int, np.integer)):
         return ids.index(str(name))

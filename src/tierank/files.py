@@ -70,7 +70,7 @@ class Mark:
 def read_json(file: Path) -> Any:
     """What a file of JSON says; a ValueError where it is none, has a name twice or NaN, or is too large or too deep."""
     if not file.is_file():  # to open a pipe would wait for somebody to write to it
-        raise ValueError(f"{file} is no file")
+        raise ValueError(f"{file} is not a file")
     if file.stat().st_size > _LARGEST_JSON:
         raise ValueError(f"{file} is larger than what tierank writes")
     try:
@@ -91,7 +91,7 @@ def _no_constant(name: str) -> None:
 
 
 def contents(folder: Path) -> list[Path]:
-    """What is in a folder, but for workshops."""
+    """What is in a folder, except temporary folders of writers."""
     return [path for path in folder.iterdir() if not fnmatch.fnmatchcase(path.name, f".*{_WORKSHOP}")]
 
 
@@ -191,7 +191,7 @@ def reserve(file: IO[bytes], size: int) -> None:
 
 
 def remove_folder(path: str | os.PathLike[str], mark: Mark | None = None) -> None:
-    """Remove a folder, if it is there (and has the mark), so that nobody ever finds a part of it."""
+    """Remove a folder, if it is there (and has the mark), in one step: no reader ever sees a part of it."""
     if mark is not None:
         mark.check(Path(path))
     target = Path(os.path.realpath(path))
@@ -204,7 +204,7 @@ def remove_folder(path: str | os.PathLike[str], mark: Mark | None = None) -> Non
 
 
 def sweep(folder: Path) -> None:
-    """Remove the workshops of all that is in a folder: of those that nobody works in any more.
+    """Remove the workshops of all that is in a folder: those whose writer is gone.
 
     Who makes or removes a thing sweeps its workshops first; this is for what nobody will make or remove again.
     """
@@ -284,7 +284,7 @@ def _open_workshop(target: Path) -> tuple[Path, int | None]:
 
 
 def _sweep(target: Path) -> None:
-    """Remove the workshops of a thing that nobody works in any more."""
+    """Remove the temporary folders of a target whose writer is gone."""
     _sweep_all(target.parent, f".{glob.escape(target.name)}{_WORKSHOP}")
 
 

@@ -12,9 +12,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_array, as_numbers
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import as_array, as_numbers
 from tierank.kernels.ranking import Ranking, cascade, discounted_sum, exp2_gains, highest, precision_sum, rank
 from tierank.relevance import GAINS, Gain, as_gain, discounts_to, gain_levels
 from tierank.types import Floats
@@ -142,7 +142,7 @@ class Rule:
     ``short_ndcg``          ndcg@k of a list with fewer than k documents: ``"kept"`` as it is, or ``"zero"``
     ======================  ==========================================================================================
 
-    The defaults are those of the rule ``tierank``. A rule of one's own starts from a named one:
+    The defaults are those of the rule ``tierank``. Your own rule starts from a named one:
 
     >>> from dataclasses import replace
     >>> shop = replace(RULES["tierank"], name="shop", gain={0: 0, 1: 1, 2: 5}, relevant_from=2)
@@ -263,7 +263,7 @@ def as_rule(rule: str | Rule) -> Rule:
 
 
 def default_metrics(rule: str | Rule) -> tuple[str, ...]:
-    """What is reported where nobody asks for anything: NDCG at 1, 3, 5 and 10, and ERR where the rule has it."""
+    """The default metrics: NDCG at 1, 3, 5 and 10, and ERR where the rule has it."""
     ndcgs = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
     return ndcgs if as_rule(rule).err_max is None else (*ndcgs, "err@10")
 
@@ -501,7 +501,7 @@ def _as_metrics(metrics: Metric | Iterable[Metric] | None, rule: Rule) -> dict[s
 
 
 def _tie_order(data: RankingDataset, levels: Floats, ties: Ties) -> NDArray[np.int64] | None:
-    """The rows of each query in the order in which tied ones are to be ranked; None: as they are."""
+    """The rows of each query in the order in which ties are ranked; None for the order of the rows."""
     if ties in ("average", "input"):
         return None
     if ties == "worst":

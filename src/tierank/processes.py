@@ -177,7 +177,7 @@ def work(stream: IO[bytes]) -> None:
 
 
 def _listen(stream: IO[bytes], tasks: SimpleQueue[Any]) -> None:
-    """Hand on what comes; without a caller there is nobody to work for, whatever is being done."""
+    """Hand on what comes; end if the caller is gone, whatever is being done."""
     message: Any = ...
     while message is not None:
         try:

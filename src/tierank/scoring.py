@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from tierank.errors import DataError
 from tierank.export.portable import NAN, NEAR_ZERO, NONE, ZERO, Trees
-from tierank.inputs import forget, rows_in
 from tierank.kernels import in_threads, n_threads, scoring
 from tierank.kernels.scoring import BLOCK, LEAVES, MAX_THRESHOLDS, MAX_WORDS, Columns, Forest
+from tierank.memory import release_pages, rows_in
 
 Integers = NDArray[np.int64]
 
@@ -84,7 +84,7 @@ class TreeScorer:
 
         def score_part(start: int, end: int) -> None:
             score(start, end)
-            forget(features[start:end])
+            release_pages(features[start:end])
 
         cuts = np.linspace(0, len(features), n_parts + 1).astype(int)
         in_threads(score_part, pairwise(cuts.tolist()), n_jobs)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
-from tierank.inputs import Room, forget, in_memory
+from tierank.memory import Room, in_memory, release_pages
 from tierank.readers.cache import SUFFIX, build_folder
 from tierank.settings import as_number, as_whole
 from tierank.types import Features
@@ -146,7 +146,7 @@ def _build(
         features[rows] = world.show(z).T
         if missing:
             features[rows][holes.random(z.T.shape, np.float32) < missing] = np.nan
-        forget(features[rows])
+        release_pages(features[rows])
     return RankingDataset.from_parts(features, _rate(relevance, shares), offsets, np.arange(1, len(lengths) + 1))
 
 

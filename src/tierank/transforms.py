@@ -36,8 +36,8 @@ from sklearn.utils import Tags
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.estimators import Estimator, as_dataset
-from tierank.inputs import anywhere, chunks, forget
 from tierank.kernels import in_threads, n_threads, scaling
+from tierank.memory import allocate, chunks, release_pages
 
 # Documents that quantiles are found among, values that are sorted at a time, documents whose values are fetched at a
 # time: copies of these and not of the whole matrix.
@@ -347,13 +347,13 @@ def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> Ranking
     >>> add_query_copies(data).features.round(2).tolist()
     [[2.0, 0.0, 0.0], [4.0, 1.0, 0.75], [nan, nan, nan], [4.0, 1.0, 0.75], [7.0, 0.0, 0.0]]
     """
-    out = anywhere(data.n_documents, 3 * data.n_features, beside=data.features)
+    out = allocate(data.n_documents, 3 * data.n_features, beside=data.features)
 
     def copy(first: int, last: int) -> None:
         scaling.copy_in_queries(data.features, data.offsets, first, last, out)
         rows = slice(data.offsets[first], data.offsets[last])
-        forget(data.features[rows])
-        forget(out[rows])
+        release_pages(data.features[rows])
+        release_pages(out[rows])
 
     in_threads(copy, pairwise(_query_cuts(data, n_threads(n_jobs))), n_jobs)
     names = data.feature_names
@@ -362,7 +362,7 @@ def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> Ranking
 
 
 def _query_cuts(data: RankingDataset, n_parts: int) -> list[int]:
-    """Cuts between queries for so many parts at least, and as many that each has some thousand documents."""
+    """Cuts between queries for at least this many parts, each with a few thousand documents."""
     n_parts = max(n_parts, data.n_documents // _FETCHED)
     cuts: list[int] = np.unique(np.linspace(0, data.n_queries, n_parts + 1).astype(int)).tolist()
     return cuts
@@ -376,7 +376,7 @@ def _sampled(features: NDArray[np.float32], columns: slice) -> NDArray[np.float3
     for start in range(0, n, _FETCHED):
         some = rows[start : start + _FETCHED]
         sample[:, start : start + len(some)] = features[some, columns].T
-        forget(features[some[0] : some[-1] + 1])
+        release_pages(features[some[0] : some[-1] + 1])
     return sample
 
 

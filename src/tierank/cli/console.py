@@ -56,7 +56,7 @@ _UNFINISHED = re.compile(r"\.([^/]+)\.[^./]+\.new(/.*)?$")
 
 
 def say(line: str) -> None:
-    """Tell the caller something that is no result."""
+    """Print a message that is not part of the result."""
     print(line, file=sys.stderr)
 
 

@@ -111,7 +111,7 @@ def add_tune(commands: Any) -> None:
         "settings of a ranker, chosen on validation data alone",
         "tune umart --data OHSUMED --fold 1 --trials 30 --set n_trees=300 --out umart.json",
     )
-    tune.add_argument("ranker", metavar="RANKER", help="a name of: tierank list rankers, but for blend")
+    tune.add_argument("ranker", metavar="RANKER", help="a name from: tierank list rankers (not blend)")
     tune.add_argument(
         "--data", required=True, metavar="FOLDER|F", help="a folder of folds (see --fold), or training data"
     )

@@ -85,7 +85,7 @@ def small(numbers: Ints) -> NDArray[Any]:
 
 
 def as_numbers(values: Column, words: Mapping[str, float] | None = None) -> NDArray[np.float64]:
-    """Numbers as they are or as texts say them; NaN for anything else, which the check of the log names."""
+    """Numbers, also those written as text; NaN for anything else, which the check of the log reports."""
     if not isinstance(values, Encoded) and values.dtype.kind in "biuf":
         return values.astype(np.float64)
     unique, inverse = unique_values(values)

@@ -65,7 +65,7 @@ def interleave(
                        to the one who picked (Radlinski et al. 2008)
     ``probabilistic``  at each rank a ranker is drawn, and draws a free document with a chance in proportion to
                        1 / rank^3; a click goes to each by how likely it gave that document (Hofmann et al. 2011)
-    ``optimized``      each prefix is made of prefixes of both; lists are drawn so that clicks at random favour nobody,
+    ``optimized``      each prefix is made of prefixes of both; lists are drawn so that random clicks favour neither,
                        and else with the most spread of credit, 1 / rank of the first - 1 / rank of the second
                        (Radlinski and Craswell 2013)
     =================  ================================================================================================

@@ -249,7 +249,7 @@ class ClickLog:
 
 
 def check_log(log: object) -> None:
-    """An error for what is no log, such as the table that one could be read from."""
+    """Raise an error if this is not a log, such as the table that one is read from."""
     if not isinstance(log, ClickLog):
         raise DataTypeError(
             argument="log",

@@ -163,7 +163,7 @@ class Pairs:
 
 
 def _drawn(chances: Floats, clicked: Any, draws: Floats) -> Floats:
-    """The chances as they are; if there are draws, the clicks that they give."""
+    """The probabilities, or the clicks drawn from them."""
     if len(draws):
         clicked[:] = draws < chances
     return chances

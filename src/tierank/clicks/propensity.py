@@ -36,7 +36,7 @@ class Propensities:
     Parameters
     ----------
     values : array of float64
-        One for each position from 1 on; the first is 1, and NaN is where the log says nothing.
+        One for each position >= 1; the first is 1, and NaN if the log says nothing about a position.
     low, high : array of float64
         Bounds of the interval of each value; NaN without a bootstrap.
     level : float

@@ -13,10 +13,10 @@ from tierank.clicks.codes import Codes, Column, Encoded, as_numbers, small
 from tierank.clicks.log import ClickLog
 from tierank.clicks.sources import as_path, open_source
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import is_table
 from tierank.readers.columns import DOCUMENT_NAMES, QUERY_NAMES
 from tierank.readers.paths import kind_of, piped
 from tierank.settings import as_choice, as_flag
+from tierank.tables import is_table
 
 # What columns may be called to be found without being named.
 _NAMES = {
@@ -149,7 +149,7 @@ class _Roles(NamedTuple):
 def _encoded(
     piece: Mapping[str, Column], roles: _Roles, codes: dict[str, Codes], kept: dict[str, Codes]
 ) -> dict[str, NDArray[Any]]:
-    """A piece with numbers in place of ids, positions and clicks as they are."""
+    """A piece with numbers instead of ids; positions and clicks are unchanged."""
     session = codes["session"].encode(piece[roles.session])
     query = np.zeros_like(session) if roles.query is None else codes["query"].encode(piece[roles.query])
     out: dict[str, NDArray[Any]] = {

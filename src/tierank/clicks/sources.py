@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from tierank.clicks.codes import Column, Encoded
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import as_column, column_names, is_table
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, files_of, first_line, needs_arrow
 from tierank.readers.tables import separator
+from tierank.tables import as_column, column_names, is_table
 
 # Rows that are turned into numbers at a time.
 _BATCH = 1 << 18

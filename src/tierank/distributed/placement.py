@@ -16,8 +16,8 @@ from scipy.optimize import linear_sum_assignment
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.inputs import is_table
 from tierank.readers import read
+from tierank.tables import is_table
 
 if TYPE_CHECKING:
     from tierank.distributed.dask import Cluster, Worker

@@ -31,7 +31,7 @@ def run_demo(
     for name, data in parts.items():
         write(data, folder / f"{name}.txt")
         say(f"wrote {folder / f'{name}.txt'}: {data}")
-    shown = _TREES + _NETWORKS
+    shown: tuple[str, ...] = _TREES + _NETWORKS
     if not is_installed("torch"):
         say(f"{', '.join(_NETWORKS)} are left out: they need torch, pip install 'tierank[{EXTRAS['torch']}]'")
         shown = _TREES

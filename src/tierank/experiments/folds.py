@@ -12,8 +12,8 @@ from typing import Any
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.files import make_folder
-from tierank.inputs import is_table
 from tierank.readers import is_folder_of_folds, read, read_fold, write
+from tierank.tables import is_table
 
 N_FOLDS = 5
 Fold = tuple[RankingDataset, RankingDataset, RankingDataset]
@@ -22,7 +22,7 @@ Part = RankingDataset | str
 
 
 class Folds(ABC):
-    """The folds, by number from 0 on. Once they are kept, small and picklable: each process reads for itself."""
+    """The folds, numbered from 0. Once stored they are small and picklable: each process reads its own."""
 
     name: str
     n_folds: int = N_FOLDS

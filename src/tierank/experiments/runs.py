@@ -280,7 +280,7 @@ class Run:
         return place.with_name(f".{place.name}.checkpoint"), place.with_name(f".{place.name}.study")
 
     def clear_up(self) -> None:
-        """Remove what runs that were killed left of pieces that nobody will work on again."""
+        """Remove what killed runs left of pieces that will not be resumed."""
         for system in self.about["systems"]:
             sweep(self._places(system))
             for fold in range(self.n_folds):

@@ -58,7 +58,7 @@ def tune(
 ) -> Tuning:
     """Try settings of a ranker, and keep the fitted one that is best on validation data.
 
-    The first trial has the settings of the ranker as they are, so the result is never worse than they are on the
+    The first trial has the settings of the ranker itself, so the result is never worse than that on the
     validation data. The others are drawn by Optuna. All are judged by the first metric of ``select_by``.
 
     Parameters

@@ -59,7 +59,7 @@ def source(model: Model) -> str:
 
 
 class _Writer:
-    """Tables and functions, as they are written. A method returns the name of a function
+    """Tables and functions in the order they are written. A method returns the name of a function
     ``int f(const float *features, const float *made, size_t n, double *scores)``, which returns 0, or 1 where memory
     ran out. ``made`` are blocks of rows that are made of the features, once for each list.
     """

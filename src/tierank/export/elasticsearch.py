@@ -77,7 +77,7 @@ def _bodies(model: Model) -> dict[str, Any]:
 
 
 def _plain(name: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A feature that is a numeric field of the document: the part to be replaced by queries of one's own."""
+    """A feature that is a numeric field of the document: the part to replace by your own queries."""
     return [_query(name, {"field_value_factor": {"field": name, "missing": 0}})]
 
 

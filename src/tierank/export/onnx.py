@@ -70,7 +70,7 @@ def build(model: Model) -> Any:
 
 
 class _Graph:
-    """Nodes and constants, as they are added. A method returns the name of what it computes."""
+    """Nodes and constants in the order they are added. A method returns the name of what it computes."""
 
     def __init__(self, n_features: int) -> None:
         self.n_features = n_features

@@ -207,7 +207,7 @@ def _norm(average: float, deviation: float) -> dict[str, Any]:
 
 
 def _one_network(model: Model) -> Network:
-    """The network that gives the scores; an error where there is no such network."""
+    """The network that gives the scores; an error if Solr has no such network."""
     scorer = model.scorer
     parts = scorer.parts if isinstance(scorer, Sum) else ((1.0, scorer),)
     networks = [part for _, part in parts if isinstance(part, Network)]

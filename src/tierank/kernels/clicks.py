@@ -99,7 +99,7 @@ def count_examined(
     """Count documents down to the first or the last click, or all of a list without clicks.
 
     ``examined``, ``clicks`` and ``last_clicks`` are by item, ``clicks_at`` and ``last_clicks_at`` by position. A click
-    on the last document of a list is left out of those by position: nobody can tell whether the user went on.
+    on the last document of a list is left out of those by position: it is unknown whether the user went on.
     """
     for s in range(len(offsets) - 1):
         start, end, w = offsets[s], offsets[s + 1], weights[s]

@@ -3,7 +3,7 @@
 In the folder of ``NUMBA_CACHE_DIR`` where that is set; otherwise beside the source and, where that cannot be written,
 in the user's cache folder. numba keeps code as pickles, and whoever can write those can run code in our name. Python
 itself trusts ``__pycache__`` that far, so the folder beside the source adds no danger; the user's folder is used only
-while nobody else can write to it or replace it.
+while no other user can write to it or replace it.
 
 A folder that cannot be written is still read: an image is filled when it is built, and is read-only when it runs.
 """
@@ -28,7 +28,7 @@ Function = Callable[..., Any]
 
 
 class Folder(NamedTuple):
-    """A folder for compiled code, and whether it has to be private, as nobody named it."""
+    """A folder for compiled code, and whether it has to be private, because the user did not choose it."""
 
     path: Path
     must_be_private: bool
@@ -48,7 +48,7 @@ def folders_for(function: Function, folder: Path | None = None) -> list[Folder]:
 
 
 def is_private(path: Path) -> bool:
-    """Whether nobody but this user and root can write to a folder, or put another one in its place.
+    """Whether only this user and root can write to a folder or replace it.
 
     Looks at the folder and all above it, as far as they exist. In those above, others may make files where the sticky
     bit keeps them from replacing ours.
@@ -169,7 +169,7 @@ class _Locator(caching._CacheLocator):
         return str(self.folder.path)
 
     def ensure_cache_path(self) -> None:
-        """Make the folder, for this user alone where nobody named it; an OSError where it cannot be used."""
+        """Make the folder, private if the user did not choose it; an OSError if it cannot be used."""
         path = self.folder.path
         for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
             missing.mkdir(mode=0o700 if self.folder.must_be_private else 0o777, exist_ok=True)

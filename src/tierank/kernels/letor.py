@@ -419,7 +419,7 @@ _ANY, _TWO = np.int64(0), np.int64(2)
 
 @inner
 def _write_integer(out: OutBytes, place: int, value: int, digits: int) -> int:
-    """Write a natural number with at least so many digits; returns the place after it."""
+    """Write a natural number with at least this many digits; returns the position after it."""
     length, rest = 1, value // 10
     while rest > 0:
         length, rest = length + 1, rest // 10

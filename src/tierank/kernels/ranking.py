@@ -228,7 +228,7 @@ def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -
 
     Document i is among j drawn from the first i with chance j/i:
     S_j(i) = (1 - j/i) S_j(i-1) + j/i (1 - stop_i) S_{j-1}(i-1).
-    Documents that stop nobody go first: with them alone every S_j is 1, which saves the loop over them. And S_j is at
+    Documents that stop no user go first: with them alone every S_j is 1, which saves the loop over them. And S_j is at
     most (1 - mean stop)^j (Maclaurin's inequality), so from j = 42 / mean stop on it is below 1e-18 and left at 0. Both
     keep the work of a long tie in proportion to its length.
     """

@@ -394,7 +394,7 @@ def _clear(n: int, low: Floats, low_power: Floats, high: Floats, high_power: Flo
 def _keep_below(n_top_below: int, n_below: int, top_end: int, rest_end: int, ranked_places: Rows) -> tuple[int, int]:
     """Keep the places below a tier, in order of score: how many of the first part are left, and how many of both.
 
-    Without a branch, as nobody can foretell ratings.
+    Without a branch: ratings cannot be predicted.
     """
     kept = 0
     for rank in range(n_top_below):
@@ -425,7 +425,7 @@ def _sum_all(top_end: int, n_top: int, rest_end: int, end: int, power: Floats, w
 
 @inner
 def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window_sum: Floats) -> None:
-    """Windows of so many documents, in order of score; pairs on their own, where loops would cost more than sums."""
+    """Windows of this many documents, in order of score; pairs on their own, where loops would cost more than sums."""
     n_paired = n - n % 2 if window == 2 else 0
     for rank in range(0, n_paired, 2):
         one, other = ranked_places[rank], ranked_places[rank + 1]

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from tierank.checks import as_offsets, as_ratings
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.inputs import as_offsets, as_ratings
 from tierank.losses.ladder import Ladder
 from tierank.losses.segments import edges_of
 from tierank.relevance import Gain, as_gain, discounts_to, find_tiers, gains_of, ideal_dcg

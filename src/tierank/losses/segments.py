@@ -45,7 +45,7 @@ def softplus(values: Tensor) -> Tensor:
 
 
 def blocks(counts: Tensor) -> Iterator[slice]:
-    """Spans of rows with so many pairs together as are looked at in one go; a row with more is a span of its own."""
+    """Spans of rows whose pairs fit into one step; a row with more pairs is its own span."""
     ends = counts.cumsum(0).cpu().numpy()
     start, done = 0, 0
     while start < len(ends):

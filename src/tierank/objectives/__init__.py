@@ -10,7 +10,7 @@ An objective is built from settings alone, made ready with the ratings, and then
 LightGBM takes it as it is: ``lightgbm.train({"objective": OBJECTIVES["umart"]()}, data)``. It may copy or pickle the
 objective; copies carry the settings, and make themselves ready with labels, groups and weights of the data they meet.
 
-``check_gradient`` looks at a loss of one's own before trees or networks follow it.
+``check_gradient`` tests your own loss before trees or networks follow it.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_offsets
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import as_offsets
 from tierank.kernels import n_threads
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.relevance import Gain, as_gain
@@ -232,12 +232,12 @@ def check_values(values: Any, n_queries: int) -> None:
     shape = tuple(getattr(values, "shape", ())) if hasattr(values, "requires_grad") else None
     if shape != (n_queries,) or not values.requires_grad:
         got = "values that do not depend on the scores" if shape == (n_queries,) else f"shape {shape}"
-        got = f"{values!r}, which is no tensor" if shape is None else got
+        got = f"{values!r}, which is not a tensor" if shape is None else got
         raise ParameterError(f"loss: expected one value per query, {n_queries} here, got {got}")
 
 
 def _balanced_signs(offsets: NDArray[np.int64], seed: int) -> NDArray[np.float32]:
-    """+1 and -1 in random order within each query, as many of the one as of the other but for an odd one."""
+    """+1 and -1 in random order within each query, in equal numbers, up to one."""
     rng = np.random.default_rng(seed)
     lengths = np.diff(offsets)
     query = np.repeat(np.arange(len(lengths)), lengths)

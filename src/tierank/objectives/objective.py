@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_weights
 from tierank.errors import DataError
-from tierank.inputs import as_weights
 from tierank.types import Floats
 
 Gradients = tuple[NDArray[np.float32], NDArray[np.float32]]

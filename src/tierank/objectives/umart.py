@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_offsets, as_ratings
 from tierank.errors import DataError
-from tierank.inputs import as_offsets, as_ratings
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.umart import umart_gradients
 from tierank.objectives.objective import Gradients, Objective, scale_of
@@ -63,7 +63,7 @@ class UMartObjective(Objective):
     ===================  =============================================================================================
 
     ``window``           documents in a window; None: all lower documents are one window
-    ``truncation``       pairs with neither document among so many first ones are left out; None: no pair is
+    ``truncation``       pairs with both documents ranked below this are left out; None: no pair is
     ``idcg_at``          ranks that count in IDCG; None: all
     ``gain``             ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a list with the gains of the ratings 0, 1,
                          2, ...; a mapping from ratings to gains; or a function that turns ratings into gains

@@ -17,12 +17,12 @@ from sklearn.base import clone
 from sklearn.utils import Tags
 
 from tierank import __version__
+from tierank.checks import as_names
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
-from tierank.inputs import as_names
 from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
 from tierank.models import (
     MODEL,
@@ -292,10 +292,10 @@ class Ranker(Estimator):
         -------
         self
         """
-        self._refuse_unknown("fit", unknown)
         team = team or Team()
         has_queries = isinstance(X, RankingDataset) or qid is not None
         with agreement(team) as facts, needing(type(self).__name__):
+            self._refuse_unknown("fit", unknown)
             functions = check_callbacks(callbacks)
             train = self._as_training(X, y, qid, row_weight=row_weight, query_weight=query_weight)
             train = train if start is None else _with_features_of_start(train, start)
@@ -308,7 +308,7 @@ class Ranker(Estimator):
             if start is not None:
                 self.check_start(start, settings)
                 if team.size > 1:
-                    facts["start"] = {"model": {"content": start.model_.digest()}}
+                    facts["arguments of fit"]["start"] = {"content": start.model_.digest()}
         if team.is_first:
             _warn_of_odd_queries({"": train, "valid: ": held_out})
         check_contents(team, train, held_out, self.resources().n_jobs)
@@ -337,7 +337,15 @@ class Ranker(Estimator):
             refuse_unknown(type(self).__name__, method, unknown, known, declared(self))
 
     def hold(self, model: FittedModel, seen: Seen) -> None:
-        """Become a fitted ranker with a model that was made elsewhere, and the settings as they are."""
+        """Become a fitted ranker with a model that was made elsewhere, and the settings as they are.
+
+        Parameters
+        ----------
+        model : FittedModel
+            The model to hold.
+        seen : Seen
+            Facts about the data that it was trained on.
+        """
         self._keep(model, seen, self.plain_settings())
 
     def _keep(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:

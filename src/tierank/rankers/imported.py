@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tierank.checks import as_names
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, NotFittedError, ParameterError
-from tierank.inputs import as_names
 from tierank.rankers.trees import FittedTrees
 from tierank.settings import Integer, Optional, setting
 from tierank.training.model import FitContext, FittedModel, SavedModel, Seen

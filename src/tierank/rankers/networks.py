@@ -165,6 +165,10 @@ class NeuralRanker(JudgedRanker):
         loss, start = self.loss_function(settings), context.start
         if isinstance(start, NetworkModel):
             transform = start.transform
+            if transform.needs_queries and start.seen.has_queries != context.seen.has_queries:
+                got = f"a model that was fitted with{'' if start.seen.has_queries else 'out'} them"
+                this = "these data have" if context.seen.has_queries else "these data have no"
+                raise ParameterError(argument="start", expected=f"query ids in both or in neither; {this} ids", got=got)
         else:
             transform = fit_transform(settings["feature_transform"], train)
         model = NetworkModel(settings, context.seen, transform)

@@ -221,7 +221,7 @@ class TreeSettings(JudgedRanker):
         1.0, _FRACTION, "fraction of the documents that a tree is grown on", needs=("bagging_freq",)
     )
     bagging_freq: int = _lightgbm(
-        0, Integer(0, _MOST), "draw a new sample every so many trees; 0 for never", needs=("bagging_fraction",)
+        0, Integer(0, _MOST), "draw a new sample every n trees; 0 for never", needs=("bagging_fraction",)
     )
     bagging_seed: int | None = _lightgbm(None, _SEED, "seed of bagging", needs=("bagging_freq", "data_sample_strategy"))
     bagging_by_query: bool = _lightgbm(False, Flag(), "sample whole queries", needs=("bagging_freq",))

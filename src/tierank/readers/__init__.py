@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.inputs import Room, check_width, in_memory, is_table
+from tierank.memory import Room, check_width, in_memory
 from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder
 from tierank.readers.columns import PARQUET_ENDINGS, files_of, left_over
 from tierank.readers.letor import read_letor, write_letor
 from tierank.readers.paths import kind_of, nearby, piped, unreadable
 from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
 from tierank.readers.tables import read_csv, read_parquet, read_table, to_arrow, write_csv, write_parquet
+from tierank.tables import is_table
 
 __all__ = [
     "FORMATS",
@@ -162,7 +163,7 @@ def _as_path(source: Any) -> Path:
 
 
 def _limited(room: Room, most: int | None, n: int, width: int) -> NDArray[np.float32]:
-    """The room that is needed, up to so many features."""
+    """The allocation that is needed, up to this many features."""
     if most is not None:
         check_width(width, most)
     return room(n, width)

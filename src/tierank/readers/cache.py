@@ -24,21 +24,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_ids, as_names, as_offsets, as_weights, check_finite, check_ratings, check_texts
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
 from tierank.files import Mark, building, read_json
-from tierank.inputs import (
-    Room,
-    as_ids,
-    as_names,
-    as_offsets,
-    as_weights,
-    check_finite,
-    check_ratings,
-    check_texts,
-    chunks,
-    in_file,
-)
+from tierank.memory import Room, chunks, in_file
 from tierank.readers.arrays import mapped_array, read_array
 from tierank.readers.columns import files_of
 from tierank.readers.paths import unreadable
@@ -256,7 +246,7 @@ def _source(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 def _stamp(file: Path) -> list[str | int]:
     """What tells a file from another one of its name.
 
-    ``cp -p`` and ``rsync -t`` set the time of the content, but nobody can set that of the inode (ctime). The number of
+    ``cp -p`` and ``rsync -t`` set the time of the content, but not that of the inode (ctime). The number of
     the device is left out: machines that share a disk over a network do not agree on it.
     """
     found = file.stat()

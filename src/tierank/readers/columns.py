@@ -17,25 +17,12 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_names, as_numbers, as_weights, check_finite, check_ratings, group_codes, group_rows
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError, ParameterError
 from tierank.extras import needing
-from tierank.inputs import (
-    Room,
-    as_column,
-    as_names,
-    as_numbers,
-    as_weights,
-    check_finite,
-    check_ratings,
-    decoded,
-    forget,
-    group_codes,
-    group_rows,
-    odd_columns,
-    table_matrix,
-    unusable_columns,
-)
+from tierank.memory import Room, release_pages
+from tierank.tables import as_column, decoded, odd_columns, table_matrix, unusable_columns
 
 # What a column may be called to be found without being named.
 QUERY_NAMES = ("qid", "query", "query_id")
@@ -133,7 +120,7 @@ class Part(Protocol):
         """Some columns as an Arrow table."""
 
     def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        """Some columns as Arrow tables of at most so many rows."""
+        """Some columns as Arrow tables of at most this many rows."""
 
 
 @dataclass
@@ -157,7 +144,7 @@ class ParquetPart:
             return _validated(file.read(columns=names))
 
     def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        """Some columns as Arrow tables of at most so many rows."""
+        """Some columns as Arrow tables of at most this many rows."""
         arrow = needs_arrow("Parquet")
         with self._opened(len(names)) as file:
             for batch in file.iter_batches(n_rows, columns=names):
@@ -203,7 +190,7 @@ class TablePart:
         return self.table.select(names)
 
     def batches(self, names: list[str], n_rows: int) -> Iterator[Any]:
-        """Some columns as Arrow tables of at most so many rows."""
+        """Some columns as Arrow tables of at most this many rows."""
         chosen = self.table.select(names)
         return (chosen.slice(start, n_rows) for start in range(0, self.n_rows, n_rows))
 
@@ -316,11 +303,11 @@ def _fill(
                 raise DataError(f"{part.where}: {error}") from None
             if places is None:
                 features[start:end] = rows
-                forget(features[start:end])
+                release_pages(features[start:end])
             else:
                 own = places[start:end]
                 features[own] = rows
-                forget(features[own.min() : own.max() + 1])
+                release_pages(features[own.min() : own.max() + 1])
 
 
 def _check_types(table: Any, names: list[str]) -> None:
@@ -440,7 +427,7 @@ def plain_ids(column: Any) -> Any:
 
 
 def taken(names: list[str]) -> set[str]:
-    """The columns that are no features, where nobody names any."""
+    """The columns that are not features by default."""
     known = (_found(names, those) for those in (QUERY_NAMES, RATING_NAMES, DOCUMENT_NAMES))
     return {*filter(None, known), *WEIGHT_NAMES, *filter(_ROW_NUMBERS.fullmatch, names)}
 

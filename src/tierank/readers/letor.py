@@ -17,11 +17,12 @@ from typing import IO, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_weights, group_runs
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.inputs import Room, as_weights, forget, group_runs, in_memory
 from tierank.kernels import in_threads, letor
+from tierank.memory import Room, in_memory, release_pages
 from tierank.readers.paths import unreadable
 
 # Bytes that one thread reads in one go: few enough to stay near the processor, enough that calls cost nothing.
@@ -86,7 +87,7 @@ def write_letor(data: RankingDataset, path: Path) -> None:
             out = np.empty(room, np.uint8)
             used = letor.format_rows(chunk, 1, head.blob, head.ends, tail.blob, tail.ends, out, letor.POWERS)
             file.write(out[:used].data)
-            forget(chunk)
+            release_pages(chunk)
 
 
 class _Text:
@@ -123,7 +124,7 @@ class _Text:
             if not pieces[-1]:
                 raise DataError(
                     f"{self.name}: expected {self.size} bytes, as when it was opened, got {place}: the file became"
-                    " shorter while it was read; read it again when nobody writes to it"
+                    " shorter while it was read; read it again when nothing writes to it"
                 )
             place += len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -329,7 +330,7 @@ class _Source:
                     if column < features.shape[1]:
                         features[own_targets[row], column] = value
                 row += 1
-            forget(features[own_targets.min() : own_targets.max() + 1])
+            release_pages(features[own_targets.min() : own_targets.max() + 1])
             return widest, _documents(content, comments)
 
         edges = np.cumsum([block.n_rows for block in self.blocks])[:-1]
@@ -411,7 +412,7 @@ def _value(field: bytes, expected: str) -> float:
 
 
 def number_of(field: bytes) -> float | None:
-    """The number that a field of text is, NaN where it says that there is none; None where it is no number.
+    """The number that a field of text is, NaN if it says that the value is missing; None if it is not a number.
 
     >>> number_of(b"+2.5e-1"), number_of(b"NULL"), number_of(b"-INF"), number_of(b"0x10"), number_of(b"+-1")
     (0.25, nan, -inf, None, None)

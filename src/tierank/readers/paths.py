@@ -1,4 +1,4 @@
-"""What a path leads to: files and folders are read as they are, what comes through a pipe is kept in a file first."""
+"""What a path leads to: files and folders are read in place, a pipe is copied to a file first."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def piped(path: Path) -> Iterator[Path]:
 
 
 def pipe_content(path: Path) -> Iterator[bytes]:
-    """What comes through a pipe; an error where nobody writes to it: to open it as a file would wait for ever."""
+    """What comes through a pipe; an error if nothing writes to it: opening it as a file would wait forever."""
     try:
         stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
     except OSError as error:

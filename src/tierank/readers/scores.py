@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_numbers
 from tierank.dataset import RankingDataset, Texts
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.inputs import as_numbers
 from tierank.readers.arrays import read_array
 from tierank.readers.letor import created, number_of, plain_number
 from tierank.readers.paths import kind_of, piped, unreadable

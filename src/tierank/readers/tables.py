@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from tierank.checks import check_texts
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
-from tierank.inputs import Room, as_column, check_texts, column_names, forget, table_matrix, unusable_columns
+from tierank.memory import Room, release_pages
 from tierank.readers.columns import (
     MISSING,
     Columns,
@@ -32,6 +33,7 @@ from tierank.readers.columns import (
     taken,
 )
 from tierank.readers.letor import NUMBER, created
+from tierank.tables import as_column, column_names, table_matrix, unusable_columns
 
 # Bytes of features that are made a table of at a time when a file is written.
 _WRITTEN = 1 << 26
@@ -291,7 +293,7 @@ def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
             _check_names(list(columns), list(names))
         columns.update({name: data.features[rows, k] for k, name in enumerate(names)})
         yield arrow.table(columns)
-        forget(data.features[rows.min() : rows.max() + 1])
+        release_pages(data.features[rows.min() : rows.max() + 1])
 
 
 def _id_column(data: RankingDataset) -> Any:

@@ -242,7 +242,7 @@ def _path(x: Axis, y: Axis, xs: Floats, ys: Floats) -> str:
 
 
 def _few(n: int, most: int) -> list[int]:
-    """At most so many of n places, evenly spread, the first and the last among them."""
+    """At most this many of n places, evenly spread, the first and the last among them."""
     return np.unique(np.rint(np.linspace(0, n - 1, min(n, most))).astype(int)).tolist() if n else []
 
 

@@ -17,7 +17,7 @@ _ROUNDING = 1e-9
 
 
 def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
-    """A row per feature, those that add most first; all others, and what is left over, have rows of their own."""
+    """A row per feature, those that add most first; all others, and the remainder, have rows of their own."""
     rows = [
         [
             found.features[j],

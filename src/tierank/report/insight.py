@@ -125,7 +125,7 @@ def find_swaps(lists: Lists, metric: str, system: str, rival: str) -> list[Swap]
 
 
 def _largest_swap(lists: Lists, query: int, system: str, rival: str) -> tuple[int, int] | None:
-    """The two documents, by their rows from 1 on, whose order moves DCG most; None where none changed places."""
+    """The two documents, by row number from 1, whose order changes DCG most; None if none changed places."""
     own = slice(lists.offsets[query], lists.offsets[query + 1])
     ratings, mine, theirs = lists.ratings[own], lists.ranks[system][own], lists.ranks[rival][own]
     near = np.flatnonzero(np.minimum(mine, theirs) <= _DEEP)

@@ -74,7 +74,7 @@ def find_troubles(found: Profile) -> list[tuple[str, str]]:
         words = f"{_count(single, 'query', 'queries')} with one rating above 0"
         troubles.append((words, "every order is as good: nothing to learn from"))
     if about.missing_share:
-        troubles.append((f"{about.missing_share:.2%} of values missing", "trees take them as they are, networks as 0"))
+        troubles.append((f"{about.missing_share:.2%} of values missing", "trees handle them, networks see 0"))
     return troubles
 
 
@@ -129,7 +129,7 @@ def _histogram(found: Profile) -> Html:
 
 
 def length_edges(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Edges of at most so many bars of whole numbers, all of one width.
+    """Edges of at most this many bars of integers, all of one width.
 
     >>> length_edges(np.array([1, 4, 9]), 5).tolist()
     [1, 3, 5, 7, 9, 11]

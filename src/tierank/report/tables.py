@@ -136,7 +136,7 @@ def tabulate_run(run: Run, title: str | None = None) -> Table:
     ]
     notes += [LEAKS] if run.about["protocol"] == "lightgbm" else []
     of_paper, doubts = paper_rows(run)
-    columns = ["system", *run.metrics, "CPU s a run"]
+    columns = ["system", *run.metrics, "CPU s/run"]
     title = title or f"{run.about['data']['name']}: {f'{run.n_folds} folds' if run.n_folds > 1 else 'test queries'}"
     return Table(title, columns, [*rows, *of_paper], [*notes, *doubts], bold)
 
@@ -228,7 +228,7 @@ def _notes(judged: Evaluation | Comparison) -> list[str]:
 
 
 def _on_point(cells: Sequence[str]) -> list[str]:
-    """The cells of a column of numbers, moved so that their decimal points stand in line; texts as they are."""
+    """The cells of a column of numbers, aligned at the decimal point; texts are unchanged."""
     if not _is_numeric(cells):
         return list(cells)
     widths = [len(cell.partition(".")[0]) for cell in cells]

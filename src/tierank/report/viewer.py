@@ -84,7 +84,7 @@ class Lists:
 
     @cached_property
     def ranks(self) -> dict[str, NDArray[np.int64]]:
-        """The rank of each document in its list, from 1 on."""
+        """The rank of each document in its list, counted from 1."""
         found = {}
         for system, scores in self.scores.items():
             ranks = np.empty(len(scores), np.int64)

@@ -1,4 +1,4 @@
-"""Scoring over HTTP: an ASGI application for services of one's own, and the server behind ``tierank serve``."""
+"""Scoring over HTTP: an ASGI application for your own services, and the server behind ``tierank serve``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def app(
     """An application that answers for these rankers, to be mounted or to be run by any ASGI server.
 
     The first ranker answers where a request names no model. ``threads`` score at a time (None: one for each core), each
-    with one thread. With ``keys`` a request needs ``Authorization: Bearer`` and one of them, but for ``/health`` and
+    with one thread. With ``keys`` a request needs ``Authorization: Bearer`` and one of them, except ``/health`` and
     ``/ready``. Every ranker has scored a list, with all that it compiles, when this returns.
 
     >>> import tierank

@@ -128,7 +128,7 @@ class Service:
             log_replacement(self.counters, model.name, None, model.version.checksum if is_new else None)
 
     def close(self) -> None:
-        """Stop all work, once nobody waits for it any more."""
+        """Stop all work, once no client waits for it."""
         for lane in (self._scoring_lane, self._large_lane, self._explaining_lane):
             lane.close()
 
@@ -369,7 +369,7 @@ def _why(found: Explanation) -> dict[str, Any]:
 
 
 def _finite(scores: Any) -> Any:
-    """The scores; a refusal if one is no number, which JSON could not hold either."""
+    """The scores; a refusal if one is not a number, which JSON cannot hold."""
     if not np.isfinite(scores).all():
         raise Refusal(
             422,
@@ -408,7 +408,7 @@ def _our_bug() -> Answer:
 
 
 def _json(content: Any) -> bytes:
-    """JSON with the shortest text of each double. There are no NaN in it: whoever has scores looks for them."""
+    """JSON with the shortest text of each double. It has no NaN: scores are checked first."""
     with suppress(UnicodeEncodeError, OverflowError):  # half a surrogate pair or a huge number as an id
         return msgspec.json.encode(content)
     return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()

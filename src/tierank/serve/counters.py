@@ -1,6 +1,6 @@
 """What is counted while serving, and the text that Prometheus reads.
 
-Every process of a server has a row of numbers in memory that all of them share; whoever is asked adds the rows up.
+Every process of a server has a row of numbers in shared memory; the process that is asked sums the rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The documents of a request -> features in the order of the model, or a refusal that says where.
 
-Each form is read twice here. Typed values come from ``wire`` and are checked by then but for counts; a function that
+Each form is read twice here. Typed values come from ``wire`` and are already checked, except counts; a function that
 reads them gives None where it is not sure. Values of any kind come from plain JSON, and every one of them is looked at.
 """
 
@@ -108,7 +108,7 @@ class Documents:
     features: Matrix
 
     def id_of(self, row: int) -> Any:
-        """The id of a document as it came, or its place from 0 on."""
+        """The id of a document as it came, or its index from 0."""
         return row if self.ids is None else self.ids[row]
 
 
@@ -395,7 +395,7 @@ def check_id(given: Any, where: str) -> None:
 
 
 def _wrong_id(where: str, got: str) -> Refusal:
-    return Refusal(422, where, "a text or a number", got, "leave ids out to go by places, from 0 on")
+    return Refusal(422, where, "a text or a number", got, "leave ids out to use indices from 0")
 
 
 def check_count(where: str, n: int, limits: Limits) -> None:

@@ -77,14 +77,14 @@ class Lane:
 
 
 class Room:
-    """Memory for large bodies: so many bytes for all of them together."""
+    """Memory for large bodies: a number of bytes for all of them together."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
         self._lock = threading.Lock()
 
     def take(self, n: int) -> None:
-        """Take so many bytes; a refusal if they are not there."""
+        """Take this many bytes; a refusal if they are not available."""
         with self._lock:
             if self.taken + n > self.most:
                 raise busy(

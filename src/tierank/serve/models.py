@@ -136,7 +136,7 @@ class Model:
         return True
 
     def proposed(self, place: Path) -> Version:
-        """The version in a copy of the folder, if it may take over; whoever asked says when."""
+        """The version in a copy of the folder, if it may take over; the caller decides when."""
         if self.folder is None:
             raise ParameterError(f"model {self.name}: expected one of a folder, got one in memory")
         version = _read_copy(place, self.folder)

@@ -15,8 +15,8 @@ _ID: Schema = {"type": ["string", "number"], "description": "Any text or number;
 _VALUE: Schema = {"type": ["number", "null"], "description": "null: missing."}
 _CHECKSUM: Schema = {"type": ["string", "null"], "description": "SHA-256 of the model's model.json."}
 _CODES = {
-    400: "The body is no JSON.",
-    404: "There is no such model.",
+    400: "The body is not JSON.",
+    404: "Unknown model.",
     408: "The body did not arrive in time.",
     413: "Too many bytes or documents at once.",
     415: "The body is not said to be application/json.",
@@ -25,7 +25,7 @@ _CODES = {
     503: "Too many requests are waiting: try again.",
     504: "There was no answer in time: ask for less at once.",
 }
-_NO_KEY = {401: "There is no API key, or another one."}
+_NO_KEY = {401: "The API key is missing or wrong."}
 _KEY_NEEDED: Schema = {"security": [{"key": []}]}
 
 

@@ -160,7 +160,7 @@ def _read_k(given: Mapping[str, Any]) -> tuple[int | None, bool]:
     """How many documents to give back (None: all), and whether to explain them."""
     k, explain = given.get("k"), given.get("explain", False)
     if k is not None and (type(k) is not int or k < 1):
-        raise Refusal(422, "k", "a whole number from 1 on", shown(k), "leave k out to have all documents")
+        raise Refusal(422, "k", "an integer >= 1", shown(k), "leave k out to have all documents")
     if type(explain) is not bool:
         raise Refusal(422, "explain", "true or false", shown(explain), "leave it out for false")
     if explain and (k is None or k > MOST_EXPLAINED):

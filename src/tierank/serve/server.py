@@ -347,7 +347,7 @@ def _unbound(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"port: expected a free one, got {port}, which another process has; choose another, or 0 for any"
     if error.errno == errno.EACCES:
-        return f"port: expected one that this user may take, got {port}; choose one from 1024 on"
+        return f"port: expected one that this user may take, got {port}; choose one >= 1024"
     return f"host: expected an address of this machine, got {host!r}: {error.strerror}"
 
 

@@ -27,7 +27,7 @@ class Snapshot:
         """Read a folder; again, if its owner replaced it meanwhile. Whether it is a good model shows when it loads."""
         files, state = read_settled(folder, _read)
         if state is None:
-            raise DataError(f"{folder}: expected the folder of a saved model, with model.json in it, got none")
+            raise DataError(where=folder, expected="a model folder, with model.json in it", got="none")
         return cls(folder, files, state)
 
     @property
@@ -58,7 +58,7 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _named(description: bytes) -> list[str]:
-    """The files that a description names; none where it is damaged, which whoever loads it says."""
+    """The files that a description names; none if it is damaged, which loading reports."""
     try:
         return [name for name in json.loads(description)["files"] if name != "model.json" and Path(name).name == name]
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -113,7 +113,7 @@ def _shape(data: RankingDataset, team: Team) -> Facts:
 
 
 def _digests(data: RankingDataset) -> Facts:
-    """What data hold, but for the features."""
+    """What the data hold, except the features."""
     ids = data.query_ids if data.query_ids.dtype.kind != "O" else np.array([repr(i) for i in data.query_ids])
     arrays = {"query ids": ids, "lengths of queries": data.lengths, "ratings": data.ratings} | _weights(data)
     return {name: _content(_digest(values)) for name, values in arrays.items()}

@@ -2,7 +2,7 @@
 
 A run that goes on has to notice that a loss is no longer the one that it began with. What such a thing does cannot be
 known for certain, so this is the rule. A function counts by its compiled code, its defaults, and the values that it
-closes over or reads from its module, but for those that it sets itself, such as a count of its calls; a class by what
+closes over or reads from its module, except those that it sets itself, such as a count of its calls; a class by what
 is defined in it and in its bases; any other object by its class and its attributes. Whatever belongs to another package
 than the thing itself counts by its name alone. Comments, blank lines and the place in the file do not count; another
 version of Python compiles to other code, and does.

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import TeamError
-from tierank.inputs import chunks, forget, rows_in
 from tierank.kernels import n_threads
+from tierank.memory import chunks, release_pages, rows_in
 from tierank.team import Team
 
 # What is used of LightGBM beside its public names, and what for.
@@ -132,7 +132,7 @@ class Rows(lightgbm.Sequence):
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
         found: NDArray[np.float32] = self.features[self.order[rows]]
-        forget(self.features)  # what was read of a mapped matrix is not kept
+        release_pages(self.features)  # what was read of a mapped matrix is not kept
         return found
 
     def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -222,7 +222,7 @@ def _open_files() -> set[int]:
 def _watched(files: set[int], seconds: float) -> Iterator[None]:
     """Let LightGBM's sockets fail where nobody is at the other end: by itself it waits forever.
 
-    Those of a process that fell silent give up after so many seconds; those that were closed are taken away.
+    Sockets of a silent process time out after this many seconds; closed ones are replaced.
     """
     limit, done = struct.pack("ll", max(1, int(seconds)), 0), threading.Event()
     watched = {}

@@ -16,9 +16,9 @@ from threadpoolctl import threadpool_limits
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Layer, Network, Scorer, Sum
-from tierank.inputs import forget
 from tierank.kernels import in_threads
 from tierank.kernels.linear import add_products
+from tierank.memory import release_pages
 from tierank.metrics import Judge
 from tierank.relevance import Gain, gain_levels
 from tierank.team import Team
@@ -109,7 +109,7 @@ class LinearModel(FittedModel):
             block = slice(int(offsets[a]), int(offsets[b]))
             inside = offsets[a : b + 1] - offsets[a] if self.needs_list else None
             add_all(self.apply(data.features[block], inside), weights, scores[block])
-            forget(data.features[block])
+            release_pages(data.features[block])
 
         in_threads(weigh, pairwise(_cut(offsets, _CHUNK)), n_jobs)
         return scores
@@ -212,7 +212,7 @@ def _train(
             judge = make_judge(queries.data, settings["select_by"], settings["rule"], n_jobs, team)
         else:
             scores = None
-    chosen = _choose(model, ridges, judge, scores, team)
+    chosen = _choose(model, ridges, judge, scores, settings, context)
     model.ridge, model.coef = ridges[chosen], np.ascontiguousarray(weights[:, :, chosen])
     model.center = whole.means().reshape(zeros.shape)
     if valid is not None:
@@ -228,9 +228,16 @@ def _agreed(weights: Floats, team: Team) -> Floats:
     return np.asarray(safetensors.numpy.load(cast(bytes, content))["weights"], np.float64)
 
 
-def _choose(model: LinearModel, ridges: Sequence[float], judge: Judge | None, scores: Floats | None, team: Team) -> int:
-    """The best of the ridges by the metrics; writes the history."""
-    selection, chosen = Selection(), 0
+def _choose(
+    model: LinearModel,
+    ridges: Sequence[float],
+    judge: Judge | None,
+    scores: Floats | None,
+    settings: Mapping[str, Any],
+    context: FitContext,
+) -> int:
+    """The best of the ridges by the metrics; writes the history, and calls the callbacks for each of them."""
+    selection, chosen, team = Selection(), 0, context.team
     for k, ridge in enumerate(ridges):
         means: dict[str, float] = {}
         if judge is not None and scores is not None:
@@ -238,8 +245,10 @@ def _choose(model: LinearModel, ridges: Sequence[float], judge: Judge | None, sc
             # Sums of sorted numbers are the same bits for queries in any order.
             means = means_of({metric: np.sort(values) for metric, values in per_query.items()}, team)
         model.history.append({"ridge": ridge} | means)
-        if selection.is_better(tuple(means.values())):
-            chosen = k
+        is_best = selection.is_better(tuple(means.values()))
+        chosen = k if is_best else chosen
+        if context.step(k + 1, len(ridges), settings, means, is_best=is_best):
+            break
     return chosen
 
 
@@ -421,7 +430,7 @@ class Queries:
             edges = _cut(self.offsets[first : last + 1], max(1, _BLOCK // self.n_columns))
             for a, b in pairwise(edges):
                 yield first + a, first + b
-                forget(self.data.features)
+                release_pages(self.data.features)
 
 
 def _centre(values: Floats, weight: Floats, n: Floats, starts: Rows, lengths: Rows) -> Floats:
@@ -447,7 +456,7 @@ def _gains(ratings: Floats, gain: Gain, team: Team) -> Floats:
 
 
 def _cut(offsets: Rows, n_rows: int) -> list[int]:
-    """Edges between queries, by number, for blocks of up to so many documents, or of one query that has more.
+    """Edges between queries, by number, for blocks of up to this many documents, or of one longer query.
 
     >>> _cut(np.array([0, 3, 5, 9, 30, 31]), 6)
     [0, 2, 3, 4, 5]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer
-from tierank.inputs import chunks
+from tierank.memory import chunks
 from tierank.team import Team
 from tierank.training.callbacks import Callbacks, Step
 from tierank.types import Floats, Rows
@@ -135,7 +135,32 @@ class FitContext:
         member: int = 0,
         learner: int = 1,
     ) -> bool:
-        """Call the callbacks after a round or epoch; returns whether training has to stop. See ``Step``."""
+        """Call the callbacks after a round or epoch.
+
+        Parameters
+        ----------
+        number : int
+            The round or epoch that has ended, from 1.
+        n_total : int
+            The last one that there can be.
+        settings : mapping of str to object
+            The settings of the ranker that trains.
+        metrics : mapping of str to float, optional
+            Its metrics on the validation data.
+        loss : float, optional
+            Its mean training loss.
+        is_best : bool, default True
+            Whether it is the best round so far.
+        member : int, default 0
+            The network of ``n_seeds`` that trains.
+        learner : int, default 1
+            The learner of a boosted model that trains.
+
+        Returns
+        -------
+        bool
+            Whether training has to stop: a callback said so, now or earlier.
+        """
         return self.callbacks.call(
             lambda: Step(
                 number,

@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Layer, Network, Scorer, StandardisedMean
-from tierank.inputs import forget
 from tierank.kernels import n_threads
 from tierank.losses import Batch
+from tierank.memory import release_pages
 from tierank.metrics import Judge
 from tierank.networks import MLP, NETWORKS, Layers, TierRNN
 from tierank.objectives.loss import check_values
@@ -400,7 +400,7 @@ class QueryLists:
         """What was read of a mapped matrix is not kept: memory does not grow with the data."""
         self._seen += n_bytes
         if self._seen > _KEPT_BYTES:
-            forget(self.data.features)
+            release_pages(self.data.features)
             self._seen = 0
 
     def _chunks(self) -> Iterator[Tensor]:
@@ -533,7 +533,7 @@ class Training:
         return loss
 
     def _differentiate(self, queries: Tensor, n_queries: int) -> tuple[float, int | None]:
-        """Set gradients of the loss of these queries over n_queries; returns it, and a query where it is no number."""
+        """Set gradients of the loss of these queries over n_queries; returns it, and a query if it is not finite."""
         features, batch = self.lists.batch(queries)
         values = self._values(features, batch)
         check_values(values, len(queries))

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
-from tierank.inputs import forget, rows_in
 from tierank.kernels import content, in_threads, n_threads
+from tierank.memory import release_pages, rows_in
 from tierank.team import Team
 from tierank.types import Rows
 
@@ -152,5 +152,5 @@ def _hash_rows(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs
         end = min(start + n_rows, own.stop)
         cuts = np.linspace(start, end, n_threads(n_jobs) + 1).astype(int).tolist()
         in_threads(content.hash_rows, [(bits, a, b, *hashes) for a, b in pairwise(cuts)], n_jobs)
-        forget(data.features[start:end])
+        release_pages(data.features[start:end])
     return team.all_reduce(hashes)

@@ -41,7 +41,7 @@ MAX_DEPTH = 300
 
 
 def check_trees(text: str, n_features: int) -> None:
-    """Whether this is a text of whole trees over so many features; an error that names the place otherwise.
+    """Whether this is a text of whole trees over this many features; an error that names the place otherwise.
 
     Looked at are the sizes in bytes, the number of values in every array, that every number is one, that features and
     children are there, and that the nodes of each tree are one tree: every split but the first has one parent, with a
@@ -246,7 +246,7 @@ def _depth(left: list[int], right: list[int]) -> int:
 
 
 def kept_depth(max_depth: int, n_leaves: int) -> int:
-    """LightGBM's ``max_depth`` that keeps trees of so many leaves within ``MAX_DEPTH``; 0 or less is no limit to it.
+    """LightGBM's ``max_depth`` that keeps trees of this many leaves within ``MAX_DEPTH``; 0 or less means no limit.
 
     >>> kept_depth(-1, 31), kept_depth(-1, 1000), kept_depth(8, 1000)
     (-1, 300, 8)
@@ -269,7 +269,7 @@ def _check_categories(fields: Mapping[str, str], chosen: NDArray[np.float64], n:
 
 
 def _check_linear(fields: Mapping[str, str], n_leaves: int, n_features: int, place: str) -> None:
-    """Leaves with a line in them: so many constants, and so many features and factors as the leaves say."""
+    """Leaves with a line in them: as many constants, features and factors as the leaves say."""
     if fields["is_linear"] == "0":
         return
     counts = _whole(fields, "num_features", place)

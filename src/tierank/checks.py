@@ -1,0 +1,280 @@
+"""Checks of callers' arrays: numbers, ratings, weights, names and query ids, or an error that says what to do."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tierank.errors import DataError, DataTypeError
+
+# Characters of a value that a message shows.
+SHOWN = 60
+
+# Points in time and durations, as Python and NumPy have them; those of pandas are subclasses of Python's.
+_DATES = (datetime.date, np.datetime64)
+_SPANS = (datetime.timedelta, np.timedelta64)
+_OF_TIME = (*_DATES, datetime.time, *_SPANS)
+
+
+def group_runs(
+    run_ids: NDArray[Any], run_starts: NDArray[np.int64], n: int
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
+    """Group n rows by query, given the runs of neighbouring rows with the same id.
+
+    Returns the ids in order of first appearance, the offsets, and the caller's number of each grouped
+    row (None where every query is one run, so that nothing moves).
+    """
+    seen: dict[Hashable, int] = {}
+    codes = np.array([seen.setdefault(i, len(seen)) for i in run_ids.tolist()], dtype=np.int64)
+    begins = np.diff(codes, prepend=-1) != 0  # neighbouring runs of one query are one run
+    run_ids, run_starts, codes = run_ids[begins], run_starts[begins], codes[begins]
+    if len(seen) == len(codes):
+        return run_ids, np.append(run_starts, n), None
+    first_run = np.unique(codes, return_index=True)[1]
+    return group_codes(run_ids[first_run], np.repeat(codes, np.diff(np.append(run_starts, n))))
+
+
+def group_codes(
+    ids: NDArray[Any], codes: NDArray[np.integer[Any]]
+) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
+    """Group rows by query, given the ids in order of first appearance and which of them each row has.
+
+    Returns as ``group_runs`` does.
+    """
+    offsets = np.concatenate([[0], np.bincount(codes).cumsum()])
+    is_grouped = bool((codes[1:] >= codes[:-1]).all())
+    return ids, offsets, None if is_grouped else codes.argsort(kind="stable")
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """An array of what was handed in; NaN (or None, where it holds no numbers) in the masked places of a masked array.
+
+    >>> as_array(np.ma.masked_array([1, 2], [False, True]))
+    array([ 1., nan])
+    """
+    if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
+        return np.asarray(values)
+    is_number = values.dtype.kind in "biuf"
+    filled = np.array(values.data, dtype=np.float64 if is_number else object)
+    filled[np.ma.getmaskarray(values)] = np.nan if is_number else None
+    return filled
+
+
+def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
+    """An array of numbers as it is; NaN for None; an error that says where for anything else."""
+    numbers = to_numbers(values)
+    if numbers is not None:
+        return numbers
+    if values.dtype.kind == "c":
+        raise DataError(f"{where}: expected real numbers, got {values.dtype}. Complex data not supported")
+    odd = _first_odd(values)
+    if isinstance(odd, (str, bytes, *_OF_TIME)):
+        raise DataError(
+            f"{where}: expected numbers, got {describe_values(values)}; encode texts and dates as numbers, or leave"
+            " them out"
+        )
+    # The words are what scikit-learn's checks look for.
+    raise DataTypeError(f"{where}: argument must be a string or a number, got {describe_values(values)}")
+
+
+def to_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
+    """An array of numbers, NaN for None; None if a value is not a number."""
+    if values.dtype.kind in "biuf":
+        return values
+    if not values.size:
+        return np.empty(values.shape)
+    if values.dtype.kind != "O":
+        return None
+    try:
+        numbers = [np.nan if _is_missing(value) else _as_number(value) for value in values.ravel()]
+    except (TypeError, ValueError):
+        return None
+    return np.array(numbers, np.float64).reshape(values.shape)
+
+
+def _as_number(value: object) -> float:
+    if isinstance(value, (str, bytes)):  # float("1") would take it, and hide a column of the wrong type
+        raise TypeError
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer beyond all floats
+        return np.inf if value > 0 else -np.inf  # type: ignore[operator]
+
+
+def _first_odd(values: NDArray[Any]) -> object:
+    """The first value that is not a number."""
+    flat = values.ravel()
+    if values.dtype.kind == "O":
+        return next((value for value in flat if not _is_missing(value) and to_numbers(_one(value)) is None), None)
+    odd = next((value for value in flat if value == value), flat[0])  # not NaT, where there is another
+    return odd if values.dtype.kind in "mM" else odd.item()
+
+
+def _one(value: object) -> NDArray[Any]:
+    array = np.empty(1, object)
+    array[0] = value
+    return array
+
+
+def describe_values(values: NDArray[Any]) -> str:
+    """The first value of an array that is not a number, for a message.
+
+    >>> describe_values(np.array(["NaT", "2020-01-31"], "datetime64[D]"))
+    'the date 2020-01-31'
+    """
+    if values.dtype.kind == "c":
+        return str(values.dtype)
+    odd = _first_odd(values)
+    if isinstance(odd, _OF_TIME):
+        kind = "date" if isinstance(odd, _DATES) else "duration" if isinstance(odd, _SPANS) else "time"
+        return f"the {kind} {odd}"
+    text = repr(odd)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a value says 'nothing here': None, NaN, NaT or pandas.NA."""
+    if value is None or type(value).__name__ == "NAType":
+        return True
+    try:
+        return bool(value != value)
+    except (TypeError, ValueError):  # an array, which is something
+        return False
+
+
+def check_finite(rows: NDArray[np.float32], given: NDArray[Any], first: int) -> None:
+    """An error if a value is infinite as float32; ``given`` is what it was before, ``first`` the number of row 0."""
+    infinite = np.isinf(rows)
+    if infinite.any():
+        row, column = (int(i) for i in np.argwhere(infinite)[0])
+        raise DataError(
+            f"X: expected values that float32 can hold (NaN where missing), got {given[row, column]}"
+            f" in row {first + row}, column {column}; clip it, or take its logarithm"
+        )
+
+
+def as_offsets(offsets: ArrayLike) -> NDArray[np.int64]:
+    """Where queries begin, and where the last one ends: compiled loops trust them."""
+    edges = np.ascontiguousarray(offsets, dtype=np.int64)
+    if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or (np.diff(edges) < 1).any():
+        raise DataError(f"offsets: expected 0 and then the end of each query, ascending, got {edges}")
+    return edges
+
+
+def as_ratings(y: ArrayLike, n: int) -> NDArray[np.float64]:
+    """One checked rating per row."""
+    given = _as_vector(as_array(y))
+    if given.shape != (n,):
+        raise DataError(f"y: expected {n} ratings, one per row of X, got shape {given.shape}")
+    return check_ratings(as_numbers(given, "y").astype(np.float64), lambda row: f"y, row {row}")
+
+
+def check_ratings(ratings: NDArray[np.float64], where: Any) -> NDArray[np.float64]:
+    """The ratings, if all are finite and none is negative; ``where(row)`` names the place otherwise."""
+    bad = ~(np.isfinite(ratings) & (ratings >= 0))
+    if bad.any():
+        row = int(bad.argmax())
+        raise DataError(
+            f"{where(row)}: expected a finite rating that is not negative, got {ratings[row]:g};"
+            " shift the ratings so that the lowest is 0, and drop documents without a rating"
+        )
+    return ratings
+
+
+def as_weights(weight: ArrayLike, name: str, n: int, otherwise: str = "") -> NDArray[np.float64]:
+    """N checked weights; ``otherwise`` says in the message what else could have been given."""
+    values = as_numbers(as_array(weight), name).astype(np.float64)
+    if values.shape != (n,):
+        raise DataError(f"{name}: expected {n} weights{otherwise}, got shape {values.shape}")
+    bad = ~((values >= 0) & (values <= np.finfo(np.float32).max))  # learning takes them as float32
+    if bad.any():
+        raise DataError(
+            f"{name}: expected finite weights that are not negative and that float32 can hold,"
+            f" got {values[bad.argmax()]:g} at {bad.argmax()}"
+        )
+    return values
+
+
+def as_names(names: Iterable[str] | None, n: int) -> tuple[str, ...] | None:
+    """N different feature names, or None."""
+    if names is None:
+        return None
+    named = tuple(str(name) for name in names)
+    check_texts(named, "feature_names")
+    if len(named) != n:
+        raise DataError(f"feature_names: expected {n} names, one per column of X, got {len(named)}")
+    if len(set(named)) < n:
+        twice = next(name for i, name in enumerate(named) if name in named[:i])
+        raise DataError(f"feature_names: expected each name once, got {twice!r} twice")
+    return named
+
+
+def check_texts(texts: Iterable[str], where: str) -> None:
+    """An error where a text is none that UTF-8 can hold."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise DataError(
+                f"{where}: expected texts that UTF-8 can hold, got {text[:SHOWN]!r}; rename it, or read its source"
+                " with the right encoding"
+            ) from None
+
+
+def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
+    """Group n rows by their query ids; None is one query of all rows. Returns as ``group_runs`` does."""
+    if qid is None:
+        return np.zeros(1, np.int64), np.array([0, n]), None
+    ids = as_ids(qid)
+    if ids.ndim != 1 or len(ids) != n:
+        hint = ""
+        if ids.ndim == 1 and ids.dtype.kind in "iu" and ids.sum() == n:
+            hint = "; these look like group sizes: pass qid=np.repeat(np.arange(len(sizes)), sizes)"
+        raise DataError(f"qid: expected {n} query ids, one per row of X, got shape {ids.shape}{hint}")
+    # Objects are told apart by their hashes alone: not all that are equal to a neighbour have the same one.
+    is_new = np.full(n, True) if ids.dtype.kind == "O" else np.concatenate([[True], ids[1:] != ids[:-1]])
+    starts = np.flatnonzero(is_new)
+    try:
+        return group_runs(ids[starts], starts, n)
+    except TypeError as error:
+        raise DataError(f"qid: expected ids that can be hashed: numbers, texts, tuples; got: {error}") from None
+
+
+def as_ids(qid: ArrayLike) -> NDArray[Any]:
+    """The ids as an array, of objects where numpy would change them; none may be missing.
+
+    Ids that are equal in Python are one: 1, 1.0 and True. A number and its text differ, and so do bytes and a text.
+    """
+    ids = _as_vector(_id_objects(qid) if isinstance(qid, (list, tuple)) else as_array(qid))
+    if ids.dtype.kind == "O":
+        missing = [i for i, value in enumerate(ids.ravel()) if _is_missing(value)]
+    elif ids.dtype.kind in "fmM":
+        missing = np.flatnonzero(ids != ids).tolist()
+    else:
+        missing = []
+    if missing:
+        raise DataError(f"qid: expected a query id in every row, got none in row {missing[0]}")
+    return ids
+
+
+def _id_objects(qid: Sequence[Any]) -> NDArray[Any]:
+    """An array of the ids in a list: numpy makes texts of 1 and "1" alike, and a matrix (or an error) of tuples."""
+    objects = np.empty(len(qid), object)
+    objects[:] = qid
+    try:
+        ids = np.asarray(qid)
+    except ValueError:
+        return objects
+    are_tuples = ids.ndim > 1 and isinstance(qid[0], tuple)
+    is_changed = ids.ndim == 1 and ids.dtype.kind in "USf" and ids.tolist() != list(qid)
+    is_mixed = ids.dtype.kind in "mM" and len({type(i) for i in qid}) > 1  # numpy reads texts as dates beside others
+    return objects if are_tuples or is_changed or is_mixed else ids
+
+
+def _as_vector(values: NDArray[Any]) -> NDArray[Any]:
+    """The only column of a matrix that has but one; anything else as it is."""
+    return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
