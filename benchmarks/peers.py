@@ -131,7 +131,7 @@ def main() -> None:
         for fold in range(1, 6):
             data = tierank.read_fold(options.data, fold)
             scores = search(name, data, options.trials, options.seed)
-            tierank.write_scores(options.out / f"{name}-fold{fold}.scores", data[2].restore(scores))
+            tierank.write_scores(data[2].restore(scores), options.out / f"{name}-fold{fold}.scores")
         seconds = (time.process_time() - start) / 5
         print(f"{name}: {options.trials} trials in each of 5 folds, {seconds:.1f} CPU s a fold", flush=True)
 

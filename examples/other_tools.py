@@ -17,7 +17,7 @@ theirs.fit(np.array(train.features), train.ratings.astype(int), group=train.leng
 shop = dataclasses.replace(tierank.RULES["letor"], name="shop", gain={0: 0, 1: 1, 2: 1, 3: 10, 4: 10})
 with tempfile.TemporaryDirectory() as folder:
     file = Path(folder, "lightgbm.scores")  # a number per line, in the order of the rows: any tool can write it
-    tierank.write_scores(file, theirs.predict(np.array(test.features)))
+    tierank.write_scores(theirs.predict(np.array(test.features)), file)
     scores = {
         "LightGBM": tierank.read_scores(file, test),
         "uMart": tierank.UMart(n_trees=30, n_jobs=1).fit(train).predict(test),

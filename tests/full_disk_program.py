@@ -38,8 +38,8 @@ def writers(folder):
     for name, form in FORMATS.items():
         for packing in ("", ".gz") if name in ("letor", "csv") else ("",):
             yield f"data{form.endings[0]}{packing}", partial(tierank.write, DATA)
-    yield "scores.txt", lambda place: tierank.write_scores(place, scores)
-    yield "run.trec", lambda place: tierank.write_run(place, DATA, scores)
+    yield "scores.txt", lambda place: tierank.write_scores(scores, place)
+    yield "run.trec", lambda place: tierank.write_run(DATA, scores, place)
     yield "generated.tierank", lambda place: tierank.make_ranking(30, n_features=4, out=place)
     yield "per-query.csv", lambda place: write_per_query(tierank.evaluate(DATA, scores), place)
     for name, ranker in fitted.items():

@@ -17,8 +17,8 @@ def files(tmp_path):
     data = tierank.make_ranking(20, n_features=6, mean_length=15, max_length=40, seed=3)
     tierank.write(data, tmp_path / "data.txt")
     rng = np.random.default_rng(0)
-    tierank.write_scores(tmp_path / "good.scores", data.ratings + rng.normal(size=data.n_documents))
-    tierank.write_scores(tmp_path / "poor.scores", rng.normal(size=data.n_documents))
+    tierank.write_scores(data.ratings + rng.normal(size=data.n_documents), tmp_path / "good.scores")
+    tierank.write_scores(rng.normal(size=data.n_documents), tmp_path / "poor.scores")
     return tmp_path
 
 
@@ -189,7 +189,7 @@ def test_ids_of_any_script_in_any_locale(files, model):
     assert top.read_text(encoding="utf-8") == shown
     in_ascii("evaluate", narrow, model, "--per-query", per_query)
     assert per_query.read_text(encoding="utf-8").splitlines()[1].startswith("ä0,")
-    tierank.write_scores(files / "narrow.scores", np.arange(12.0))
+    tierank.write_scores(np.arange(12.0), files / "narrow.scores")
     in_ascii("convert", narrow, files / "narrow.run", "--scores", files / "narrow.scores")
     assert (files / "narrow.run").read_text(encoding="utf-8").startswith("ä0 Q0 row3 1 3.0")
 
@@ -235,7 +235,7 @@ def test_demo(tmp_path, capsys):
     ("arguments", "message"),
     [
         ([], "the following arguments are required: COMMAND; see tierank --help"),
-        (["descripe"], "invalid choice: 'descripe'"),
+        (["descripe"], "unknown command 'descripe': did you mean 'describe'?"),
         (["describe"], "the following arguments are required: DATA; see tierank describe --help"),
         (["describe", "{}/none.txt"], "none.txt: expected a file, got nothing there"),
         (["describe", "{}"], "expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt"),
@@ -427,8 +427,8 @@ def test_tune_writes_settings_that_train_takes(tmp_path, capsys):
 def test_a_comparison_can_be_kept_as_a_run(tmp_path, capsys):
     data = tierank.make_ranking(12, n_features=4, mean_length=8, max_length=12)
     tierank.write(data, tmp_path / "test.txt")
-    tierank.write_scores(tmp_path / "good.scores", data.restore(data.ratings))
-    tierank.write_scores(tmp_path / "bad.scores", -data.restore(data.ratings))
+    tierank.write_scores(data.restore(data.ratings), tmp_path / "good.scores")
+    tierank.write_scores(-data.restore(data.ratings), tmp_path / "bad.scores")
     scores = [f"bad={tmp_path / 'bad.scores'}", f"good={tmp_path / 'good.scores'}"]
     command = ["compare", str(tmp_path / "test.txt"), *scores, "--out", str(tmp_path / "run")]
     assert cli.main(command) == 0

@@ -21,7 +21,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = tierank.make_ranking(12, n_features=3, mean_length=8, max_length=12, seed=3)
     tierank.write(data, "data.txt")
-    tierank.write_scores("a.scores", np.arange(float(data.n_documents)))
+    tierank.write_scores(np.arange(float(data.n_documents)), "a.scores")
     return tmp_path
 
 

@@ -356,7 +356,7 @@ def test_scores_of_other_tools_join_as_rows(folder, tmp_path):
     for fold in range(1, 6):
         test = tierank.read_fold(folder, fold)[2]
         perfect.append(test.restore(test.ratings))
-        tierank.write_scores(tmp_path / f"fold{fold}.scores", perfect[-1])
+        tierank.write_scores(perfect[-1], tmp_path / f"fold{fold}.scores")
     run = cross_validate(
         {"umart": UMart(n_trees=2)},
         folder,

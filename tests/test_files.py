@@ -366,7 +366,7 @@ def test_a_folder_that_is_not_there_is_said(model, tmp_path):
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")  # noqa: PTH110
 def test_a_device_that_is_full_is_said():
     with pytest.raises(WriteError, match="/dev/full: expected a place that can be written, got: No space left on dev"):
-        tierank.write_scores("/dev/full", [0.5] * 10_000)
+        tierank.write_scores([0.5] * 10_000, "/dev/full")
 
 
 def test_ctrl_c_while_a_folder_is_made_or_removed_leaves_nothing(tmp_path, monkeypatch):

@@ -101,8 +101,8 @@ def written(tmp_path_factory) -> Path:
     scores = np.linspace(-1, 1, ROWS)
     np.save(folder / "s.npy", scores)
     np.save(folder / "texts.npy", np.array(["x"] * ROWS))
-    write_scores(folder / "s.txt", scores)
-    tierank.write_run(folder / "s.run", DATA, scores)
+    write_scores(scores, folder / "s.txt")
+    tierank.write_run(DATA, scores, folder / "s.run")
     (folder / "s.ranklib").write_text("".join(f"{q} {k} {k}\n" for q in range(4) for k in range(3)))
     return folder
 

@@ -418,7 +418,7 @@ def test_files_are_written_some_rows_at_a_time(tmp_path, monkeypatch):
 def test_scores_are_written_and_read_line_by_line(tmp_path):
     data = read(table_of())
     scores = np.random.default_rng(0).normal(size=data.n_documents)
-    write_scores(tmp_path / "x.scores", scores)
+    write_scores(scores, tmp_path / "x.scores")
     assert (tmp_path / "x.scores").read_text().splitlines() == [repr(score) for score in scores.tolist()]
     np.testing.assert_array_equal(read_scores(tmp_path / "x.scores", data), scores)
 

@@ -191,6 +191,11 @@ def test_names_with_an_underscore_stay_in_their_module():
     assert not found
 
 
+def test_the_page_on_architecture_lists_the_modules_in_their_order():
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    assert re.findall(r"^\| `(\w+)/?` \|", page, re.MULTILINE) == LAYERS
+
+
 def test_every_module_has_a_layer():
     found = {path.stem if path.is_file() else path.name for path in SOURCE.iterdir()} - {
         "__init__",

@@ -276,8 +276,8 @@ def test_real_folds(real_data):
 def test_scores_of_every_form(data, tmp_path):
     scores = np.random.default_rng(1).normal(size=data.n_documents)
     np.save(tmp_path / "s.npy", scores)
-    tierank.write_scores(tmp_path / "s.txt", scores)
-    tierank.write_run(tmp_path / "s.run", data, scores, name="mine")
+    tierank.write_scores(scores, tmp_path / "s.txt")
+    tierank.write_run(data, scores, tmp_path / "s.run", name="mine")
     with (tmp_path / "s.ranklib").open("w") as file:  # query, index within it, score
         for q, query in enumerate(data.query_ids):
             for k, row in enumerate(range(data.offsets[q], data.offsets[q + 1])):
@@ -346,7 +346,7 @@ def test_scores_that_cannot_be_used(data, tmp_path, content, message):
 def test_names_that_would_become_one_in_trec_files(tmp_path, changes, message):
     data = RankingDataset(np.eye(2), [0, 1], **changes)
     with pytest.raises(DataError, match=message):
-        tierank.write_run(tmp_path / "x.run", data, [1.0, 2.0])
+        tierank.write_run(data, [1.0, 2.0], tmp_path / "x.run")
     with pytest.raises(DataError, match=message):
         tierank.write_qrels(data, tmp_path / "x.qrels")
     (tmp_path / "other.run").write_text("a_b Q0 a_b 1 0.5 other\n")
@@ -356,7 +356,7 @@ def test_names_that_would_become_one_in_trec_files(tmp_path, changes, message):
 
 def test_a_name_with_blanks_has_none_in_trec_files(tmp_path):
     data = RankingDataset(np.eye(2), [0, 1], qid=["a b", "c"], document_ids=["x y", "x_y"])
-    tierank.write_run(tmp_path / "x.run", data, [1.0, 2.0])
+    tierank.write_run(data, [1.0, 2.0], tmp_path / "x.run")
     assert (tmp_path / "x.run").read_text().splitlines()[0] == "a_b Q0 x_y 1 1.0 tierank"
     assert read_scores(tmp_path / "x.run", data).tolist() == [1, 2]
 

@@ -235,14 +235,14 @@ def _scores(name: str) -> Callable[[Path], None]:
         if name.endswith(".npy"):
             np.save(folder / name, values)
         elif name.endswith(".run"):
-            tierank.write_run(folder / name, data, values)
+            tierank.write_run(data, values, folder / name)
         elif name.endswith(".ranklib"):
             index = np.arange(data.n_documents) - np.repeat(data.offsets[:-1], data.lengths)
             queries = np.repeat(data.query_ids, data.lengths)
             rows = zip(queries, index, values.tolist(), strict=True)
             (folder / name).write_text("".join(f"{q}\t{i}\t{v!r}\n" for q, i, v in rows))
         else:
-            tierank.write_scores(folder / name, values)
+            tierank.write_scores(values, folder / name)
 
     return make
 

@@ -65,10 +65,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+class _Version(argparse.Action):
+    """Prints the versions of tierank, of Python, and of the libraries that decide what a model is."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import PackageNotFoundError, version
+
+        found = [f"Python {sys.version.split()[0]}"]
+        for library in ("lightgbm", "numba", "numpy", "torch"):
+            try:
+                found.append(f"{library} {version(library)}")
+            except PackageNotFoundError:
+                found.append(f"no {library}")
+        print(f"tierank {__version__} ({', '.join(found)})")
+        parser.exit()
+
+
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = Parser(prog="tierank", description="Learning to rank by unique ratings.")
-    parser.add_argument("--version", action="version", version=f"tierank {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show the versions that matter, and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for add in COMMANDS:
         add(commands)

@@ -97,7 +97,7 @@ def _convert(options: argparse.Namespace) -> None:
     if is_run:
         scores = options.pipes.as_file(options.scores)
         data = read_data(options)
-        write_run(made(options.out), data, read_scores(scores, data))
+        write_run(data, read_scores(scores, data), made(options.out))
     else:
         check_conversion(options.data, options.out)
         data = convert(options.pipes.as_file(options.data), made(options.out), **reading_options(options))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any, NoReturn
 
 from tierank.cli.own import as_own
@@ -14,6 +15,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise what ``main`` prints."""
+        wrong = re.fullmatch(r"argument (\w+): invalid choice: '(.*)' \(choose from (.*)\)", message)
+        if wrong is not None:
+            known = [name.strip("' ") for name in wrong[3].split(",")]
+            raise ParameterError.unknown(wrong[1].lower(), wrong[2], known)
         raise ParameterError(f"{message}; see {self.prog} --help")
 
 
@@ -52,14 +57,19 @@ def _columns(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
+def _metrics(text: str) -> list[Any]:
+    """Metrics by name, those of callers as functions; commas and repeated options both work."""
+    return [as_own(name) for name in _columns(text)]
+
+
 def add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tierank") -> None:
     """By what is judged, and how that is printed."""
     parser.add_argument(
         "--metric",
-        action="append",
-        metavar="M",
-        type=as_own,
-        help="such as ndcg@10 or map, see: tierank list metrics; or your own function, as package.module:name",
+        action="extend",
+        metavar="M,M",
+        type=_metrics,
+        help="such as ndcg@10,map, see: tierank list metrics; or your own function, as package.module:name",
     )
     parser.add_argument(
         "--rule", default=default_rule, help="how ties, empty queries and gains count; see: tierank list rules"

@@ -77,15 +77,15 @@ def _from_text(path: Path, data: RankingDataset) -> NDArray[np.float64]:
         return readers[width](_alike(chain([first], rows), width, path), path, data)
 
 
-def write_scores(path: str | Path, scores: NDArray[np.float64]) -> None:
+def write_scores(scores: NDArray[np.float64], path: str | Path) -> None:
     """Write one score per line, in the order of the caller's rows.
 
     Parameters
     ----------
-    path : path
-        The file.
     scores : array
         One score per row.
+    path : path
+        The file.
     """
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
         file.writelines(score_lines(np.asarray(scores, np.float64)))
@@ -118,17 +118,17 @@ def rank_lines(columns: Sequence[NDArray[Any]], documents: Texts | None = None) 
         yield from ("\t".join(map(str, row)) + "\n" for row in zip(*cells, strict=True))
 
 
-def write_run(path: str | Path, data: RankingDataset, scores: NDArray[np.float64], name: str = "tierank") -> None:
+def write_run(data: RankingDataset, scores: NDArray[np.float64], path: str | Path, name: str = "tierank") -> None:
     """Write a TREC run: ``query Q0 document rank score name``, best first.
 
     Parameters
     ----------
-    path : path
-        The file.
     data : RankingDataset
         The data that were scored.
     scores : array
         One score per document, in the order of the caller's rows.
+    path : path
+        The file.
     name : str, default "tierank"
         The name of the run, the last field of each line.
     """
