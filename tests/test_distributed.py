@@ -468,7 +468,7 @@ def test_refusals_say_what_to_do(team):
         refused = told["refused"]
         assert refused["blend"].startswith("ParameterError: team: Blend trains its members in one process")
         assert refused["base"].startswith("ParameterError: base: expected None if several processes train")
-        assert re.match(r"ParameterError: the loss of query \d+ is not finite in epoch 1", refused["explodes"])
+        assert re.match(r"TrainingStopped: the loss of query \d+ is not finite in epoch 1", refused["explodes"])
         assert refused["few"].startswith("DataError: expected at least one query for each of")
         assert refused["parts"].startswith("ParameterError: team: networks need the full data set in every process")
     assert len({told["refused"]["explodes"] for _, told in team}) == 1

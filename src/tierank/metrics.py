@@ -122,28 +122,37 @@ METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
 class Rule:
     """What the metrics mean: every choice on which evaluation tools differ. ``RULES`` has the named ones.
 
-    ======================  ==========================================================================================
-    ``name``                how tables call it
-    ``gain``                ``"exp2"``: 2^r - 1; ``"linear"``: r; a list with the gains of the ratings 0, 1, 2, ...; a
-                            mapping from ratings to gains; or a function that turns an array of ratings into gains
-    ``ties``                documents with the same score: ``"average"``: the expected value over all their orders;
-                            ``"input"``: the order of the rows; ``"worst"``: lower gain first; ``"document id"``: by
-                            id, descending, and scores in single precision, as trec_eval does (without ids the row
-                            number is the id: later rows first)
-    ``empty``               queries with no rating above 0: None leaves them out (NaN); a mapping gives the value of
-                            each metric, and metrics that it does not name get 0
-    ``err_max``             the top rating of ERR: ``"data"``: the highest of the data set; ``"query"``: of each query;
-                            a number; None: the rule has no ERR
-    ``relevant_from``       map, mrr, precision and recall count documents as relevant from this rating up, and only
-                            above 0
-    ``ap_divisor``          what AP@k is divided by: ``"min(k, relevant)"`` or ``"relevant"``
-    ``ap_depth``            how deep map@k looks: ``"k"``, or ``"list"``: k is ignored
-    ``precision_divisor``   what precision@k is divided by: ``"k"`` or ``"min(k, n)"``, n documents in the list
-    ``short_ndcg``          ndcg@k of a list with fewer than k documents: ``"kept"`` as it is, or ``"zero"``
-    ======================  ==========================================================================================
+    The defaults are those of the rule ``tierank``. Your own rule starts from a named one, as in the example.
 
-    The defaults are those of the rule ``tierank``. Your own rule starts from a named one:
+    Parameters
+    ----------
+    name : str
+        The name in tables.
+    gain : str, list, mapping or function, default "exp2"
+        ``"exp2"``: 2^r - 1; ``"linear"``: r; a list with the gains of the ratings 0, 1, 2, ...; a mapping from ratings
+        to gains; or a function from an array of ratings to gains.
+    ties : {"average", "input", "worst", "document id"}, default "average"
+        Documents with the same score. ``"average"``: the expected value over all their orders; ``"input"``: the order
+        of the rows; ``"worst"``: lower gain first; ``"document id"``: by id, descending, with scores in single
+        precision, as trec_eval does (without ids the row number is the id, so later rows come first).
+    empty : mapping of str to float, optional
+        The value of each metric for queries with no rating above 0; metrics that it does not name get 0. None leaves
+        such queries out (NaN).
+    err_max : {"data", "query"}, float or None, default "data"
+        The top rating of ERR: the highest of the data set, of each query, or a number. None: the rule has no ERR.
+    relevant_from : float, default 0
+        map, mrr, precision and recall count documents with this rating or a higher one as relevant, if it is above 0.
+    ap_divisor : {"min(k, relevant)", "relevant"}, default "min(k, relevant)"
+        What AP@k is divided by.
+    ap_depth : {"k", "list"}, default "k"
+        How deep map@k looks; with ``"list"`` k is ignored.
+    precision_divisor : {"k", "min(k, n)"}, default "k"
+        What precision@k is divided by; n is the number of documents in the list.
+    short_ndcg : {"kept", "zero"}, default "kept"
+        ndcg@k of a list with fewer than k documents: its value, or 0.
 
+    Examples
+    --------
     >>> from dataclasses import replace
     >>> shop = replace(RULES["tierank"], name="shop", gain={0: 0, 1: 1, 2: 5}, relevant_from=2)
     >>> print(shop.describe())

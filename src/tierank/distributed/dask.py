@@ -48,29 +48,47 @@ def fit(
     rating: str | None = None,
     features: Sequence[str] | None = None,
 ) -> R:
-    """Train trees on the workers of a Dask cluster, and return them fitted; ``ranker`` itself stays as it is.
+    """Train trees on the workers of a Dask cluster.
 
-    ``data`` and ``valid`` are each one of
+    Each worker learns from whole queries, about as many documents as the others, and all of them grow the same trees
+    from all documents. The trees depend on the data, its partitions and the number of workers, not on which worker
+    holds what.
 
-    * a path, which every worker can read: each takes its own queries (a large file is read once and then mapped, where
-      the workers have a disk in common);
-    * a ``RankingDataset``, a table or ``(X, y, qid)`` in the memory of the client: cut here and sent to the workers;
-    * a Dask DataFrame, with the columns that ``read`` knows (``query``, ``rating`` and ``features`` name others), or
-      ``(X, y, qid)`` as Dask arrays. The partitions may be cut anywhere, through queries too: rows are brought together
-      on the workers, query by query, and the client sees nothing but query ids and counts.
+    Parameters
+    ----------
+    ranker : UMart, LambdaMART or TreeRanker
+        The ranker to train; it is not changed.
+    data : path, RankingDataset, table, (X, y, qid) or Dask collection
+        * a path that every worker can read: each takes its own queries (a large file is read once and then mapped, if
+          the workers share a disk);
+        * a ``RankingDataset``, a table or ``(X, y, qid)`` in the memory of the client, which is split and sent;
+        * a Dask DataFrame with the columns that ``read`` knows, or ``(X, y, qid)`` as Dask arrays. Partitions may cut
+          queries: rows are brought together on the workers, and the client only sees query ids and counts.
+    client : distributed.Client
+        The client of the cluster.
+    valid : as ``data``, optional
+        Validation data.
+    workers : int or list of str, optional
+        How many workers, or their addresses; default all. Each must be its own process.
+    checkpoint : path, optional
+        A folder that the first worker writes to as training goes. A run that ended early continues from it, with any
+        number of workers.
+    progress : bool, default False
+        Show progress, in the log of the first worker.
+    timeout : float
+        Seconds that a worker waits for the others before it gives up.
+    query, rating : str, optional
+        The columns of query ids and ratings of a DataFrame.
+    features : list of str, optional
+        The feature columns of a DataFrame.
 
-    Each worker learns from whole queries, about as many documents as the others, and all of them grow the same trees of
-    all documents. The trees depend on the data, on how they are cut into partitions and on the number of workers, not
-    on which worker holds what.
+    Returns
+    -------
+    Ranker
+        A fitted copy of ``ranker``.
 
-    ==============  ====================================================================================================
-    ``workers``     how many, or a list of their addresses; None: all. Each is a process of its own
-    ``checkpoint``  a folder on a disk that the first worker can write, and that it writes to as training goes. A run
-                    that ended early goes on from it: call ``fit`` again, with any number of workers
-    ``progress``    shown by the first worker, in its log
-    ``timeout``     seconds that a worker waits for the others, at any time, before it gives up
-    ==============  ====================================================================================================
-
+    Notes
+    -----
     A ranker whose ``n_jobs`` is None has as many threads on each worker as Dask gave it. A worker that is lost, and a
     task that fails, end all tasks and give an error; nothing waits forever. A worker whose thread does not come back
     from a run that has failed or was interrupted is restarted.

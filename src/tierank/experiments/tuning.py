@@ -34,8 +34,20 @@ _NAMED = 5
 
 @dataclass(frozen=True)
 class Tuning:
-    """What ``tune`` found: the best ``settings``, their ``value`` on validation data, the fitted ``ranker``, and all
-    ``trials`` with their settings and values.
+    """What ``tune`` found.
+
+    Attributes
+    ----------
+    ranker : Ranker
+        The best ranker, fitted.
+    settings : dict
+        Its settings that were searched.
+    value : float
+        Its metric on the validation data.
+    metric : str
+        The metric that decided.
+    trials : list of dict
+        The settings and the value of each trial.
     """
 
     ranker: Ranker

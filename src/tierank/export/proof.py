@@ -39,11 +39,26 @@ class Exportable(Protocol):
 
 @dataclass(frozen=True)
 class Proof:
-    """What was found. Differences are relative to the score of the document itself, or to the deviation of all scores
-    where that is larger: of the data, and by themselves of the generated rows.
+    """What ``verify`` found. It holds if no documents are swapped and no difference is above 1e-5.
 
-    ``n_close`` neighbours changed places that are a tie of single precision, ``n_swapped`` others: the proof holds with
-    none of those and with no difference above 1e-5.
+    Differences are relative to the score of the document, or to the deviation of all scores if that is larger.
+
+    Attributes
+    ----------
+    target : str
+        The name of the target.
+    n_documents, n_generated : int
+        Documents of the data, and rows that were made to find a difference.
+    n_queries : int
+        Queries, generated lists included.
+    n_same : int
+        Queries with every document in its place.
+    n_close : int
+        Neighbours that changed places but are tied in single precision.
+    n_swapped : int
+        Other neighbours that changed places.
+    largest : float
+        The largest relative difference of a score.
     """
 
     target: str

@@ -110,7 +110,7 @@ class _Text:
         if self._stamped() != self._stamp:
             raise DataError(
                 f"{self.name}: expected a file that stays as it is while it is read, got one that changed; read it"
-                " again when nobody writes to it"
+                " again when nothing writes to it"
             )
 
     def read(self, start: int, end: int) -> bytes:

@@ -22,12 +22,29 @@ def app(
     threads: int | None = None,
     keys: Iterable[str] | None = None,
 ) -> Starlette:
-    """An application that answers for these rankers, to be mounted or to be run by any ASGI server.
+    """An ASGI application that serves rankers, to mount or to run by any ASGI server.
 
-    The first ranker answers where a request names no model. ``threads`` score at a time (None: one for each core), each
-    with one thread. With ``keys`` a request needs ``Authorization: Bearer`` and one of them, except ``/health`` and
-    ``/ready``. Every ranker has scored a list, with all that it compiles, when this returns.
+    When it returns, every ranker has scored a list, so everything is compiled.
 
+    Parameters
+    ----------
+    models : mapping of str to Ranker
+        Fitted rankers by name; the first one answers requests that name no model.
+    limits : Limits, optional
+        Limits on requests.
+    threads : int, optional
+        Requests that are scored at the same time, each by one thread; default one per core.
+    keys : iterable of str, optional
+        API keys. With them a request needs the header ``Authorization: Bearer`` with one of them, except ``/health``
+        and ``/ready``.
+
+    Returns
+    -------
+    Starlette
+        The application.
+
+    Examples
+    --------
     >>> import tierank
     >>> from starlette.applications import Starlette
     >>> from starlette.routing import Mount
