@@ -30,13 +30,13 @@ class MissingExtraError(TierankError, ImportError):
     URank needs torch: pip install 'tierank[networks]'
     """
 
-    library: str = ""
+    missing: str = ""
 
     @classmethod
     def of(cls, what: str, library: str) -> MissingExtraError:
         """The error for what needs a library."""
         error = cls(f"{what} needs {library}: pip install 'tierank[{EXTRAS[library]}]'")
-        error.library = library
+        error.missing = library
         return error
 
 
@@ -61,7 +61,7 @@ def needing(what: str) -> Iterator[None]:
     try:
         yield
     except MissingExtraError as error:
-        raise MissingExtraError.of(what, error.library) from None
+        raise MissingExtraError.of(what, error.missing) from None
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in EXTRAS:

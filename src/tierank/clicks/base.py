@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
@@ -19,7 +20,7 @@ FLOOR = 1e-6
 
 
 @dataclass(kw_only=True, eq=False)
-class ClickModel:
+class ClickModel(ABC):
     """A model of which documents users look at and click.
 
     A subclass has ``name``, ``parameters`` (the names of its fitted arrays), and three methods: ``_fit``,
@@ -165,14 +166,17 @@ class ClickModel:
         """The settings, by name."""
         return {name: getattr(self, name) for name in declared(self)}
 
+    @abstractmethod
     def _fit(self, log: ClickLog, weights: Floats) -> None:
-        raise NotImplementedError
+        """Set the parameters; each session counts by its weight."""
 
+    @abstractmethod
     def _expected(self, log: ClickLog) -> Floats:
-        raise NotImplementedError
+        """The probability of a click of each row, before any click is seen."""
 
+    @abstractmethod
     def _followed(self, log: ClickLog, clicked: Any, draws: Floats) -> Floats:
-        raise NotImplementedError
+        """The probability of a click of each row given the clicks above it; with draws, the clicks are drawn."""
 
     def _per_row(self, log: ClickLog, values: Floats, otherwise: float) -> Floats:
         """The parameter of the item in each row; ``otherwise`` for items that are not known."""

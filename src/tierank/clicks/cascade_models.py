@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -27,9 +28,9 @@ class _Chain(ClickModel):
         kernels.follow_chain(log.offsets, *self._rows(log), draws, clicked, chances)
         return chances
 
+    @abstractmethod
     def _rows(self, log: ClickLog) -> tuple[Floats, Floats, float]:
-        """Attractiveness, and the chance to go on after a click, of each row; that to go on without one."""
-        raise NotImplementedError
+        """Attractiveness and the chance to go on after a click, of each row; the chance to go on without one."""
 
 
 @dataclass(kw_only=True, eq=False)
