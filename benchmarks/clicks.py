@@ -6,7 +6,8 @@ The log has a row for each document shown: session, query, position, kind, grade
 so attractiveness goes by the kind of a block and the grade that editors gave it. Parts: ``models`` (perplexity on
 sessions that were held out, five folds), ``speed`` (each model beside its twin in plain Python, same rule, same
 iterations), ``coverage`` (how often 95% intervals hold the truth, over 2,000 draws of simulated sessions) and
-``reading`` (time and memory of reading generated logs, each in a process of its own).
+``reading`` (time and memory of reading generated logs, each in a process of its own). Training on clicks is measured by
+``python -m benchmarks.clicktraining``.
 """
 
 import argparse

@@ -40,6 +40,7 @@ from tierank.networks import MLP
 from tierank.report import Table
 from tierank.transforms import QueryMinMax
 
+PLAIN = URank.PRESETS["plain-inputs"]  # what the loops beside ours have
 LENGTHS = (40, 120, 320, 900, 1251)
 N_QUERIES = 64
 TURN = 0.01  # seconds, at least, that one runner has the processor for
@@ -226,8 +227,8 @@ class Loop:
     """The loop of a ranker. Its epoch is a fit of some epochs less a fit of one, which has all the preparation too."""
 
     def __init__(self, ranker: type[URank], data: RankingDataset, hidden: tuple[int, ...], queries_per_step: int):
-        settings = {"hidden": hidden, "queries_per_step": queries_per_step, "n_jobs": 1}
-        self.fit = lambda n_epochs: ranker(**settings, max_epochs=n_epochs).fit(data)
+        settings = PLAIN | {"hidden": hidden, "queries_per_step": queries_per_step, "n_jobs": 1}
+        self.fit = lambda n_epochs: ranker(**settings | {"max_epochs": n_epochs}).fit(data)
         self.one = self.many = np.inf
 
     def epoch(self, n_epochs: int) -> float:
@@ -288,9 +289,10 @@ def measure_memory(n_documents: int) -> dict[str, int]:
     """Bytes at the peak of an epoch on one query, beyond what this process took before: torch, and the data."""
     rng = np.random.default_rng(0)
     data = RankingDataset(rng.random((n_documents, 20), np.float32), rng.choice(5, n_documents, p=SHARES))
-    URank(max_epochs=1, n_jobs=1).fit(data.features[:100], data.ratings[:100])  # loads, compiles
+    ranker = URank(**PLAIN | {"max_epochs": 1}, n_jobs=1)
+    ranker.fit(data.features[:100], data.ratings[:100])  # loads, compiles
     base = peak_memory()
-    URank(max_epochs=1, n_jobs=1).fit(data)
+    ranker.fit(data)
     return {"base": base, "more": peak_memory() - base}
 
 

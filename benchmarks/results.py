@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tierank import Run
+from tierank.metrics import RULES
 from tierank.report.tables import paper_rows
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +48,9 @@ def tabulate(found: dict[str, Any]) -> str:
             cells.append(text + ("" if contrast is None else _MARK.get(contrast["verdict"], "")))
         seconds = found["cpu_seconds"][system]
         rows.append([system, *cells, "-" if seconds is None else f"{seconds:.1f}"])
-    paper, notes = paper_rows(SimpleNamespace(about=found, metrics=metrics))
+    origin = SimpleNamespace(description=found["data"]["description"])
+    plan = SimpleNamespace(paper=found["paper"], protocol=found["protocol"], data=origin)
+    paper, notes = paper_rows(SimpleNamespace(plan=plan, metrics=metrics, rule=RULES.get(comparison["rule"]["name"])))
     lines = [[f"{comparison['baseline']} is the baseline", *metrics, "CPU s/run"], ["---"] * (len(metrics) + 2)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [*lines, *rows, *paper])
     seeds = f"seeds {', '.join(map(str, found['seeds']))}"

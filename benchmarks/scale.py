@@ -137,9 +137,9 @@ def stages(n_documents: int, n_features: int, folder: Path) -> dict[str, dict[st
     judge = tierank.Judge(data, "ndcg@10", n_jobs=1)
     meter.measure("NDCG@10", lambda: judge(scores), 3)
     meter.measure("score by 6 trees", lambda: many.predict(data), repeats)
-    network = tierank.URank(max_epochs=1, queries_per_step=64, n_jobs=1)
+    network = tierank.URank.from_preset("plain-inputs", max_epochs=1, queries_per_step=64, n_jobs=1)
     meter.measure("prepare and 1 epoch", lambda: network.fit(data), repeats)
-    longer = tierank.URank(max_epochs=2, queries_per_step=64, n_jobs=1)
+    longer = tierank.URank.from_preset("plain-inputs", max_epochs=2, queries_per_step=64, n_jobs=1)
     meter.measure("prepare and 2 epochs", lambda: longer.fit(data), repeats)
     meter.rows["epoch"] = difference(meter, "prepare and 2 epochs", "prepare and 1 epoch", 1)
     meter.measure("score by a network", lambda: network.predict(data), repeats)
@@ -158,7 +158,7 @@ def warm(data: Any) -> None:
     import tierank
 
     tierank.UMart(n_trees=2, n_jobs=1).fit(data, valid=data).predict(data)
-    tierank.URank(max_epochs=1, n_jobs=1).fit(data).predict(data)
+    tierank.URank.from_preset("plain-inputs", max_epochs=1, n_jobs=1).fit(data).predict(data)
 
 
 def growth(sizes: list[int]) -> dict[str, dict[str, float]]:
@@ -210,7 +210,7 @@ def member(kind: str, amount: int, folder: Path) -> float:
     ranker = (
         tierank.UMart(n_trees=amount, n_leaves=15, n_jobs=1)
         if kind == "umart"
-        else tierank.URank(max_epochs=amount, queries_per_step=64, n_jobs=1)
+        else tierank.URank.from_preset("plain-inputs", max_epochs=amount, queries_per_step=64, n_jobs=1)
     )
     warm(data.select(np.arange(8)))
     if os.environ["WORLD_SIZE"] == "1":
@@ -315,7 +315,7 @@ def large(what: str, place: Path) -> float:
         ranker.predict(data)
         return time.perf_counter() - start
     rankers = {
-        "urank": tierank.URank(max_epochs=1, queries_per_step=64),
+        "urank": tierank.URank.from_preset("plain-inputs", max_epochs=1, queries_per_step=64),
         # A byte for each value is 5 GB of 20, and little else may be there: LightGBM buffers 8 bytes a value of bundles
         # of sparse features, and takes 12 a value of the sample that bins are found from.
         "umart": tierank.UMart(n_trees=20, enable_bundle=False, bin_construct_sample_cnt=20_000),

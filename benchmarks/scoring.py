@@ -36,21 +36,32 @@ NETWORK = {"max_epochs": 1, "n_jobs": 1}
 BLEND = {"n_configs": 1, "n_seeds": 1, "rotate": False, "n_trees": 300, "max_epochs": 1, "n_jobs": 1}
 
 # The rows of the table of what goes where: a model, and whether its data have missing values.
-POINTWISE = {"feature_transform": "standard"}
+STANDARD = {"feature_transform": "standard"}
+POINTWISE = STANDARD | {"encoding": "none"}
 MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
     "`umart`, `lambdamart`": (tierank.UMart(), False),
     "the same, on data with missing values": (tierank.UMart(), True),
     "the same, with `use_missing=False`": (tierank.UMart(use_missing=False), True),
     "`umart` with `zero_as_missing=True`": (tierank.UMart(zero_as_missing=True), False),
-    "networks as they are (`query_minmax`), `query_log1p`": (tierank.URank(), False),
-    'networks with `feature_transform="standard"`': (tierank.URank(**POINTWISE), False),
-    "networks with `standard`, on data with missing values": (tierank.URank(**POINTWISE), True),
-    'networks with `feature_transform="none"`': (tierank.URank(feature_transform="none"), True),
-    'networks with `feature_transform="log1p"` or `"quantile"`': (tierank.URank(feature_transform="quantile"), False),
+    "networks as they are; one transform by query": (tierank.URank(), False),
+    'networks with `feature_transform="standard", encoding="none"`': (tierank.URank(**POINTWISE), False),
+    "networks with these, on data with missing values": (tierank.URank(**POINTWISE), True),
+    'networks with `feature_transform="none", encoding="none"`': (
+        tierank.URank(feature_transform="none", encoding="none"),
+        True,
+    ),
+    'networks with `feature_transform="log1p"` or `"quantile"`, `encoding="none"`': (
+        tierank.URank(feature_transform="quantile", encoding="none"),
+        False,
+    ),
+    'networks with several transforms or `encoding="piecewise"`, none by query': (
+        tierank.URank(**STANDARD),
+        False,
+    ),
     'the paper\'s `activation="elu"`; `gelu`, `silu`': (tierank.URank(activation="elu", **POINTWISE), False),
     "`n_seeds=3`": (tierank.URank(n_seeds=3, **POINTWISE), False),
-    '`uboost` with `feature_transform="standard"`': (tierank.UBoost(**POINTWISE), False),
-    '`urboost` with `feature_transform="standard"`': (tierank.UrBoost(**POINTWISE), False),
+    '`uboost` with `feature_transform="standard", encoding="none"`': (tierank.UBoost(**POINTWISE), False),
+    '`urboost` with `feature_transform="standard", encoding="none"`': (tierank.UrBoost(**POINTWISE), False),
     'the same with `n_learners=1, score_from="state"`': (
         tierank.UrBoost(n_learners=1, score_from="state", **POINTWISE),
         False,
@@ -58,11 +69,11 @@ MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
     "`umart` on a network, `uboost` on trees (`base`)": (tierank.UMart(base=tierank.URank(**POINTWISE)), False),
     "`umart`, `lambdamart` with `query_features=True`": (tierank.UMart(query_features=True), False),
     "`linear`": (tierank.LinearRanker(), False),
-    '`linear` with `feature_transform="standard"`': (tierank.LinearRanker(**POINTWISE), False),
-    "`linear` with `standard`, on data with missing values": (tierank.LinearRanker(**POINTWISE), True),
+    '`linear` with `feature_transform="standard"`': (tierank.LinearRanker(**STANDARD), False),
+    "`linear` with `standard`, on data with missing values": (tierank.LinearRanker(**STANDARD), True),
     '`linear` with `feature_transform="none"`': (tierank.LinearRanker(feature_transform="none"), True),
     "`blend`": (tierank.Blend(), False),
-    "`blend` with `n_seeds=0`": (tierank.Blend(n_seeds=0), False),
+    "`blend` with `n_seeds=0, linear=False`": (tierank.Blend(n_seeds=0, linear=False), False),
     '`network="attention"`, `"groupwise"`': (tierank.URank(network="attention", **POINTWISE), False),
 }
 

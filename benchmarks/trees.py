@@ -23,7 +23,7 @@ from benchmarks.readers import peak_memory
 N_LEAVES, LEARNING_RATE, MAX_BIN, N_BLOCKS, BLOCK = 31, 0.05, 255, 4, 5
 
 
-def lightgbm_rounds(data, n_jobs: int, objective: object, **switches: bool) -> Iterator[Callable[[], None]]:
+def lightgbm_rounds(data, n_jobs: int, objective: object, **switches: object) -> Iterator[Callable[[], None]]:
     import lightgbm
 
     params = {
@@ -36,14 +36,18 @@ def lightgbm_rounds(data, n_jobs: int, objective: object, **switches: bool) -> I
     if isinstance(objective, str):
         yield lambda: booster.update()
     else:
+        from tierank.training.lightgbm_adapter import exact_in_sums
+
         objective.prepare(data.ratings, data.offsets)
-        yield lambda: booster.update(fobj=lambda scores, _: objective.gradients(scores))
+        yield lambda: booster.update(fobj=lambda scores, _: tuple(map(exact_in_sums, objective.gradients(scores))))
 
 
-def umart(data, n_jobs: int, window: int | None, **switches: bool) -> Iterator[Callable[[], None]]:
+def umart(data, n_jobs: int, window: int | None, **switches: object) -> Iterator[Callable[[], None]]:
+    """A round as ``UMart`` has it: the same bits for any number of threads."""
     from tierank import OBJECTIVES
 
-    return lightgbm_rounds(data, n_jobs, OBJECTIVES["umart"](window=window, n_jobs=n_jobs), **switches)
+    objective = OBJECTIVES["umart"](window=window, n_jobs=n_jobs)
+    return lightgbm_rounds(data, n_jobs, objective, deterministic=True, **switches)
 
 
 def xgboost_rounds(data, n_jobs: int) -> Iterator[Callable[[], None]]:
@@ -81,11 +85,19 @@ def catboost_seconds(data, n_jobs: int) -> float:
     return (fit(11) - fit(1)) / 10
 
 
+QUANTISED = {
+    "use_quantized_grad": True,
+    "num_grad_quant_bins": 127,
+    "quant_train_renew_leaf": True,
+    "stochastic_rounding": False,
+}
+
 ROUNDS = {
     "tierank umart, window 10": lambda data, n_jobs: umart(data, n_jobs, 10),
     "tierank umart, whole list": lambda data, n_jobs: umart(data, n_jobs, None),
     "tierank umart, window 2": lambda data, n_jobs: umart(data, n_jobs, 2),
-    "the same, deterministic": lambda data, n_jobs: umart(data, n_jobs, 2, deterministic=True, force_col_wise=True),
+    "the same, by columns": lambda data, n_jobs: umart(data, n_jobs, 2, force_col_wise=True),
+    "the same, quantised": lambda data, n_jobs: umart(data, n_jobs, 2, **QUANTISED),
     "LightGBM lambdarank": lambda data, n_jobs: lightgbm_rounds(data, n_jobs, "lambdarank"),
     "LightGBM rank_xendcg": lambda data, n_jobs: lightgbm_rounds(data, n_jobs, "rank_xendcg"),
     "XGBoost rank:ndcg": xgboost_rounds,
@@ -140,6 +152,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, nargs="+", default=[2000, 10_000])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1, help="threads of every system (default: 1)")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, metavar="SYSTEM", help="some of them")
     parser.add_argument("--one", nargs=2, metavar=("SYSTEM", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -148,6 +161,7 @@ def main() -> None:
 
     from tierank import make_ranking, write
 
+    systems = list(dict.fromkeys([*options.systems, "LightGBM lambdarank", "tierank umart, window 2"]))
     for n_queries in options.queries:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary, "data.tierank")
@@ -156,11 +170,11 @@ def main() -> None:
             print(f"\n{data}, {options.jobs} thread(s)")
             del data
             rows = [
-                {system: in_own_process(system, folder, options.jobs) for system in SYSTEMS}
+                {system: in_own_process(system, folder, options.jobs) for system in systems}
                 for _ in range(options.repeats)
             ]
             best = {
-                system: {key: min(row[system][key] for row in rows) for key in rows[0][system]} for system in SYSTEMS
+                system: {key: min(row[system][key] for row in rows) for key in rows[0][system]} for system in systems
             }
             base = best["LightGBM lambdarank"]["round"]
             print(f"{'system':28} {'CPU ms a round':>15} {'x lambdarank':>13} {'peak MB':>9}")

@@ -30,6 +30,15 @@ scores = {"click-through": clicked / np.maximum(shown, 1), "judgements": np.zero
 scores["judgements"][judged.document] = judged.rating
 print(tierank.compare(data, scores, metrics=["ndcg@5", "ndcg@10"]))
 
+# Or learn from the clicks themselves, each divided by its propensity; trees can also learn propensities on their own.
+lists = clicks.training_data(train, data)
+trees = {"n_trees": 30, "n_leaves": 7, "min_documents": 5}
+scores["naive trees"] = tierank.LambdaMART(**trees).fit(lists.replace(position=None)).predict(data)
+scores["corrected trees"] = tierank.LambdaMART(**trees).fit(lists, propensity=propensities).predict(data)
+learned = tierank.LambdaMART(**trees).fit(lists)
+print("learned:", learned.propensities_["clicked"].round(2))
+print(tierank.compare(data, {name: scores[name] for name in ("naive trees", "corrected trees")}, metrics=["ndcg@10"]))
+
 # What would a ranker by these ratings have earned? On other sessions than those that it learned from.
 print(clicks.evaluate_ranking(test, scores["judgements"][test.column("row")], propensities, method="dr", clip=10))
 

@@ -52,6 +52,18 @@ def windowed_urank(ratings, scores, window=2):
     return total / max(len(set(ratings)) - 1, 1)
 
 
+def stepwise_windowed_urank(ratings, scores_of_step, window):
+    """Eq. 2 with the likelihood of Eq. 3, where tier t and what is below it have the scores of step t."""
+    levels = sorted(set(ratings), reverse=True)
+    total = 0.0
+    for level, scores in zip(levels[:-1], scores_of_step, strict=True):
+        rest = sorted((s for s, r in zip(scores, ratings, strict=True) if r < level), reverse=True)
+        windows = [rest[k : k + window] for k in range(0, len(rest), window)]
+        for d in (d for d, r in enumerate(ratings) if r == level):
+            total -= gain_of(level) * sum(log_softmax([scores[d], *members])[0] for members in windows)
+    return total / max(len(levels) - 1, 1)
+
+
 def stepwise_urank(ratings, scores_of_step):
     """Eq. 2 where the documents of tier t and those below have the scores of step t."""
     levels = sorted(set(ratings), reverse=True)

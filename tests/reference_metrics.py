@@ -46,6 +46,22 @@ def average_precision(ratings, k, relevant, divide_by_all=False):
     return sum(hits) / (everything if divide_by_all else min(k, everything))
 
 
+def rbp(ratings, k, relevant, p=0.8):
+    return (1 - p) * sum(p ** (rank - 1) for rank, r in enumerate(ratings[:k], start=1) if relevant(r))
+
+
+def bpref(ratings, relevant):
+    """Of ratings with None where a document is unjudged."""
+    judged = [relevant(r) for r in ratings if r is not None]
+    n_relevant, n_others = judged.count(True), judged.count(False)
+    total, above = 0.0, 0
+    for is_relevant in judged:
+        if is_relevant:
+            total += 1 - (min(above, n_relevant) / min(n_relevant, n_others) if above else 0)
+        above += not is_relevant
+    return total / n_relevant if n_relevant else 0.0
+
+
 def orders(ratings, scores):
     """Every list of ratings by descending score, one for each order of the tied documents."""
     by_score = sorted(zip(scores, ratings, strict=True), key=lambda pair: -pair[0])

@@ -107,8 +107,14 @@ def umart(
     idcg_at=None,
     ties="mean",
     pairs=None,
+    above=None,
+    below=None,
+    losses=None,
 ):
-    """Gradient and hessian of one query; ``pairs`` collects sigma w p' of every pair."""
+    """Gradient and hessian of one query; ``pairs`` collects sigma w p' of every pair.
+
+    A pair counts above(d) below(d') times; ``losses`` collects (d, d', its loss).
+    """
     n = len(ratings)
     gradients, hessians = [0.0] * n, [0.0] * n
     for d in range(n):
@@ -118,6 +124,12 @@ def umart(
             log_total = log_sum_exp([sigma * scores[d], log_sum])
             p, p_low = math.exp(sigma * scores[d] - log_total), math.exp(sigma * scores[e] - log_total)
             w = pair_weight(d, e, ratings, scores, weights, idcg_at, ties)
+            if losses is not None:
+                margin = log_sum - sigma * scores[d]
+                lost = max(margin, 0) + math.log1p(math.exp(-abs(margin)))  # ln(1 + k_b / e^(sigma f(d)))
+                losses.append((d, e, w * lost * math.exp(sigma * scores[e] - log_sum)))
+            if above is not None:
+                w *= above[d] * below[e]
             gradients[e] += sigma * w * p_low
             gradients[d] -= sigma * w * p_low
             kappa = 1 if hessian == "exact" else 2

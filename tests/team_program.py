@@ -18,14 +18,14 @@ import torch
 
 import tierank
 from tierank.cli import learning, main
+from tierank.columns import Plan
 from tierank.distributed import join
 from tierank.errors import TierankError
 from tierank.losses import LOSSES
 from tierank.rankers import NetworkRanker, Ranker, known_classes
 from tierank.training import agreement, trees
-from tierank.training import networks as loop
 from tierank.training.model import FitContext, Resources, Seen
-from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_transform
+from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_inputs, loop
 from tierank.training.trees import TreeCheckpoint
 
 # Rankers that can be trained, those that are not on the command line too.
@@ -46,13 +46,18 @@ def skewed():
     return tierank.RankingDataset(rng.normal(size=(240, 4)) + ratings[:, None] % 5, ratings, np.arange(240) // 20)
 
 
+def plain(kind, **settings):
+    """A ranker without dropout."""
+    return kind.from_preset("plain-inputs", **settings)
+
+
 def training(team, train, **settings):
     """A training of a network that stands before its first step."""
-    ranker = NetworkRanker(clip_norm=None, **settings)
+    ranker = plain(NetworkRanker, clip_norm=None, **settings)
     resolved = ranker.checked_settings()
-    transform = fit_transform("query_minmax", train)
+    transform = fit_inputs(resolved, train)
     lists = QueryLists(train, transform, True, resolved["gain"], Resources(resolved["n_jobs"]), team)
-    context = FitContext(Seen.of(train, True, team), team=team)
+    context = FitContext(Seen.of(train, Plan(), True, team), team=team)
     task = NetworkFit(resolved, ranker.loss_function(resolved), lists, None, None, context)
     return Training(lambda: build_network(resolved, train.n_features, 0, "cpu"), task, {"member": 0}, 0, None)
 
@@ -61,8 +66,8 @@ def gradients(team, train, queries, **settings):
     """The gradient of the loss of these queries, as Adam has it, and the loss."""
     taught = training(team, train, **settings)
     taught.lists.whole.generator = torch.Generator().manual_seed(0)
-    loss = taught._step(torch.tensor(queries))
-    return np.concatenate([[loss], *(p.grad.flatten().numpy() for p in taught.parameters)])
+    loss, _ = taught.descent.step(torch.tensor(queries), 1e-3)
+    return np.concatenate([[loss], *(p.grad.flatten().numpy() for p in taught.descent.parameters)])
 
 
 def refusal(work):
@@ -111,7 +116,8 @@ def resumable(folder, team=None, left=None, max_epochs=6):
     """A network that writes a checkpoint after each epoch, and is interrupted after so many steps."""
     train, valid = generated()
     patient.left, loop._EVERY = left, 0.0
-    ranker = NetworkRanker(patient, max_epochs=max_epochs, n_jobs=1, weight_decay=0.01)
+    settings = {"loss": patient, "max_epochs": max_epochs, "n_jobs": 1, "weight_decay": 0.01}
+    ranker = plain(NetworkRanker, **settings)
     with contextlib.suppress(InterruptedError):
         ranker.fit(train, valid=valid, checkpoint=folder, team=team)
     return ranker
@@ -324,12 +330,13 @@ def everything(team, out):
     found["gradient weighted"] = gradients(team, weighted, [0, 1, 2], loss="urank")
     found["gradient lonely"] = gradients(team, train, [3], loss="urank")
     few = {"max_epochs": 2, "n_jobs": 1}
-    found["urank"] = tierank.URank(**few).fit(train, valid=valid, team=team).predict(valid)
-    found["listmle"] = tierank.ListMLE(dropout=0.2, **few).fit(train, valid=valid, team=team).predict(valid)
-    found["urboost"] = tierank.UrBoost(n_learners=2, **few).fit(train, valid=valid, team=team).predict(valid)
+    # Without dropout, which each process draws for itself, they learn what one process learns.
+    found["urank"] = plain(tierank.URank, **few).fit(train, valid=valid, team=team).predict(valid)
+    found["listmle"] = tierank.ListMLE(**few).fit(train, valid=valid, team=team).predict(valid)
+    found["urboost"] = plain(tierank.UrBoost, n_learners=2, **few).fit(train, valid=valid, team=team).predict(valid)
     # LightGBM guesses the documents of a leaf from hessians, otherwise in a team than alone: none is too few here.
     exact = {"min_documents": 1, "min_sum_hessian_in_leaf": 0.0, "n_jobs": 1}
-    based = tierank.UBoost(base=tierank.UMart(n_trees=5, **exact), n_learners=2, **few)
+    based = plain(tierank.UBoost, base=tierank.UMart(n_trees=5, **exact), n_learners=2, **few)
     found["uboost"] = based.fit(train, valid=valid, team=team).predict(valid)
     rankers = {
         "umart": tierank.UMart(n_trees=8, **exact),

@@ -8,15 +8,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from sklearn.base import clone
 
 import tierank
-from tierank import Blend, DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank, make_ranking
-from tierank.rankers.blend import CONFIGS
-from tierank.training.blend import BlendModel, take_turns
+from tierank import (
+    Blend,
+    DataError,
+    LambdaMART,
+    LinearRanker,
+    ParameterError,
+    RankingDataset,
+    UMart,
+    URank,
+    cli,
+    distill,
+    make_ranking,
+)
+from tierank.rankers.blend import CONFIGS, NETWORK
+from tierank.rankers.distilling import soft_ratings
+from tierank.training.blend import choose_weights, take_turns
 from tierank.training.model import Resources
 from tierank.transforms import add_query_copies
 
-QUICK = {"n_configs": 2, "n_seeds": 1, "n_trees": 6, "max_epochs": 2, "n_jobs": 1}
+QUICK = {"n_configs": 2, "n_trees": 6, "max_epochs": 2, "n_jobs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +59,26 @@ def z(scores, data):
 def test_scores_are_the_formula_written_out(fitted, parts):
     test = parts[2]
     wide = add_query_copies(test)
-    families = {"trees": [], "networks": []}
+    families = {}
     for member in fitted.members_:
-        families[member.family].append(z(predict(member, wide if member.family == "trees" else test), test))
-    assert {name: len(scores) for name, scores in families.items()} == {"trees": 4 * 2, "networks": 4 * 2}
-    expected = (z(np.mean(families["trees"], axis=0), test) + z(np.mean(families["networks"], axis=0), test)) / 2
+        scores = predict(member, wide if member.family == "trees" else test)
+        families.setdefault(member.family, []).append(z(scores, test))
+    assert {name: len(scores) for name, scores in families.items()} == {"trees": 4 * 2, "networks": 4, "linear": 4}
+    assert sum(fitted.weights_.values()) == pytest.approx(1, abs=1e-12)
+    by_family = fitted.scores_by_family(test)
+    for name, scores in families.items():
+        np.testing.assert_allclose(by_family[name], z(np.mean(scores, axis=0), test), atol=1e-12)
+    expected = sum(fitted.weights_[name] * z(np.mean(scores, axis=0), test) for name, scores in families.items())
     np.testing.assert_allclose(fitted.predict(test), expected, atol=1e-12)
+
+
+def test_scores_by_family_are_in_the_order_of_the_rows(fitted, parts):
+    test = parts[2]
+    rows = np.random.default_rng(0).permutation(test.n_documents)
+    qid = np.repeat(test.query_ids, test.lengths)[rows]
+    found = fitted.scores_by_family(np.array(test.features)[rows], qid)
+    for name, scores in fitted.scores_by_family(test).items():
+        np.testing.assert_array_equal(found[name], scores[rows])
 
 
 def test_each_query_validates_once_and_every_part_can_be_judged(parts):
@@ -69,14 +97,17 @@ def test_each_query_validates_once_and_every_part_can_be_judged(parts):
 def test_members_are_what_one_gets_by_hand(fitted, parts):
     train, valid, test = parts
     learned, part = list(take_turns(train, valid, True, 0))[1]
-    trees, network = fitted.members_[4], fitted.members_[6]
+    trees, network, linear = fitted.members_[4], fitted.members_[6], fitted.members_[7]
     by_hand = LambdaMART(n_trees=6, n_jobs=1, seed=4, **CONFIGS[0]).fit(
         add_query_copies(learned), valid=add_query_copies(part)
     )
     np.testing.assert_array_equal(predict(trees, add_query_copies(test)), by_hand.predict(add_query_copies(test)))
-    by_hand = URank(max_epochs=2, n_jobs=1, seed=6).fit(learned, valid=part)
+    settings = NETWORK | {"max_epochs": 2, "patience": 2, "n_jobs": 1, "seed": 6}
+    by_hand = URank.from_preset("rich-inputs", **settings).fit(learned, valid=part)
     np.testing.assert_array_equal(predict(network, test), by_hand.predict(test))
     assert network.best == by_hand.best_
+    by_hand = LinearRanker(n_jobs=1).fit(learned, valid=part)
+    np.testing.assert_array_equal(predict(linear, test), by_hand.predict(test))
 
 
 def test_without_rotation_validation_data_are_not_learned_from(parts):
@@ -92,19 +123,129 @@ def test_without_rotation_validation_data_are_not_learned_from(parts):
 def test_the_blend_is_judged_by_members_that_did_not_learn_from_the_part(fitted, parts):
     train, valid, _ = parts
     values = []
+    out_of_fold = np.zeros(train.n_documents)
     for turn, (_, part) in enumerate(take_turns(train, valid, True, 0)):
-        members = [member for member in fitted.members_ if member.part == turn]
-        alone = BlendModel(members, fitted.seen_, query_features=True)
-        values.append(tierank.evaluate(part, alone.predict(part, Resources()), "ndcg@10").per_query["ndcg@10"])
+        scores = np.zeros(part.n_documents)
+        for family, weight in fitted.weights_.items():
+            data = add_query_copies(part) if family == "trees" else part
+            own = [member for member in fitted.members_ if (member.family, member.part) == (family, turn)]
+            scores += weight * z(np.mean([z(predict(member, data), part) for member in own], axis=0), part)
+        values.append(tierank.evaluate(part, scores, "ndcg@10").per_query["ndcg@10"])
+        of_query = dict(zip(part.query_ids, np.split(scores, part.offsets[1:-1]), strict=True))
+        for query, (start, end) in enumerate(pairwise(train.offsets)):
+            out_of_fold[start:end] = of_query.get(f"train {query}", out_of_fold[start:end])
     assert fitted.best_["ndcg@10"] == pytest.approx(np.nanmean(np.concatenate(values)), abs=1e-12)
+    np.testing.assert_allclose(fitted.out_of_fold(train, valid), out_of_fold, atol=1e-12)
 
 
-@pytest.mark.parametrize("settings", [{"n_seeds": 0}, {"n_configs": 0}])
-def test_one_family_alone(parts, settings):
+def test_out_of_fold_scores_of_other_data_are_refused(fitted, parts):
+    train, valid, test = parts
+    with pytest.raises(DataError, match=r"train: expected the data that the blend was fitted on.*, got other data"):
+        fitted.out_of_fold(test, valid)
+    with pytest.raises(DataError, match="and valid if it was given, got other data"):
+        fitted.out_of_fold(train)
+    fixed = Blend(**QUICK | {"n_seeds": 0}, rotate=False).fit(train, valid=valid)
+    with pytest.raises(ParameterError, match="rotate: expected True, so that each query validates some members"):
+        fixed.out_of_fold(train, valid)
+
+
+@pytest.mark.parametrize(
+    ("settings", "family"),
+    [
+        ({"n_seeds": 0, "linear": False}, "trees"),
+        ({"n_configs": 0, "linear": False}, "networks"),
+        ({"n_configs": 0, "n_seeds": 0}, "linear"),
+    ],
+)
+def test_one_family_alone(parts, settings, family):
     ranker = Blend(**(QUICK | settings)).fit(parts[0])
-    assert {member.family for member in ranker.members_} == {"networks" if "n_configs" in settings else "trees"}
+    assert {member.family for member in ranker.members_} == {family}
+    assert ranker.weights_ == {family: 1.0}
     scores = ranker.predict(parts[2])
     assert np.isfinite(scores).all()
+
+
+def test_plain_trees_are_a_family_that_sees_no_copies(parts, tmp_path):
+    train, valid, test = parts
+    settings = QUICK | {"n_seeds": 0, "n_configs": 1, "plain_trees": True, "weights": "equal", "rotate": False}
+    ranker = Blend(**settings).fit(train, valid=valid)
+    assert ranker.weights_ == pytest.approx(dict.fromkeys(("trees", "plain trees", "linear"), 1 / 3))
+    by_hand = LambdaMART(n_trees=6, n_jobs=1, seed=1, **CONFIGS[0]).fit(train, valid=valid)
+    np.testing.assert_allclose(ranker.scores_by_family(test)["plain trees"], z(by_hand.predict(test), test), atol=1e-12)
+    ranker.save(tmp_path / "model")
+    np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(test), ranker.predict(test))
+
+
+# Weights of families
+
+
+def quadratic(best, n_queries):
+    """Metrics of queries, with the mean 1 - |w - best|^2 and the deviation 1 at any weights."""
+    noise = np.tile([-1.0, 1.0], n_queries // 2)
+    return lambda weights: 1 + noise - sum((weight - best[name]) ** 2 for name, weight in weights.items())
+
+
+@pytest.mark.parametrize(("n_queries", "strength"), [(2, 1e9), (10, 10), (40, 20), (1000, 30), (100_000, 0)])
+def test_weights_are_the_closed_form(n_queries, strength):
+    best = {"a": 0.75, "b": 0.25, "c": 0.0}
+    found = choose_weights(quadratic(best, n_queries), list(best), strength)
+    share = 1 / (1 + strength / n_queries)  # the highest point of -|w - best|^2 - strength / n |w - 1/3|^2
+    for name, weight in found.items():
+        assert weight == pytest.approx(share * best[name] + (1 - share) / 3, abs=1 / 10)
+    if n_queries == 2:
+        assert found == pytest.approx(dict.fromkeys(best, 1 / 3))
+    if n_queries == 100_000:
+        assert found == pytest.approx(best, abs=1 / 24)
+
+
+def test_queries_that_cannot_be_judged_do_not_count():
+    best = {"a": 1.0, "b": 0.0}
+    judged = quadratic(best, 100)
+    with_empty = choose_weights(lambda weights: np.r_[judged(weights), np.full(9000, np.nan)], list(best), 60.0)
+    assert with_empty == choose_weights(judged, list(best), 60.0)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 4), st.floats(0, 1e3))
+def test_weights_are_shares_and_do_not_depend_on_the_order_of_the_queries(seed, n_families, strength):
+    rng = np.random.default_rng(seed)
+    values = rng.normal(size=(20, n_families))
+    order = rng.permutation(20)
+    families = list("abcd"[:n_families])
+
+    def metric(rows):
+        return lambda weights: np.tanh(values[rows] @ np.array(list(weights.values())))
+
+    found = choose_weights(metric(np.arange(20)), families, strength)
+    assert sum(found.values()) == pytest.approx(1)
+    assert all(weight == 0 or weight >= 1 / 6 for weight in found.values())
+    assert found == choose_weights(metric(order), families, strength)
+
+
+def test_a_family_of_pure_noise_is_not_kept(tmp_path, monkeypatch):
+    data = make_ranking(300, n_features=4, mean_length=10, max_length=20, seed=3)
+    plain = LinearRanker.fit_model
+
+    def on_noise(ranker, train, valid, context):
+        rng = np.random.default_rng(0)
+        noise = [rng.normal(size=one.features.shape).astype(np.float32) for one in (train, valid)]
+        return plain(ranker, train.with_features(noise[0], None), valid.with_features(noise[1], None), context)
+
+    monkeypatch.setattr(LinearRanker, "fit_model", on_noise)
+    ranker = Blend(n_trees=30, n_seeds=0, n_jobs=1).fit(data)
+    assert ranker.weights_ == {"trees": 1.0, "linear": 0.0}
+    assert {member.family for member in ranker.members_} == set(ranker.scores_by_family(data)) == {"trees"}
+    ranker.save(tmp_path / "model")
+    loaded = tierank.load(tmp_path / "model")
+    assert loaded.weights_ == ranker.weights_
+    assert len(loaded.members_) == 4
+    np.testing.assert_array_equal(loaded.predict(data), ranker.predict(data))
+
+
+def test_the_same_bits_for_any_number_of_threads(parts):
+    train, valid, test = parts
+    one, several = (Blend(**QUICK | {"n_jobs": n_jobs}).fit(train, valid=valid) for n_jobs in (1, 3))
+    assert one.weights_ == several.weights_
+    np.testing.assert_array_equal(one.predict(test), several.predict(test))
 
 
 def test_finished_members_are_not_trained_again(parts, tmp_path, monkeypatch):
@@ -123,12 +264,12 @@ def test_finished_members_are_not_trained_again(parts, tmp_path, monkeypatch):
 
         monkeypatch.setattr(kind, "fit_model", counted)
 
-    for kind in (LambdaMART, URank):
+    for kind in (LambdaMART, URank, LinearRanker):
         count_fits(kind, 7)
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
         Blend(**QUICK).fit(train, valid=valid, checkpoint=tmp_path / "kept")
     monkeypatch.undo()
-    for kind in (LambdaMART, URank):
+    for kind in (LambdaMART, URank, LinearRanker):
         count_fits(kind, None)
     again = Blend(**QUICK).fit(train, valid=valid, checkpoint=tmp_path / "kept")
     assert len(done) == 16
@@ -188,10 +329,14 @@ def test_a_damaged_blend_is_refused(fitted, tmp_path):
     fitted.save(tmp_path / "model")
     file = tmp_path / "model" / "model.json"
     described = json.loads(file.read_text())
-    for change in ({"members": 5}, {"members": [{}]}, {"best": None}):
+    for change in ({"members": 5}, {"members": [{}]}, {"best": None}, {"weights": {"trees": 1.0}}, {"members": []}):
         file.write_text(json.dumps({**described, "fitted": {**described["fitted"], **change}}))
         with pytest.raises(DataError, match="expected the members of a blend, got a damaged description"):
             tierank.load(tmp_path / "model")
+    described["fitted"].pop("weights")
+    file.write_text(json.dumps(described))
+    with pytest.raises(DataError, match="got one of an earlier version of tierank; read it with that version"):
+        tierank.load(tmp_path / "model")
 
 
 @pytest.mark.parametrize(
@@ -199,7 +344,12 @@ def test_a_damaged_blend_is_refused(fitted, tmp_path):
     [
         ({"trees": "umrat"}, r"unknown trees 'umrat': did you mean 'umart'\?"),
         ({"n_configs": 7}, "n_configs: expected an integer >= 0 and <= 6, got 7"),
-        ({"n_configs": 0, "n_seeds": 0}, "expected trees or networks, got 0 of both"),
+        (
+            {"n_configs": 0, "n_seeds": 0, "linear": False},
+            "expected trees, networks or a linear ranker, got none of them",
+        ),
+        ({"plain_trees": True, "query_features": False}, "plain_trees: expected trees beside them that see features"),
+        ({"weights": "eqaul"}, r"unknown weights 'eqaul': did you mean 'equal'\?"),
         ({"n_seeds": -1}, "n_seeds: expected an integer >= 0, got -1"),
     ],
 )
@@ -259,3 +409,97 @@ def test_trees_with_query_features_see_the_copies(parts, tmp_path):
 def test_names_of_copies():
     data = RankingDataset([[1.0], [2.0]], feature_names=["price"])
     assert add_query_copies(data).feature_names == ("price", "price in query", "rank of price")
+
+
+# One ranker in place of a blend
+
+
+def test_soft_ratings_are_the_formula(parts):
+    train = parts[0]
+    scores = np.random.default_rng(0).normal(size=train.n_documents) + train.ratings
+    own, means = z(scores, train), np.zeros(train.n_documents)
+    for start, end in pairwise(train.offsets):
+        means[start:end] = train.ratings[start:end].mean()
+    slope = np.polynomial.polynomial.polyfit(own, train.ratings - means, [1])[1]
+    expected = 0.3 * train.ratings + 0.7 * np.clip(means + slope * own, 0, train.ratings.max())
+    np.testing.assert_allclose(soft_ratings(train, scores, 0.7), expected, atol=1e-12)
+    np.testing.assert_array_equal(soft_ratings(train, scores, 0.0), train.ratings)
+    np.testing.assert_allclose(soft_ratings(train, -scores, 1.0), means, atol=1e-12)  # it has learned the reverse
+    np.testing.assert_allclose(soft_ratings(train, np.zeros(train.n_documents), 1.0), means, atol=1e-12)
+
+
+def test_unjudged_documents_stay_unjudged(parts):
+    train = parts[0]
+    rng = np.random.default_rng(3)
+    ratings = np.where(rng.random(train.n_documents) < 0.3, np.nan, train.ratings)
+    data = train.replace(ratings=ratings)
+    scores = rng.normal(size=train.n_documents)
+    soft = soft_ratings(data, scores + train.ratings, 1.0)
+    np.testing.assert_array_equal(np.isnan(soft), np.isnan(ratings))
+    assert np.nanmin(soft) >= 0
+    assert np.nanmax(soft) <= np.nanmax(ratings)
+    blend = Blend(**QUICK | {"n_configs": 1, "n_seeds": 0}).fit(data)
+    assert np.isfinite(distill(blend, data, LambdaMART(n_trees=3, n_jobs=1)).predict(parts[2])).all()
+
+
+def test_a_distilled_ranker_is_fitted_to_soft_ratings(fitted, parts):
+    train, valid, test = parts
+    into = UMart(n_trees=5, n_jobs=1)
+    ranker = distill(fitted, train, into, valid=valid, mix=0.4)
+    soft = train.replace(ratings=soft_ratings(train, fitted.out_of_fold(train, valid), 0.4))
+    np.testing.assert_array_equal(ranker.predict(test), clone(into).fit(soft, valid=valid).predict(test))
+    assert not hasattr(into, "model_")
+    plain = distill(fitted, train, into, valid=valid, mix=0)
+    np.testing.assert_array_equal(plain.predict(test), clone(into).fit(train, valid=valid).predict(test))
+
+
+def test_a_distilled_ranker_does_not_depend_on_the_order_of_the_rows(parts):
+    train = parts[0]
+    rows = np.random.default_rng(1).permutation(train.n_documents)
+    ids = np.repeat(train.query_ids, train.lengths)
+    shuffled = RankingDataset(np.array(train.features)[rows], train.ratings[rows], ids[rows])
+    blend = Blend(**QUICK | {"n_configs": 1, "n_seeds": 0}).fit(train)
+    one, other = (distill(blend, data, LambdaMART(n_trees=5, n_jobs=1)) for data in (train, shuffled))
+    np.testing.assert_array_equal(one.predict(parts[2]), other.predict(parts[2]))
+    assert set(one.best_) == {"ndcg@10"}  # a part of the queries validated
+
+
+def test_what_cannot_be_distilled(fitted, parts):
+    train, valid, _ = parts
+    for arguments, message in (
+        ((UMart(), train), "blend: expected a fitted Blend, got UMart"),
+        ((fitted, train, "umart"), r"into: expected a ranker, such as LambdaMART\(\), got 'umart'"),
+        ((fitted, np.eye(3)), "train: expected a RankingDataset, got ndarray"),
+    ):
+        with pytest.raises(ParameterError, match=message):
+            distill(*arguments)
+    with pytest.raises(ParameterError, match="mix: expected a number >= 0 and <= 1, got 2"):
+        distill(fitted, train, valid=valid, mix=2)
+    with pytest.raises(DataError, match="train: expected the data that the blend was fitted on"):
+        distill(fitted, parts[2], valid=valid)
+    with pytest.raises(tierank.NotFittedError, match="this Blend has learned nothing yet: call fit first"):
+        distill(Blend(), train)
+
+
+def test_distilling_on_the_command_line(parts, tmp_path, capsys):
+    files = {name: tmp_path / f"{name}.txt" for name in ("train", "valid")}
+    for file, data in zip(files.values(), parts, strict=False):
+        tierank.write(data, file)
+    data = ["--train", str(files["train"]), "--valid", str(files["valid"])]
+    settings = ["n_seeds=0", "n_trees=5", "n_jobs=1"]
+    sets = [word for setting in settings for word in ("--set", setting)]
+    assert cli.main(["train", "blend", *data, *sets, "--out", str(tmp_path / "blend")]) == 0
+    out = ["--out", str(tmp_path / "one")]
+    into = ["--into", "umart", "--set", "n_trees=4", "--set", "n_jobs=1", "--mix", "0.3"]
+    assert cli.main(["distill", str(tmp_path / "blend"), *data, *into, *out]) == 0
+    read = [tierank.read(file) for file in files.values()]
+    by_hand = distill(tierank.load(tmp_path / "blend"), read[0], UMart(n_trees=4, n_jobs=1), valid=read[1], mix=0.3)
+    np.testing.assert_array_equal(tierank.load(tmp_path / "one").predict(parts[2]), by_hand.predict(parts[2]))
+    capsys.readouterr()
+    for words, line in (
+        ([str(tmp_path / "one"), *data], "one: expected a model of blend, got one of UMart"),
+        ([str(tmp_path / "blend"), *data[:2]], "expected the data that the blend was fitted on"),
+        ([str(tmp_path / "blend"), *data, "--mix", "2"], "mix: expected a number >= 0 and <= 1, got 2"),
+    ):
+        assert cli.main(["distill", *words, "--out", str(tmp_path / "other")]) == 2
+        assert line in capsys.readouterr().err

@@ -16,8 +16,10 @@ from tierank.rankers.boosted import UBoost, UrBoost
 from tierank.training import boosted, selection
 from tierank.training import networks as training
 from tierank.training.model import Resources
+from tierank.transforms import make_transform
 
-QUICK = {"max_epochs": 4, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
+PLAIN = URank.PRESETS["plain-inputs"]
+QUICK = {**PLAIN, "max_epochs": 4, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
 BOTH = pytest.mark.parametrize("kind", [UBoost, UrBoost])
 
 
@@ -59,7 +61,7 @@ def residuals_by_hand(scores, ratings):
 
 
 def lists_of(data):
-    return training.QueryLists(data, training.fit_transform("query_minmax", data), True, "exp2", Resources(1))
+    return training.QueryLists(data, make_transform("query_minmax").fit(data), True, "exp2", Resources(1))
 
 
 # Residuals
@@ -330,8 +332,9 @@ def test_presets_are_the_settings_of_the_paper(halves, kind):
     train, valid = halves
     preset = kind.from_preset("paper-mq2007", max_epochs=2, n_learners=2, n_jobs=1).fit(train, valid=valid)
     written = {"hidden": (100, 100), "learning_rate": 1e-5, "activation": "elu", "queries_per_step": 1, "patience": 200}
+    written = PLAIN | written | {"max_epochs": 2}
     select_by = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
-    explicit = kind(**written, select_by=select_by, max_epochs=2, n_learners=2, n_jobs=1).fit(train, valid=valid)
+    explicit = kind(**written, select_by=select_by, n_learners=2, n_jobs=1).fit(train, valid=valid)
     assert preset.history_ == explicit.history_
     np.testing.assert_array_equal(preset.predict(valid), explicit.predict(valid))
 
@@ -404,23 +407,15 @@ def test_settings_that_cannot_be_used(data, kind, setting, message):
         kind(**{**QUICK, **setting}).fit(data)
 
 
-def test_row_weight_is_refused(data):
-    features, ratings, queries = raw(data)
-    with pytest.raises(
-        ParameterError, match="row_weight: networks learn from whole queries; give query_weight instead"
-    ):
-        UBoost(**QUICK).fit(features, ratings, qid=queries, row_weight=np.ones(len(ratings)))
-
-
 @BOTH
 def test_residuals_are_those_of_the_ensemble_as_it_predicts(data, kind, monkeypatch):
     """The coefficient counts in what the third learner is fitted to, as it does in the scores of the first two."""
     frozen = []
     find = boosted.find_residuals
 
-    def watched(scores, lists):
+    def watched(scores, lists, window):
         frozen.append(scores)
-        return find(scores, lists)
+        return find(scores, lists, window)
 
     monkeypatch.setattr(boosted, "find_residuals", watched)
     settings = QUICK | {"coefficient": 0.3}

@@ -199,7 +199,7 @@ def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
     run(capsys, "train", "lambdamart", "--train", data, "--out", files / "whole", *settings)
     from tierank.training import trees as tree_training
 
-    stretch = tree_training.Run._stretch
+    stretch = tree_training.Boosting._stretch
 
     def stop_in_the_second(self, *arguments):
         if self.state.texts:
@@ -208,7 +208,7 @@ def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
 
     command = ("train", "lambdamart", "--train", data, "--out", files / "cut", *settings)
     with monkeypatch.context() as patched:
-        patched.setattr(tree_training.Run, "_stretch", stop_in_the_second)
+        patched.setattr(tree_training.Boosting, "_stretch", stop_in_the_second)
         assert run(capsys, *command)[0] == 130
     assert (files / "cut.checkpoint" / "state.json").exists()
     assert run(capsys, *command, "--resume")[0] == 0
@@ -220,7 +220,7 @@ def test_demo(tmp_path, capsys):
     assert code == 0
     assert "umart" in out
     found = tierank.Run.open(tmp_path / "demo" / "run")
-    assert found.systems == ("lambdamart", "umart", "urank", "uboost", "urboost")
+    assert found.systems == ("lambdamart", "umart", "urank", "uboost", "urboost", "blend")
     assert tierank.load(found.model("urboost", 0, 0)).best_
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
     assert (tmp_path / "demo" / "improvement.png").exists()
@@ -297,7 +297,7 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
     assert "means over the test queries of 5 folds; one seed" in shown.out
     assert (out / "table.md").read_text().startswith("**")
     assert (out / "improvement.svg").exists()
-    settings = json.loads((out / "pieces" / "small" / "fold1-seed0" / "piece.json").read_text())["settings"]
+    settings = json.loads((out / "results" / "small" / "fold1-seed0" / "result.json").read_text())["settings"]
     assert (settings["n_leaves"], settings["window"], settings["n_trees"]) == (4, None, 3)
     assert settings["select_by"] == ["ndcg@3", "ndcg@10"]
     assert cli.main(["cv", "--out", str(out), "--baseline", "small", "--metric", "ndcg@1", "--json"]) == 0
@@ -313,6 +313,11 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
         (["umart", "umart", "--data", "x"], "expected each name once, got 'umart' twice; name one: other=umart"),
         (["umart"], "expected --data: a folder of folds, or a file to be cut in five"),
         (["umart", "--data", "x", "--paper", "oshumed"], "unknown paper 'oshumed': did you mean 'ohsumed'?"),
+        (["umart", "--data", "x", "--as", "authors"], "--as: expected --paper beside it"),
+        (
+            ["umart", "--data", "x", "--paper", "ohsumed", "--as", "author"],
+            "unknown family 'author': did you mean 'authors'?",
+        ),
         (["umart,max_depth=3", "--data", "x"], "x: expected a file, got nothing there"),
         # Settings are looked at before data.
         (["umart,depth=3", "--data", "x"], "unknown setting of UMart 'depth'"),
@@ -380,7 +385,6 @@ def test_files_are_utf8_whatever_the_system_writes_by_itself(tmp_path, capsys):
         assert done.returncode == 0, done.stderr
     table = (tmp_path / "run" / "table.md").read_text(encoding="utf-8")
     assert "±" in table
-    assert "†" in table
     for name in ("values.csv", "ranked.tsv"):
         assert "café" in (tmp_path / name).read_text(encoding="utf-8")
 
@@ -433,7 +437,7 @@ def test_a_comparison_can_be_kept_as_a_run(tmp_path, capsys):
     command = ["compare", str(tmp_path / "test.txt"), *scores, "--out", str(tmp_path / "run")]
     assert cli.main(command) == 0
     kept = tierank.Run.open(tmp_path / "run")
-    assert kept.kind == "compare"
+    assert kept.plan.kind == "compare"
     assert kept.comparison.mean("good", "ndcg@10") == 1.0
     capsys.readouterr()
     assert cli.main(command) == 2

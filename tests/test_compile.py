@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numba.core import config
+from numba.core.codegen import CodeLibrary
+from numba.core.errors import NumbaWarning
 from numpy.typing import NDArray
 
 import tierank
@@ -181,6 +183,13 @@ def test_a_disk_that_fills_up_is_no_error(tmp_path, caplog, notice, monkeypatch)
     monkeypatch.setattr(keeping._Place, "save_overload", full)
     assert added_up(Kernel(add_up, tmp_path)) == 6
     assert "No space left on device" in caplog.text
+
+
+def test_code_that_numba_refuses_to_keep_still_runs(tmp_path, monkeypatch):
+    """As with NUMBA_OPT=0, where code refers to places in memory."""
+    monkeypatch.setattr(CodeLibrary, "has_dynamic_globals", True)
+    with pytest.warns(NumbaWarning, match='Cannot cache compiled function "add_up"'):
+        assert added_up(Kernel(add_up, tmp_path)) == 6
 
 
 @pytest.mark.parametrize(("noticeable", "n_messages"), [(0.0, 1), (1e9, 0)])

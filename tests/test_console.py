@@ -179,8 +179,8 @@ def test_messages_of_runs_speak_of_options():
         ("fewer processes (n_jobs) need less", "fewer processes (--jobs) need less"),
         ("a name of its own, or", "a name of its own, or"),
         (
-            "give the new one a name of its own, or choose",
-            "give the new one a name of its own, such as new=urank,hidden=[200,100], or choose",
+            "give the new one another name, or choose",
+            "give the new one another name, such as new=urank,hidden=[200,100], or choose",
         ),
         ("n_jobs=1 works in this process, and sends", "--jobs 1 works in one process, and sends"),
     ):

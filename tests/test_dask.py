@@ -1,4 +1,4 @@
-"""Trees on a Dask cluster: who holds which queries, one model of all of them, and an end when a worker is lost."""
+"""Training on a Dask cluster: who holds which queries, one model of all of them, and an end when a worker is lost."""
 
 import json
 import os
@@ -12,9 +12,21 @@ import lightgbm
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 import tierank
-from tierank import DataError, LambdaMART, ParameterError, RankingDataset, TeamError, TreeRanker, UMart, URank
+from tierank import (
+    Blend,
+    DataError,
+    LambdaMART,
+    LinearRanker,
+    ParameterError,
+    RankingDataset,
+    TeamError,
+    TreeRanker,
+    UMart,
+    URank,
+)
 from tierank.distributed import dask as tasks
 from tierank.distributed import fit, placement
 from tierank.team import cut_queries
@@ -306,6 +318,19 @@ def test_other_trees(client, parts):
         assert np.ptp(fitted.predict(valid.features, qid=np.repeat(valid.query_ids, valid.lengths))) > 0
 
 
+def test_networks_and_linear_rankers(client, parts):
+    train, valid = parts
+    table = dask.dataframe.from_pandas(as_frame(train), npartitions=3, sort=False)
+    ranker = URank.from_preset("plain-inputs", max_epochs=2, hidden=(4,), n_jobs=1)  # no dropout: nothing is random
+    fitted = fit(ranker, table, client, valid=valid, workers=2)
+    assert fitted.get_params() == ranker.get_params()
+    # Processes share the gradients of each step: the steps are those of one process, but for rounding.
+    alone = clone(ranker).fit(train, valid=valid)
+    assert np.corrcoef(fitted.predict(valid), alone.predict(valid))[0, 1] > 0.999
+    linear = fit(LinearRanker(), table, client, valid=valid, workers=2)
+    np.testing.assert_allclose(linear.predict(valid), LinearRanker().fit(train, valid=valid).predict(valid), rtol=1e-6)
+
+
 def test_fewer_queries_than_workers(client, caplog):
     data = tierank.make_ranking(2, n_features=3, mean_length=30, max_length=30)
     fitted = fit(UMart(n_trees=3), data, client)
@@ -316,8 +341,10 @@ def test_fewer_queries_than_workers(client, caplog):
 
 def test_settings_that_cannot_be_used(client, parts, monkeypatch):
     train = parts[0]
-    with pytest.raises(ParameterError, match=r"expected UMart, LambdaMART or TreeRanker, got URank; .*tierank train"):
-        fit(URank(), train, client)
+    with pytest.raises(ParameterError, match=r"ranker: expected a ranker, such as UMart\(\), got type"):
+        fit(UMart, train, client)
+    with pytest.raises(ParameterError, match="Blend trains its members in one process"):
+        fit(Blend(), train, client, workers=2)
     with pytest.raises(ParameterError, match=r"client: expected a Client of dask.distributed .*, got 'scheduler:8786'"):
         fit(UMart(), train, "scheduler:8786")
     with pytest.raises(ParameterError, match="workers: expected at most 4, which the cluster has, got 5"):
@@ -365,7 +392,7 @@ def test_workers_are_listed_whatever_the_client_asks_meanwhile(client, monkeypat
 
     monkeypatch.setattr(tasks, "_LOOK", 0.01)
     monkeypatch.setattr(client.scheduler, "identity", busy, raising=False)
-    assert tasks._listed(client) == {"tcp://a:1": tasks.Worker("tcp://a:1", "a", "b", None)}
+    assert tasks._listed(client) == {"tcp://a:1": tasks.DaskWorker("tcp://a:1", "a", "b", None)}
     monkeypatch.setattr(client, "status", "closed")
     assert tasks._listed(client) == {}
 
@@ -410,7 +437,7 @@ def test_a_worker_that_is_killed_ends_the_run_and_the_next_one_goes_on(client, p
         return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
 
     ranker = TreeRanker(loss=ends_the_victim, n_trees=120, patience=120)
-    message = f"worker {victim} was lost: .*{re.escape(str(kept))} is there: run fit again with this checkpoint"
+    message = f"worker {victim} was lost: .*{re.escape(str(kept))} has what .*: run fit again with this checkpoint"
     with pytest.raises(TeamError, match=message):
         fit(ranker, train, client, valid=valid, checkpoint=kept, workers=sorted(pids)[:3])
     assert not training(client)
@@ -450,19 +477,19 @@ def test_a_worker_that_was_restarted_is_no_longer_the_same(client, tmp_path):
     with pytest.raises(TeamError, match=f"worker {worker.address} was lost: .*nothing was kept: with checkpoint="):
         cluster.results([cluster.submit(wait_until, tmp_path / "over")])
     (tmp_path / "over").touch()
-    job = tasks._Job(2, "127.0.0.1:1", 1.0, None, False)
+    training = tasks.Training(UMart(), 2, 1.0, None, False)
     with pytest.raises(TeamError, match="process 1 of 2: expected the worker that was there before, got a new one"):
-        tasks._train(UMart(), job, 1, os.getpid() + 1, (None, 1, 1))
+        tasks._train(training, "127.0.0.1:1", 1, os.getpid() + 1, (None, 1, 1))
 
 
-def test_workers_that_end_with_different_trees(client, monkeypatch):
+def test_workers_that_end_with_different_models(client, monkeypatch):
     workers = tasks._chosen(client, 2)
     cluster = tasks.Cluster(client, workers, None)
     cluster.processes = dict.fromkeys(workers, 0)
     monkeypatch.setattr(cluster, "results", lambda futures: [("ranker", "one"), (None, "other")])
-    job = tasks._Job(2, "127.0.0.1:1", 1.0, None, False)
-    with pytest.raises(TeamError, match=r"expected the same trees on all workers, got different ones: \['one', 'other"):
-        cluster.train(UMart(), [((None, 1, 1),), ((None, 1, 1),)], job)
+    training = tasks.Training(UMart(), 2, 1.0, None, False)
+    with pytest.raises(TeamError, match=r"expected the same model on all workers, got different ones: \['one', 'other"):
+        cluster.train(training, "127.0.0.1:1", [((None, 1, 1),), ((None, 1, 1),)])
 
 
 def test_an_interrupt_ends_the_tasks(client, parts, pids, monkeypatch):

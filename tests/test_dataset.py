@@ -231,7 +231,7 @@ def test_sparse_matrices_mean_zero_where_nothing_is():
             "X: expected values that float32 can hold.* got inf in row 0, column 1",
         ),
         ({"X": [[0, 0], [0, 0], [1e39, 0], [0, 0]]}, r"got 1e\+39 in row 2, column 0; clip it"),
-        ({"X": pd.DataFrame({"a": ["x"] * 4})}, "column 'a': expected numbers, got 'x'"),
+        ({"X": pd.DataFrame({"a": [b"x"] * 4})}, "column 'a': expected numbers, texts, dates or vectors, got b'x'"),
         (
             {"X": pd.DataFrame([[1, 2]] * 4, columns=["a", "a"])},
             "feature_names: expected each name once, got 'a' twice",
@@ -239,8 +239,7 @@ def test_sparse_matrices_mean_zero_where_nothing_is():
         ({"X": pl.LazyFrame({"a": [1] * 4})}, r"expected a table, got a polars LazyFrame, .* pass frame.collect\(\)"),
         ({"y": [0, 1]}, r"y: expected 4 ratings, one per row of X, got shape \(2,\)"),
         ({"y": [0, 1, -1, 2]}, "y, row 2: expected a finite rating that is not negative, got -1; shift the ratings"),
-        ({"y": np.ma.masked_array([0, 1, 2, 0], [0, 0, 1, 0])}, "y, row 2: expected a finite rating .*, got nan"),
-        ({"y": [0, 1, np.nan, 2]}, "y, row 2: expected a finite rating that is not negative, got nan"),
+        ({"y": [0, 1, -np.inf, 2]}, "y, row 2: expected a finite rating that is not negative, got -inf"),
         ({"y": [0, 1, np.inf, 2]}, "y, row 2: expected a finite rating that is not negative, got inf"),
         ({"y": ["good", "bad", "good", "bad"]}, "y: expected numbers, got 'good'"),
         ({"qid": [2, 2]}, r"these look like group sizes: pass qid=np.repeat\(np.arange\(len\(sizes\)\), sizes\)"),

@@ -479,7 +479,7 @@ def test_who_is_deserted_does_not_wait_forever(team):
     assert answers[1] == "InterruptedError: enough"
     for number in {0, 2} & set(range(len(team))):
         assert answers[number].startswith(
-            f"TeamError: process {number} of {len(team)}: lost contact with the other processes"
+            f"TeamError: process {number} of {len(team)} on 127.0.0.1: lost contact with the other processes"
         )
 
 
@@ -546,7 +546,7 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_pat
     assert main([*arguments, "--ranks", "2"]) == 2
     said, state = capfd.readouterr().err, tmp_path / "m.checkpoint" / "state.json"
     assert f"{state.parent} keeps what was learned: --resume goes on from it, with any --ranks" in said
-    assert "process 0 of 2: lost contact with the other processes" in said
+    assert "process 0 of 2 on 127.0.0.1: lost contact with the other processes (1 on 127.0.0.1)" in said
     if blow == "killed":
         assert "process 1 of 2 was ended by SIGKILL (out of memory?)" in said
     else:

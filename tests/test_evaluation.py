@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.evaluation import bootstrap_interval, compare, evaluate, holm, paired_p
+from tierank.evaluation import compare, evaluate
+from tierank.significance import bootstrap_interval, holm, paired_p
 
 
 def draw(n_queries=30, length=8, seed=0):
@@ -144,7 +145,7 @@ def test_bootstrap_interval_of_two_queries_by_hand():
 def test_blocks_of_the_bootstrap_cover_every_resample(monkeypatch):
     differences = np.random.default_rng(3).normal(size=(2, 3, 50))
     whole = bootstrap_interval(differences, seed=1, n_resamples=999)
-    monkeypatch.setattr("tierank.evaluation._DRAWS", 50 * 7)
+    monkeypatch.setattr("tierank.significance._DRAWS", 50 * 7)
     for one, other in zip(whole, bootstrap_interval(differences, seed=1, n_resamples=999), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 

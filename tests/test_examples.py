@@ -16,6 +16,7 @@ SAYS = {
     "grid_search": "best settings: {'n_leaves':",
     "other_tools": "rule shop: gain {0: 0, 1: 1, 2: 1, 3: 10, 4: 10}",
     "pipeline": "StandardScaler() NDCG@10 0.",
+    "shop_table": "'listed': 'age'",
     "resume": "same bits as without the stop: True",
     "tables": "umbrella",
 }

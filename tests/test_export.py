@@ -46,8 +46,9 @@ ROOT = Path(__file__).parent.parent
 ENGINES = ("elasticsearch", "opensearch", "solr", "vespa")
 
 TREES = {"n_trees": 30, "min_documents": 5, "n_jobs": 1}
-NETWORK = {"max_epochs": 4, "hidden": (12, 6), "n_jobs": 1, "learning_rate": 0.01}
-POINTWISE = {**NETWORK, "feature_transform": "standard"}
+AS_IT_COMES = {"max_epochs": 4, "hidden": (12, 6), "n_jobs": 1, "learning_rate": 0.01}
+NETWORK = {**URank.PRESETS["plain-inputs"], **AS_IT_COMES}
+POINTWISE = NETWORK | {"feature_transform": "standard"}
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +80,7 @@ CASES = {
     "gaps as zeros": (UMart(use_missing=False, **TREES), True, EVERY),
     "zeros as gaps": (UMart(zero_as_missing=True, **TREES), True, LISTS),
     "urank": (URank(**NETWORK), True, LISTS),
+    "as it comes": (URank(**AS_IT_COMES), True, LISTS),
     "query_log1p": (URank(**NETWORK | {"feature_transform": "query_log1p"}), True, LISTS),
     "standard": (URank(**POINTWISE), False, ("onnx", "solr", "vespa", "c")),
     "standard with gaps": (URank(**POINTWISE), True, ("onnx", "vespa", "c")),

@@ -80,7 +80,7 @@ def test_trees_need_no_torch(tmp_path):
     assert "tierank: URank needs torch: pip install 'tierank[networks]'\n" in done.stderr
     assert "tierank: list losses needs torch: pip install 'tierank[networks]'\n" in done.stderr
     assert told["demo"] == 0
-    assert "urank, uboost, urboost are left out: they need torch, pip install 'tierank[networks]'" in done.stderr
+    assert "urank, uboost, urboost, blend are left out: they need torch, pip install 'tierank[networks]'" in done.stderr
 
 
 def test_a_library_that_is_no_extra_is_not_ours_to_explain():

@@ -15,10 +15,10 @@ import tierank
 from tierank import Blend, DataError, UMart, URank, files
 from tierank.cli import main
 from tierank.errors import WriteError
-from tierank.files import Mark, building, remove_folder, replacing
+from tierank.files import FolderKind, building, remove_folder, replacing
 from tierank.training.checkpoint import remove_checkpoint
 
-MARK = Mark("a folder of these tests", "mark.json", ("format",))
+MARK = FolderKind("a folder of these tests", "mark.json", ("format",))
 QUICK = {
     "trees": UMart(n_trees=3, n_jobs=1),
     "trees on a base": UMart(n_trees=3, n_jobs=1, base=URank(max_epochs=1, n_jobs=1)),
@@ -148,8 +148,8 @@ def test_bases_with_other_settings_are_other_runs(data, tmp_path):
 KILLED = """
 import sys, time
 from pathlib import Path
-from tierank.files import Mark, building
-with building(Path(sys.argv[1]), Mark("x", "mark.json")) as fresh:
+from tierank.files import FolderKind, building
+with building(Path(sys.argv[1]), FolderKind("x", "mark.json")) as fresh:
     (fresh / "half").write_text("x")
     print("half", flush=True)
     time.sleep(900)

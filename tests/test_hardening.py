@@ -21,11 +21,11 @@ import torch
 import tierank
 from benchmarks import faults, limits
 from tierank import TRANSFORMS, Blend, DataError, NetworkRanker, ParameterError, RankingDataset, UMart, URank
-from tierank.files import Mark, building, remove_folder
+from tierank.files import FolderKind, building, remove_folder
 from tierank.training.tree_text import check_trees
 
 ROOT = Path(__file__).resolve().parents[1]
-MARK = Mark("a folder of these tests", "mark.json")
+MARK = FolderKind("a folder of these tests", "mark.json")
 
 
 @pytest.fixture(scope="module")

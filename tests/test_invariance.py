@@ -56,8 +56,13 @@ def test_signs_of_zeros_and_kinds_of_nan_change_nothing(name, parts):
 def test_powers_of_two_change_nothing(name, parts):
     train, valid, test = parts
     factors = np.array([4, 0.5, 1024, 2.0**-20, 8, 2.0**30], np.float32)
-    # The networks of a blend and linear rankers see logarithms, for which a factor is not nothing.
-    without_logs = {"blend": {"n_seeds": 0}, "linear": {"feature_transform": ("query_minmax", "query_rank")}}
+    # Networks and linear rankers see logarithms by default, for which a factor is not nothing.
+    without_logs = {
+        "blend": {"n_seeds": 0, "linear": False},
+        "linear": {"feature_transform": ("query_minmax", "query_rank")},
+    }
+    if "encoding" in tierank.RANKERS[name].declared_settings():
+        without_logs[name] = {"feature_transform": "query_minmax", "encoding": "none", "dropout": 0.2}
     chosen = without_logs.get(name, settings_with_draws(name))
     expected, got = (
         fit(name, *(data.with_features(data.features * by, None) for data in (train, valid)), **chosen).predict(

@@ -102,7 +102,6 @@ def test_query_ids_of_any_kind(tmp_path, ids, expected):
         (b"1\n", r"data.txt:1: expected qid:<id> as the second field, got nothing"),
         (b"1 qid:1 1:2 qid:3\n", r"data.txt:1: expected qid:<id> as the second field, got it after a feature"),
         (b"\n\n-1 qid:1 1:2\n", r"data.txt:3: expected a finite rating that is not negative, got '-1'"),
-        (b"nan qid:1 1:2\n", "expected a finite rating that is not negative, got 'nan'"),
         (b"1e999 qid:1 1:2\n", "expected a finite rating that is not negative, got '1e999'"),
         (b"inf qid:1 1:2\n", "expected a finite rating that is not negative, got 'inf'"),
         (b"good qid:1 1:2\n", "expected a rating as the first field, got 'good'"),

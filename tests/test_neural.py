@@ -18,11 +18,12 @@ from tierank import (
     URank,
 )
 from tierank.networks import NETWORKS
-from tierank.training import networks as training
 from tierank.training.networks import NetworkModel
+from tierank.training.networks.steps import Descent
 from tierank.transforms import TRANSFORMS
 
-QUICK = {"max_epochs": 4, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
+PLAIN = URank.PRESETS["plain-inputs"]
+QUICK = {**PLAIN, "max_epochs": 4, "learning_rate": 0.01, "hidden": (8,), "n_jobs": 1}
 
 
 @pytest.fixture(scope="module")
@@ -149,8 +150,14 @@ def test_steps_are_those_of_torch_written_out(data, clip_norm, weight_decay, wei
     features, ratings, queries = raw(small)
     ratings[queries == 4] = 1  # nothing to learn: not among the queries of the mean
     weights = {query: 1.0 + query % 3 if weighted else 1.0 for query in small.query_ids.tolist()}
-    settings = {**QUICK, "activation": "tanh", "queries_per_step": 9, "clip_norm": clip_norm}
-    ranker = URank(**settings, weight_decay=weight_decay, seed=3)
+    settings = {
+        **QUICK,
+        "activation": "tanh",
+        "queries_per_step": 9,
+        "clip_norm": clip_norm,
+        "weight_decay": weight_decay,
+    }
+    ranker = URank(**settings, seed=3)
     ranker.fit(features, ratings, qid=queries, query_weight=weights if weighted else None)
 
     network = NETWORKS["mlp"](6, hidden=(8,), activation="tanh", seed=3)
@@ -194,8 +201,8 @@ def test_without_validation_data_the_last_epoch_is_kept(data):
 @pytest.mark.parametrize("select_by", ["ndcg@10", ["ndcg@3"], ("precision@1", "err@5", "ndcg@10")])
 def test_the_epoch_is_chosen_by_metrics_in_order(halves, select_by):
     train, valid = halves
-    settings = {**QUICK, "max_epochs": 25, "learning_rate": 0.05, "queries_per_step": 4}
-    ranker = URank(**settings, select_by=select_by, patience=6).fit(train, valid=valid)
+    settings = {**QUICK, "max_epochs": 25, "learning_rate": 0.05, "queries_per_step": 4, "patience": 6}
+    ranker = URank(**settings, select_by=select_by).fit(train, valid=valid)
     metrics = [select_by] if isinstance(select_by, str) else list(select_by)
 
     best, best_epoch = None, 0
@@ -233,7 +240,7 @@ def test_queries_of_one_rating_teach_nothing(data):
 
 def test_nothing_global_is_touched(data):
     state, n_threads = torch.get_rng_state(), torch.get_num_threads()
-    PListMLE(**QUICK, dropout=0.5, n_seeds=2).fit(data).predict(data)
+    PListMLE(**QUICK | {"dropout": 0.5}, n_seeds=2).fit(data).predict(data)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == n_threads
 
@@ -289,14 +296,6 @@ def test_a_query_of_weight_0_is_silent(data):
     assert not np.array_equal(fit(ratings, 1.0).predict(data), fit(ratings, 3.0).predict(data))
 
 
-def test_row_weight_is_refused(data):
-    features, ratings, queries = raw(data)
-    with pytest.raises(
-        ParameterError, match="row_weight: networks learn from whole queries; give query_weight instead"
-    ):
-        URank(**QUICK).fit(features, ratings, qid=queries, row_weight=np.ones(len(ratings)))
-
-
 @pytest.mark.parametrize(
     ("ranker", "setting", "message"),
     [
@@ -337,7 +336,7 @@ def test_settings_that_cannot_be_used(data, ranker, setting, message):
 
 
 def test_dropout_is_drawn_from_the_seed(data):
-    one, again, other = (URank(**QUICK, dropout=0.5, seed=seed).fit(data).predict(data) for seed in (1, 1, 2))
+    one, again, other = (URank(**QUICK | {"dropout": 0.5}, seed=seed).fit(data).predict(data) for seed in (1, 1, 2))
     np.testing.assert_array_equal(one, again)
     assert not np.array_equal(one, other)
     assert not np.array_equal(one, URank(**QUICK, seed=1).fit(data).predict(data))
@@ -360,7 +359,7 @@ def test_every_network_trains(halves, network, tmp_path):
 @pytest.mark.parametrize("transform", sorted(TRANSFORMS))
 def test_every_transform_trains_and_is_saved(halves, transform, tmp_path):
     train, test = halves
-    ranker = URank(feature_transform=transform, **QUICK).fit(train)
+    ranker = URank(**QUICK | {"feature_transform": transform}).fit(train)
     assert all(math.isfinite(row["loss"]) for row in ranker.history_)
     scores = ranker.predict(test)
     assert np.isfinite(scores).all()
@@ -373,11 +372,11 @@ def test_every_transform_trains_and_is_saved(halves, transform, tmp_path):
 
 @pytest.mark.parametrize(
     ("preset", "hidden", "learning_rate"),
-    [("paper-ohsumed", (100, 50), 1e-4), ("paper-mq2007", (100, 100), 1e-5), ("paper-mslr", (200, 200), 1e-5)],
+    [("paper-ohsumed", (100, 50), 1e-4), ("paper-mq2007", (100, 100), 1e-5), ("paper-mslr-web10k", (200, 200), 1e-5)],
 )
 def test_presets_are_the_settings_of_the_paper(halves, preset, hidden, learning_rate):
     train, valid = halves
-    written = {
+    written = PLAIN | {
         "hidden": hidden,
         "learning_rate": learning_rate,
         "activation": "elu",
@@ -385,18 +384,19 @@ def test_presets_are_the_settings_of_the_paper(halves, preset, hidden, learning_
         "clip_norm": 5.0,
         "patience": 200,
         "select_by": ["ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10"],
-        "feature_transform": "query_minmax",
+        "rule": "wsdm20",
+        "max_epochs": 2,
     }
     preset = URank.from_preset(preset, max_epochs=2, n_jobs=1).fit(train, valid=valid)
-    explicit = URank(**written, max_epochs=2, n_jobs=1).fit(train, valid=valid)
+    explicit = URank(**written, n_jobs=1).fit(train, valid=valid)
     assert preset.history_ == explicit.history_
     np.testing.assert_array_equal(preset.predict(valid), explicit.predict(valid))
 
 
 def test_a_given_setting_comes_before_the_preset(data):
     given = {"hidden": (8,), "learning_rate": 0.02, "max_epochs": 2, "n_jobs": 1}
-    preset = URank.from_preset("paper-mslr", **given).fit(data)
-    explicit = URank(activation="elu", queries_per_step=1, **given).fit(data)
+    preset = URank.from_preset("paper-mslr-web30k", **given).fit(data)
+    explicit = URank(activation="elu", queries_per_step=1, **PLAIN | given).fit(data)
     np.testing.assert_array_equal(preset.predict(data), explicit.predict(data))
 
 
@@ -415,7 +415,7 @@ def test_gains_as_table_function_or_name(data, tmp_path):
 
 def test_weight_decay_shrinks_the_weights(data):
     small, large = (
-        URank(**{**QUICK, "max_epochs": 10}, weight_decay=decay).fit(data).predict(data) for decay in (0.0, 20.0)
+        URank(**QUICK | {"max_epochs": 10, "weight_decay": decay}).fit(data).predict(data) for decay in (0.0, 20.0)
     )
     assert np.abs(large).max() < np.abs(small).max()
 
@@ -474,14 +474,25 @@ def test_settings_of_a_network_go_by_their_own_names(data):
 
 def test_each_epoch_meets_the_queries_in_an_order_of_its_own(data, monkeypatch):
     met = []
-    step = training.Training._step
+    step = Descent.step
 
-    def watched(self, queries):
+    def watched(self, queries, rate):
         met.extend(queries.tolist())
-        return step(self, queries)
+        return step(self, queries, rate)
 
-    monkeypatch.setattr(training.Training, "_step", watched)
+    monkeypatch.setattr(Descent, "step", watched)
     URank(max_epochs=3, queries_per_step=4, n_jobs=1).fit(data)
     epochs = np.reshape(met, (3, -1))
     assert len({tuple(epoch) for epoch in epochs}) == 3
     assert (np.sort(epochs) == np.sort(epochs[0])).all()
+
+
+@pytest.mark.parametrize("queries_per_step", [1, 8])
+def test_what_is_kept_between_epochs_changes_no_bit(halves, queries_per_step, monkeypatch):
+    """Transformed features and batches of one query are kept if they are small."""
+    train, valid = halves
+    ranker = PListMLE(max_epochs=3, hidden=(8,), queries_per_step=queries_per_step, n_jobs=1)  # draws at random
+    kept = ranker.fit(train, valid=valid).predict(valid)
+    monkeypatch.setattr("tierank.training.networks.lists._KEPT_BYTES", 0)
+    monkeypatch.setattr("tierank.training.networks.lists._KEPT_DOCUMENTS", 0)
+    np.testing.assert_array_equal(ranker.fit(train, valid=valid).predict(valid), kept)

@@ -84,7 +84,8 @@ def test_judgements_rate_a_data_set(tmp_path):
     expected = {("r", "1"): 2, ("q", "2"): 1, ("q", "1"): 0}
     keys = list(zip(rated.query_ids[rated.query_of_row].tolist(), rated.document_ids, strict=True))
     for i, key in enumerate(keys):
-        assert rated.ratings[i] == (found.rating[expected[key]] if key in expected else 0)
+        assert rated.is_judged[i] == (key in expected)
+        assert key not in expected or rated.ratings[i] == found.rating[expected[key]]
         assert rated.row_weight[i] == (found.weight[expected[key]] if key in expected else 0)
     assert rated.restore(rated.features[:, 0]).tolist() == [0, 1, 2, 3, 4]
     found.write(tmp_path / "judgements.csv")

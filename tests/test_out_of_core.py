@@ -44,7 +44,7 @@ def everything_is_large(monkeypatch):
     """Every file is worth a cache, every step takes few rows, every map is large enough to be forgotten."""
     monkeypatch.setattr(cache, "_WORTH_IT", 0)
     monkeypatch.setattr(columns, "_BATCH", 64)
-    for size in ("readers.columns._AT_ONCE", "readers.scores._AT_ONCE", "dataset._TAKEN"):
+    for size in ("readers.columns._AT_ONCE", "readers.scores._AT_ONCE", "text_blocks._TAKEN"):
         monkeypatch.setattr(f"tierank.{size}", 16)
     monkeypatch.setattr("tierank.memory._LARGE", 0)
 
@@ -202,12 +202,12 @@ def other_part(**changes):
         ({"f3": None}, r"part-9.parquet: expected the column 'f3', as in .*part-00000.parquet, got qid, label"),
         ({"qid": None}, "part-9.parquet: expected the column 'qid', as in"),
         ({"extra": [1.0] * 9}, r"part-9.parquet: expected the columns of .*, got 'extra' too; name the columns with"),
-        ({"f2": ["x"] * 9}, "part-9.parquet: column 'f2': expected numbers, got 'x'"),
-        ({"f2": ["1.5"] * 9}, r"part-9.parquet: column 'f2': expected numbers, got '1.5'"),
+        ({"f2": ["x"] * 9}, "part-9.parquet: column 'f2': expected numbers, texts, dates or vectors, got 'x'"),
+        ({"f2": ["1.5"] * 9}, r"part-9.parquet: column 'f2': expected numbers, texts, dates or vectors, got '1.5'"),
         ({"qid": [1] * 9}, r"part-9.parquet: expected query ids of type string, as in .*part-00000.parquet, got int64"),
         ({"qid": ["a", "a", None] * 3}, "part-9.parquet, row 2: expected a query id in every row, got none"),
         ({"label": [0, 0, -1] * 3}, "part-9.parquet, row 2: expected a finite rating that is not negative, got -1"),
-        ({"label": [0, 0, None] * 3}, "part-9.parquet, row 2: expected a finite rating .*, got nan"),
+        ({"label": [0, 0, np.inf] * 3}, "part-9.parquet, row 2: expected a finite rating .*, got inf"),
         ({"row_weight": [-1.0] * 9}, "part-9.parquet: row_weight: expected finite weights that are not negative"),
         ({"f0": [0.0] * 8 + [1e39]}, r"part-9.parquet: X: expected values that float32 can hold .* in row 8, column 0"),
     ],

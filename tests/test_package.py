@@ -20,21 +20,30 @@ LAYERS = [
     "deadline",
     "settings",
     "types",
+    "markup",
+    "notebook",
     "files",
     "progress",
     "processes",
     "kernels",
+    "texts",
     "relevance",
     "checks",
     "memory",
+    "kinds",
     "tables",
+    "encoding",
+    "text_blocks",
+    "joining",
     "dataset",
+    "columns",
     "estimators",
     "readers",
     "team",
     "synth",
     "transforms",
     "metrics",
+    "doubts",
     "losses",
     "networks",
     "objectives",
@@ -45,13 +54,17 @@ LAYERS = [
     "rankers",
     "clicks",
     "distributed",
+    "significance",
+    "drift",
     "description",
+    "segments",
     "evaluation",
     "validation",
     "explain",
     "experiments",
     "report",
     "serve",
+    "integrations",
     "listing",
     "cli",
 ]
@@ -62,6 +75,8 @@ HOMES = {
     "starlette": {"serve"},
     "uvicorn": {"serve"},
     "msgspec": {"serve"},
+    "mlflow": {"integrations"},
+    "tensorboardX": {"integrations"},
 }
 
 
@@ -143,7 +158,13 @@ def private_accesses(path: Path) -> set[str]:
 
 OF_TUPLES = {"_asdict", "_fields", "_make", "_replace"}  # public names of named tuples
 # Libraries whose privates are used, each in one place that says which and why.
-OF_LIBRARIES = {"kernels/compiling", "kernels/keeping", "training/lightgbm_adapter"}
+OF_LIBRARIES = {
+    "cli/completion",
+    "distributed/spark",
+    "kernels/compiling",
+    "kernels/keeping",
+    "training/lightgbm_adapter",
+}
 
 
 def is_this(node: ast.expr) -> bool:

@@ -337,7 +337,7 @@ def test_what_cannot_be_used_is_refused():
 
 # The ranker
 
-QUICK = {"max_epochs": 12, "learning_rate": 0.01, "hidden": (16, 8), "n_jobs": 1}
+QUICK = {**MDPRank.PRESETS["plain-inputs"], "max_epochs": 12, "learning_rate": 0.01, "hidden": (16, 8), "n_jobs": 1}
 
 
 @pytest.fixture(scope="module")

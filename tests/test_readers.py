@@ -71,12 +71,16 @@ def test_tables_in_memory(data, tmp_path):
             "table: expected a query column called qid, query or query_id, got the columns x; name yours with",
         ),
         ({"qid": [1], "label": [1]}, "table: expected at least one feature column, got only qid, label"),
-        ({"qid": [1], "label": [1], "name": ["x"]}, "table: column 'name': expected numbers, got 'x'"),
+        (
+            {"qid": [1], "label": [1], "name": [b"x"]},
+            "table: column 'name': expected numbers, texts, dates or vectors, got b'x'; make them one of these, or"
+            r" leave the column out with ignore=\['name'\]",
+        ),
         (
             {"qid": [1], "label": [-1.0], "f": [1]},
             "table: y, row 0: expected a finite rating that is not negative, got -1",
         ),
-        ({"qid": [1], "label": [np.nan], "f": [1]}, "expected a finite rating that is not negative, got nan"),
+        ({"qid": [1], "label": [np.inf], "f": [1]}, "expected a finite rating that is not negative, got inf"),
         ({"qid": [None], "label": [1], "f": [1]}, "table: qid: expected a query id in every row, got none in row 0"),
         ({"qid": [1], "label": [1], "f": [np.inf]}, "table: X: expected values that float32 can hold"),
         ({"qid": pd.Series([], dtype=int), "f": pd.Series([], dtype=float)}, "expected at least one document"),

@@ -88,12 +88,13 @@ def test_comparison_table_marks_and_bold(comparison):
 def test_contrast_table(comparison):
     table = tabulate_contrasts(comparison)
     assert len(table.rows) == 2 * 3
-    system, metric, difference, interval, p, adjusted, counts, verdict = table.rows[0]
+    system, metric, difference, interval, p, adjusted, counts, needed, verdict = table.rows[0]
     assert (system, metric, verdict) == ("good", "ndcg@3", "better")
     assert difference.startswith("+0.")
     assert " to " in interval
     assert (p, adjusted) == ("<0.0001", "<0.0001")
     assert sum(map(int, counts.split("/"))) == 39
+    assert int(needed.replace(",", "")) == comparison.contrasts["good"]["ndcg@3"].queries_needed()
     assert "10,000 resamples, seed 0" in table.notes[0]
 
 

@@ -31,6 +31,8 @@ def test_a_table_has_means_spreads_marks_and_the_best_in_bold():
         "seeds": [0, 1],
         "created": "2026-11-16T00:00:00",
         "paper": None,
+        "protocol": "standard",
+        "data": {"description": {}},
         "spread": {"old": {"ndcg@10": None}, "new": {"ndcg@10": 0.0123}},
         "cpu_seconds": {"old": None, "new": 1.25},
         "comparison": {

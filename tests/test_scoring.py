@@ -269,7 +269,8 @@ def test_values_are_added_in_the_order_of_the_trees():
 
 def test_no_trees_score_0():
     assert TreeScorer.of(Trees.constant(0.5)).predict(np.zeros((2, 0), np.float32)).tolist() == [0.5, 0.5]
-    empty = Trees(*(getattr(Trees.constant(0.0), name)[:0] for name in Trees.__dataclass_fields__))
+    constant = Trees.constant(0.0)
+    empty = Trees(*(array[:0] for array in vars(constant).values() if array is not None))
     assert TreeScorer.of(empty).predict(np.zeros((2, 3), np.float32)).tolist() == [0.0, 0.0]
 
 
@@ -342,14 +343,30 @@ def test_every_ranker_of_trees_predicts_what_lightgbm_does(name, given, gaps):
     assert isinstance(model.scorer, TreeScorer) == ("linear_tree" not in given)
 
 
-def test_splits_by_category_stay_with_lightgbm(gaps):
+def test_splits_by_category_give_the_scores_of_lightgbm(gaps):
     features = np.array(gaps.features)
     features[:, 0] = gaps.ratings * 7 % 5  # no threshold splits these as well as a set does
     data = gaps.with_features(features, None)
     ranker = LambdaMART(**TREES, categorical_feature=[0], min_data_per_group=1, cat_smooth=0).fit(data)
-    assert isinstance(ranker.model_.scorer, lightgbm.Booster)
-    expected = np.asarray(ranker.model_.booster.predict(features, raw_score=True, num_threads=1))
-    assert_same_bits(ranker.predict(data), data.restore(expected))
+    model = ranker.model_
+    assert isinstance(model.scorer, TreeScorer)
+    assert "==" in {node["decision_type"] for node in _splits_of(model.booster.dump_model())}
+    odd = [-1e30, -5, -1, -0.99, -0.0, 0.5, 1, 1.5, 2, 2.99, 4, 5, 31, 32, 33, 64, 1e6, 3e9, 1e30, np.nan]
+    rows = np.repeat(features[:40], len(odd), axis=0)
+    rows[:, 0] = np.tile(np.array(odd, np.float32), 40)
+    for values in (features, rows):
+        expected = np.asarray(model.booster.predict(values, raw_score=True, num_threads=1))
+        assert_same_bits(model.scorer.predict(values), expected)
+        assert_same_bits(read_trees(model.text).predict(values), expected)
+
+
+def _splits_of(dump):
+    waiting = [tree["tree_structure"] for tree in dump["tree_info"]]
+    while waiting:
+        node = waiting.pop()
+        if "split_feature" in node:
+            yield node
+            waiting += [node["left_child"], node["right_child"]]
 
 
 def test_a_split_of_missing_values_from_all_others_can_be_saved_and_loaded(gaps, tmp_path):

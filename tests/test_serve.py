@@ -26,7 +26,7 @@ from tierank.serve import Limits, app, outline, requests
 from tierank.serve.application import Service
 from tierank.serve.counters import Counters
 from tierank.serve.documents import Documents, Features
-from tierank.serve.models import Model, Version
+from tierank.serve.models import ServedModel, Version
 from tierank.serve.refusals import Refusal
 
 
@@ -201,7 +201,7 @@ def test_models_are_described(service, trees):
 
 def test_a_model_has_the_same_checksum_in_memory_and_in_its_folder(trees, tmp_path):
     trees.save(tmp_path / "m")
-    assert Model.of("m", trees).version.checksum == Model.read("m", tmp_path / "m").version.checksum
+    assert ServedModel.of("m", trees).version.checksum == ServedModel.read("m", tmp_path / "m").version.checksum
 
 
 def test_metrics_count_what_happened(trees):
@@ -640,7 +640,7 @@ def test_a_new_model_takes_over_and_a_broken_one_does_not(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     folder = tmp_path / "m"
     quick("umart").fit(make_data(named=True)).save(folder)
-    model = Model.read("m", folder)
+    model = ServedModel.read("m", folder)
     service = Service([model], threads=1)
     first = model.version
     assert not model.has_changed
@@ -667,7 +667,7 @@ def test_a_new_model_takes_over_and_a_broken_one_does_not(tmp_path, caplog):
         assert service.counters.total("reloads", "m", "refused") == number
     assert service.counters.total("reloads", "m", "replaced") == 1
     assert "one with another checksum" in caplog.text
-    assert "no names; serve it under a name of its own" in caplog.text
+    assert "no names; serve it under another name" in caplog.text
     assert "4 in place of 6" in caplog.text
     quick("umart").fit(make_data(named=True)).save(folder)
     service.replace(model)
@@ -687,12 +687,12 @@ def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monke
         return found
 
     monkeypatch.setattr("tierank.serve.models.load", load_and_replace)
-    version = Model.read("m", tmp_path / "m").version
+    version = ServedModel.read("m", tmp_path / "m").version
     assert version.ranker.n_rounds_ == 4
-    assert version.checksum == Model.of("m", rankers[1]).version.checksum
+    assert version.checksum == ServedModel.of("m", rankers[1]).version.checksum
     pending += rankers * 10  # as often as it is read
     with pytest.raises(DataError, match="the model changed 20 times while loading"):
-        Model.read("m", tmp_path / "m")
+        ServedModel.read("m", tmp_path / "m")
 
 
 def test_trees_with_categories_are_served(data):

@@ -31,7 +31,7 @@ from tierank.serve import Limits, app, application, documents, outline, requests
 from tierank.serve.application import Service
 from tierank.serve.keys import Keys
 from tierank.serve.limits import LARGE, Connections
-from tierank.serve.models import Model
+from tierank.serve.models import ServedModel
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def watched(monkeypatch, service, note):
 @pytest.mark.usefixtures("quick_turns")
 @pytest.mark.parametrize("name", LARGE_BODIES)
 def test_a_large_body_is_decoded_in_pieces_and_others_have_their_turn(wide, name, monkeypatch):
-    service = Service([Model.of("m", wide)], threads=1)
+    service = Service([ServedModel.of("m", wide)], threads=1)
     sizes, turns, n_turns = [], [], 0
 
     def note(size):
@@ -247,7 +247,7 @@ def test_unfinished_large_bodies_have_so_much_room_and_small_ones_do_not_need_it
     """Two senders stop in the middle; a third finds no room, a small request needs none, and all ends well."""
     body = b'{"features": []}' + b" " * (4 * LARGE)
     limits = Limits(max_bytes=5 * LARGE, max_large_bytes=7 * LARGE)
-    service = Service([Model.of("m", wide)], limits, threads=1)
+    service = Service([ServedModel.of("m", wide)], limits, threads=1)
     served = service.application()
 
     async def run():
@@ -272,7 +272,7 @@ def test_unfinished_large_bodies_have_so_much_room_and_small_ones_do_not_need_it
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(wide):
-    service = Service([Model.of("m", wide)], Limits(body_timeout=0.05), threads=1)
+    service = Service([ServedModel.of("m", wide)], Limits(body_timeout=0.05), threads=1)
 
     async def run():
         sender = Sender(service.application(), b" " * (3 * LARGE), n_parts=4)
@@ -306,7 +306,7 @@ def test_more_requests_than_may_wait_are_told_to_come_again(held):
 
 def test_an_answer_that_takes_too_long_is_given_up(held):
     """The client hears of it at once; the thread counts as busy until it is done, and what waited never begins."""
-    service = Service([Model.of("m", held)], Limits(timeout=0.05, max_waiting=1), threads=1)
+    service = Service([ServedModel.of("m", held)], Limits(timeout=0.05, max_waiting=1), threads=1)
     served = service.application()
     held.may_go.clear()
     for _ in range(2):
@@ -345,7 +345,7 @@ WHY = {"features": [ROW, [1.0] * 6, [2.0] * 6], "k": 2, "explain": True}
 
 def test_explanations_wait_behind_explanations_alone(explaining):
     """As many of them as there are threads, and more: scores go on, and one too many is told to come again."""
-    service = Service([Model.of("m", explaining)], Limits(max_explaining=1, timeout=300), threads=1)
+    service = Service([ServedModel.of("m", explaining)], Limits(max_explaining=1, timeout=300), threads=1)
     served = service.application()
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(ask, served, "/rank", WHY) for _ in range(2)]
@@ -360,7 +360,7 @@ def test_explanations_wait_behind_explanations_alone(explaining):
 
 
 def test_an_explanation_that_takes_too_long_stops(explaining):
-    service = Service([Model.of("m", explaining)], Limits(timeout=0.2), threads=1)
+    service = Service([ServedModel.of("m", explaining)], Limits(timeout=0.2), threads=1)
     code, _, found = ask(service.application(), "/rank", WHY)
     assert code == 504
     assert "the limit timeout of the server" in found["error"]["fix"]
@@ -370,7 +370,7 @@ def test_an_explanation_that_takes_too_long_stops(explaining):
 
 
 def test_a_stopped_server_stops_its_explanations(explaining):
-    service = Service([Model.of("m", explaining)], Limits(timeout=300), threads=1)
+    service = Service([ServedModel.of("m", explaining)], Limits(timeout=300), threads=1)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, service.application(), "/rank", WHY)
         assert explaining.began.acquire(timeout=60)
@@ -382,7 +382,7 @@ def test_a_stopped_server_stops_its_explanations(explaining):
 def test_what_the_first_explanation_took_says_what_all_will_take(explaining, monkeypatch):
     """By a clock of our own: an explanation takes 3 seconds, and 10 are given."""
     explaining.may_explain.set()
-    service = Service([Model.of("m", explaining)], threads=1)
+    service = Service([ServedModel.of("m", explaining)], threads=1)
     times = iter([0.0, 3.0, 0.0, 3.0, 0.0, 0.0])
     monkeypatch.setattr(application, "time", SimpleNamespace(monotonic=lambda: next(times), perf_counter=lambda: 0.0))
     monkeypatch.setattr(application, "seconds_left", lambda: 7.0)

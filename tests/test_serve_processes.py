@@ -1,5 +1,6 @@
 """The command ``serve``: real servers on this machine, their processes, signals and connections."""
 
+import asyncio
 import http.client
 import json
 import logging
@@ -29,6 +30,7 @@ from tierank.rankers import Ranker
 from tierank.serve import app
 from tierank.serve.server import Settings, _bound
 from tierank.serve.snapshots import Snapshot
+from tierank.serve.workers import Place
 
 
 @pytest.fixture(scope="module")
@@ -229,6 +231,25 @@ def test_processes_whose_parent_is_gone_know_it(tmp_path):
         wait_for(lambda: n_of(lines, "starts") == 2)
         process.kill()
         wait_for(lambda: n_of(lines, "is alone") == 2)
+
+
+@pytest.mark.parametrize("was_heard", [True, False])
+def test_a_parent_that_is_killed_ends_the_messages_whatever_it_had_read(was_heard):
+    """A socket that is closed with unread data resets the connection instead of ending it."""
+    ours, theirs = socket.socketpair()
+    place = Place(0, True, {}, None, theirs)
+    place.tell(ready=True)
+    ours.sendall(b'{"load": "m"}\n')
+    if was_heard:
+        ours.recv(1 << 16)
+
+    async def heard():
+        messages = place.messages()
+        first = await anext(messages)
+        ours.close()
+        return [first, *[message async for message in messages]]
+
+    assert asyncio.run(heard()) == [{"load": "m"}]
 
 
 def test_hangups_that_come_together_are_one(tmp_path):

@@ -285,9 +285,36 @@ def test_a_ranker_of_ones_own_can_go_on(parts):
 def test_the_code_of_the_page_runs(capsys):
     page = (Path(__file__).resolve().parents[1] / "docs" / "retraining.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     space = {}
     for block in blocks:
         exec(block, space)
     assert space["later"].n_rounds_ > space["old"].n_rounds_
     assert "trees, and then" in capsys.readouterr().out
+
+
+def test_the_command_goes_on_from_a_model(tmp_path, monkeypatch, capsys):
+    from tierank import cli
+
+    monkeypatch.chdir(tmp_path)
+    data = tierank.make_ranking(30, n_features=3, mean_length=8, max_length=12)
+    tierank.write(data, "data.txt")
+    few = ["--train", "data.txt", "--set", "n_trees=3"]
+    assert cli.main(["train", "lambdamart", *few, "--out", "old", "--quiet"]) == 0
+    assert cli.main(["train", "lambdamart", *few, "--start", "old", "--out", "new", "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
+    again = tierank.LambdaMART(n_trees=3).fit(tierank.read("data.txt"), start=tierank.load("old"))
+    assert (tierank.load("new").predict(data) == again.predict(data)).all()
+    assert tierank.load("new").n_rounds_ == 6
+
+
+def test_a_start_that_cannot_work_is_refused_before_data_are_read(tmp_path, monkeypatch, capsys):
+    from tierank import cli
+
+    monkeypatch.chdir(tmp_path)
+    data = tierank.make_ranking(20, n_features=3, mean_length=8, max_length=12)
+    tierank.LinearRanker().fit(data).save("linear")
+    assert cli.main(["train", "lambdamart", "--train", "missing.txt", "--start", "linear", "--out", "new"]) == 2
+    assert "start: expected" in capsys.readouterr().err
+    assert cli.main(["train", "lambdamart", "--train", "missing.txt", "--start", "nothing", "--out", "new"]) == 2
+    assert "nothing" in capsys.readouterr().err

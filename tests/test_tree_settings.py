@@ -79,8 +79,8 @@ CHANGES = {
     "zero_as_missing": (True, {}),
     "use_quantized_grad": (True, {}),
     "num_grad_quant_bins": (16, COARSE),
-    "quant_train_renew_leaf": (True, COARSE),
-    "stochastic_rounding": (False, COARSE),
+    "quant_train_renew_leaf": (False, COARSE),
+    "stochastic_rounding": (True, COARSE),
 }
 # Parameters that change how the work is done, and what LightGBM then says of itself.
 WORK = {
@@ -200,15 +200,39 @@ def test_how_data_are_kept_changes_their_size(name, data, tmp_path):
     assert sizes[1] > 1.3 * sizes[0]
 
 
-def test_row_wise_is_left_to_lightgbm_only_where_it_is_asked_for(data):
+def test_lightgbm_finds_the_faster_way_unless_sums_are_not_exact_or_data_are_large(data, monkeypatch):
     for chosen, told in (
-        ({}, ("1", "0")),
+        ({}, ("0", "0")),
         ({"force_row_wise": True}, ("0", "1")),
-        ({"force_row_wise": False}, ("1", "0")),
-        ({"force_col_wise": False}, ("0", "0")),
+        ({"force_col_wise": True}, ("1", "0")),
+        ({"force_col_wise": False, **GOSS}, ("0", "0")),
+        ({"force_row_wise": True, **GOSS}, ("0", "1")),
+        (GOSS, ("1", "0")),
     ):
         text = make("UMart", **chosen).fit(data).model_.text
         assert (f"[force_col_wise: {told[0]}]" in text, f"[force_row_wise: {told[1]}]" in text) == (True, True)
+    monkeypatch.setattr(tree_parameters, "_MOST_COPIED", data.n_documents * data.n_features - 1)
+    assert "[force_col_wise: 1]" in make("UMart").fit(data).model_.text
+
+
+@pytest.mark.parametrize("settings", [{}, {"use_quantized_grad": True}, {"query_features": True}], ids=str)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_trees_are_the_same_bits_for_any_threads_and_either_way_of_adding(data, settings, weighted):
+    """Enough documents that LightGBM divides them: it gives each thread 512 or more."""
+    rng = np.random.default_rng(0)
+    features = np.tile(data.features, (6, 1)) + 0.01 * rng.normal(size=(6 * data.n_documents, N_FEATURES))
+    ratings, queries = np.tile(data.ratings, 6), np.arange(6 * data.n_documents) // 30
+    weight = rng.lognormal(0, 3, len(ratings)) if weighted else None
+    ways = [(1, "force_col_wise"), (2, "force_col_wise"), *((n, "force_row_wise") for n in (1, 2, 3, 4))]
+    found = {
+        trees_of(
+            make("UMart", n_trees=6, **{**settings, "n_jobs": n_jobs, way: True}).fit(
+                features, ratings, qid=queries, row_weight=weight
+            )
+        )
+        for n_jobs, way in ways
+    }
+    assert len(found) == 1
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,8 +8,8 @@ import pytest
 
 import tierank
 from tierank import DataError, LambdaMART, ParameterError, UMart, URank, make_ranking
-from tierank.evaluation import paired_p
 from tierank.objectives import UMartObjective
+from tierank.significance import paired_p
 from tierank.training import trees as tree_training
 
 
@@ -172,7 +172,7 @@ def test_a_function_cannot_be_saved(parts, tmp_path):
 
 def test_presets_fill_what_was_left_at_its_default(parts):
     resolved = UMart.from_preset("paper-ohsumed", n_trees=7).checked_settings()
-    assert (resolved["n_trees"], resolved["n_leaves"], resolved["max_bin"]) == (7, 64, 10_000)
+    assert (resolved["n_trees"], resolved["n_leaves"], resolved["max_bin"]) == (7, 31, 255)
     assert resolved["select_by"] == ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
     assert UMart.from_preset("paper-mq2007").checked_settings()["window"] == 10
     assert UMart.from_preset("paper-ohsumed", n_trees=3).fit(parts[0]).n_rounds_ == 3

@@ -6,7 +6,7 @@ Each process says what it has in a line on standard output: its number, its proc
 of the word "bad" is refused, and one of the word "deadly" ends the process that tries it.
 """
 
-import json
+import asyncio
 import os
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from tierank.serve.counters import Counters
 from tierank.serve.log import log_to_stderr
 from tierank.serve.snapshots import Snapshot
-from tierank.serve.workers import fork_workers
+from tierank.serve.workers import Place, fork_workers
 
 
 def word_of(files: dict[str, bytes]) -> str:
@@ -29,6 +29,10 @@ def main(folder: str, watch: str) -> None:
     if place is None:
         print("parent ends", int(counters.total("reloads", "m", "replaced")), flush=True)
         return
+    asyncio.run(follow(place))
+
+
+async def follow(place: Place) -> None:
     word, tried = word_of(place.snapshots["m"].files), ""
 
     def say(what: str) -> None:  # in one step: the other process writes to the same place
@@ -36,8 +40,7 @@ def main(folder: str, watch: str) -> None:
 
     say("starts")
     place.tell(ready=True)
-    for line in place.parent.makefile():
-        message = json.loads(line)
+    async for message in place.messages():
         if "load" in message:
             tried = (Path(message["place"]) / "words.txt").read_text()
             if tried == "deadly" and place.number == 1:

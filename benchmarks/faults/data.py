@@ -23,9 +23,10 @@ def make_rankers() -> dict[str, Any]:
         found[name] = kind(**special.get(name, TREES if hasattr(kind, "importance") else NETWORK))
     found["umart, query_features"] = tierank.UMart(query_features=True, **TREES)
     found["umart, zero_as_missing"] = tierank.UMart(zero_as_missing=True, **TREES)
-    found["umart, base"] = tierank.UMart(base=tierank.URank(feature_transform="standard", **NETWORK), **TREES)
+    plain = NETWORK | {"encoding": "none"}
+    found["umart, base"] = tierank.UMart(base=tierank.URank(feature_transform="standard", **plain), **TREES)
     for transform in ("standard", "log1p", "quantile"):
-        found[f"urank, {transform}"] = tierank.URank(feature_transform=transform, **NETWORK)
+        found[f"urank, {transform}"] = tierank.URank(feature_transform=transform, **plain)
     return found
 
 

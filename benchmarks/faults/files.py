@@ -471,8 +471,8 @@ def odd_numbers(folder: Path) -> Iterator[Case]:
                 where.mkdir()
                 texts = {"rating": "1", "feature": "1"} | {place: given}
                 (where / name).write_text(text.format(**texts), encoding="utf-8")
-                if place == "rating":  # which are doubles, and never missing
-                    meaning = float(given) if meaning == meaning is not None or given == "1e39" else None
+                if place == "rating" and (meaning == meaning is not None or given == "1e39"):  # they are doubles
+                    meaning = float(given)
                 note = f"{given[:20]!r} as a {place}"
                 yield Case(f"{form}: odd numbers", check_number, (str(where / name), place, meaning), where, note)
 

@@ -29,7 +29,7 @@ from benchmarks.faults.runner import Child, Ended, Table, command, tierank_comma
 # What Python tells of changes to files.
 _CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate")
 # Of a run: what has a time in it.
-_TIMED = {"run.json", "piece.json", "table.md", "improvement.png", "improvement.svg"}
+_TIMED = {"run.json", "result.json", "table.md", "improvement.png", "improvement.svg"}
 ROOM = {"umart": (1, 20_000, 200_000, 1 << 30), "urank": (1, 1000, 4000, 1 << 30)}
 
 

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from tierank.description import Profile as Profile
     from tierank.description import describe as describe
     from tierank.description import profile as profile
+    from tierank.drift import Change as Change
+    from tierank.drift import Drift as Drift
+    from tierank.errors import ColumnWarning as ColumnWarning
     from tierank.errors import DataError as DataError
     from tierank.errors import NotFittedError as NotFittedError
     from tierank.errors import ParameterError as ParameterError
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from tierank.experiments import Run as Run
     from tierank.experiments import Tuning as Tuning
     from tierank.experiments import cross_validate as cross_validate
+    from tierank.experiments import side_by_side as side_by_side
     from tierank.experiments import tune as tune
     from tierank.explain import Explanation as Explanation
     from tierank.explain import explain_pair as explain_pair
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
     from tierank.export import Proof as Proof
     from tierank.export import verify as verify
     from tierank.extras import MissingExtraError as MissingExtraError
+    from tierank.kinds import Columns as Columns
     from tierank.losses import LOSSES as LOSSES
     from tierank.metrics import METRICS as METRICS
     from tierank.metrics import RULES as RULES
@@ -65,6 +70,7 @@ if TYPE_CHECKING:
     from tierank.rankers import UMart as UMart
     from tierank.rankers import URank as URank
     from tierank.rankers import UrBoost as UrBoost
+    from tierank.rankers import distill as distill
     from tierank.rankers import from_lightgbm as from_lightgbm
     from tierank.rankers import load as load
     from tierank.readers import read as read
@@ -76,7 +82,13 @@ if TYPE_CHECKING:
     from tierank.readers import write_run as write_run
     from tierank.readers import write_scores as write_scores
     from tierank.report.page import write_report as write_report
+    from tierank.report.plots import plot_history as plot_history
+    from tierank.report.plots import plot_importance as plot_importance
+    from tierank.report.plots import plot_wins as plot_wins
     from tierank.report.profile import write_profile as write_profile
+    from tierank.segments import Segment as Segment
+    from tierank.segments import SegmentContrast as SegmentContrast
+    from tierank.significance import Contrast as Contrast
     from tierank.synth import make_ranking as make_ranking
     from tierank.team import Team as Team
     from tierank.training.callbacks import Step as Step
@@ -102,9 +114,14 @@ _HOMES = {
     "OBJECTIVES": "objectives",
     "RANKERS": "rankers",
     "RULES": "metrics",
+    "Change": "drift",
+    "Columns": "kinds",
     "Comparison": "evaluation",
+    "Contrast": "significance",
+    "ColumnWarning": "errors",
     "DataError": "errors",
     "Description": "description",
+    "Drift": "drift",
     "Evaluation": "evaluation",
     "Judge": "metrics",
     "LambdaMART": "rankers",
@@ -131,6 +148,8 @@ _HOMES = {
     "Proof": "export",
     "QueryKFold": "validation",
     "RankingDataset": "dataset",
+    "Segment": "segments",
+    "SegmentContrast": "segments",
     "Rule": "metrics",
     "FitContext": "training.model",
     "FittedModel": "training.model",
@@ -150,6 +169,7 @@ _HOMES = {
     "Run": "experiments",
     "Tuning": "experiments",
     "cross_validate": "experiments",
+    "side_by_side": "experiments",
     "tune": "experiments",
     "describe": "description",
     "Explanation": "explain",
@@ -160,9 +180,13 @@ _HOMES = {
     "write_profile": "report.profile",
     "write_report": "report.page",
     "evaluate": "evaluation",
+    "distill": "rankers",
     "from_lightgbm": "rankers",
     "load": "rankers",
     "make_ranking": "synth",
+    "plot_history": "report.plots",
+    "plot_importance": "report.plots",
+    "plot_wins": "report.plots",
     "read": "readers",
     "read_fold": "readers",
     "read_scores": "readers",

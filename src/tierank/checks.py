@@ -19,6 +19,9 @@ _DATES = (datetime.date, np.datetime64)
 _SPANS = (datetime.timedelta, np.timedelta64)
 _OF_TIME = (*_DATES, datetime.time, *_SPANS)
 
+# The lowest position that is taken: what is below is a rank among candidates that nobody has seen.
+MOST_POSITIONS = 2_000
+
 
 def group_runs(
     run_ids: NDArray[Any], run_starts: NDArray[np.int64], n: int
@@ -90,7 +93,7 @@ def to_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
     if values.dtype.kind != "O":
         return None
     try:
-        numbers = [np.nan if _is_missing(value) else _as_number(value) for value in values.ravel()]
+        numbers = [np.nan if is_missing(value) else _as_number(value) for value in values.ravel()]
     except (TypeError, ValueError):
         return None
     return np.array(numbers, np.float64).reshape(values.shape)
@@ -109,12 +112,13 @@ def _first_odd(values: NDArray[Any]) -> object:
     """The first value that is not a number."""
     flat = values.ravel()
     if values.dtype.kind == "O":
-        return next((value for value in flat if not _is_missing(value) and to_numbers(_one(value)) is None), None)
+        return next((value for value in flat if not is_missing(value) and to_numbers(as_object(value)) is None), None)
     odd = next((value for value in flat if value == value), flat[0])  # not NaT, where there is another
     return odd if values.dtype.kind in "mM" else odd.item()
 
 
-def _one(value: object) -> NDArray[Any]:
+def as_object(value: object) -> NDArray[Any]:
+    """An array of one object, whatever it is."""
     array = np.empty(1, object)
     array[0] = value
     return array
@@ -136,7 +140,7 @@ def describe_values(values: NDArray[Any]) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _is_missing(value: object) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a value says 'nothing here': None, NaN, NaT or pandas.NA."""
     if value is None or type(value).__name__ == "NAType":
         return True
@@ -157,6 +161,31 @@ def check_finite(rows: NDArray[np.float32], given: NDArray[Any], first: int) -> 
         )
 
 
+def as_places(places: ArrayLike, n: int, argument: str, what: str) -> NDArray[np.int64]:
+    """Which of n things are meant, by their numbers from 0 (or from -1 down, from the end) or by a mask.
+
+    >>> as_places([True, False, True], 3, "queries", "queries").tolist()
+    [0, 2]
+    >>> as_places([7], 3, "queries", "queries")
+    Traceback (most recent call last):
+    tierank.errors.DataError: queries: expected numbers from 0 to 2, or a mask of 3 values, for 3 queries, got 7
+    """
+    given = as_array(places)
+    if given.size == 0 and given.ndim == 1:
+        return np.zeros(0, np.int64)
+    got = None
+    if given.ndim != 1 or given.dtype.kind not in "biu":
+        got = f"shape {given.shape} of {given.dtype}"
+    elif given.dtype.kind == "b" and len(given) != n:
+        got = f"a mask of {len(given)}"
+    elif given.dtype.kind != "b" and (bad := (given < -n) | (given >= n)).any():
+        got = str(given[bad.argmax()])
+    if got is not None:
+        expected = f"numbers from 0 to {n - 1:,}, or a mask of {n:,} values, for {n:,} {what}"
+        raise DataError(argument=argument, expected=expected, got=got)
+    return np.asarray(np.arange(n)[given], np.int64)
+
+
 def as_offsets(offsets: ArrayLike) -> NDArray[np.int64]:
     """Where queries begin, and where the last one ends: compiled loops trust them."""
     edges = np.ascontiguousarray(offsets, dtype=np.int64)
@@ -165,24 +194,31 @@ def as_offsets(offsets: ArrayLike) -> NDArray[np.int64]:
     return edges
 
 
-def as_ratings(y: ArrayLike, n: int) -> NDArray[np.float64]:
-    """One checked rating per row."""
+def as_ratings(y: ArrayLike, n: int, *, may_be_unjudged: bool = False) -> NDArray[np.float64]:
+    """One checked rating per row; NaN where a document is unjudged, if that may be."""
     given = _as_vector(as_array(y))
     if given.shape != (n,):
         raise DataError(f"y: expected {n} ratings, one per row of X, got shape {given.shape}")
-    return check_ratings(as_numbers(given, "y").astype(np.float64), lambda row: f"y, row {row}")
+    ratings = check_ratings(as_numbers(given, "y").astype(np.float64), lambda row: f"y, row {row}")
+    if not may_be_unjudged and np.isnan(ratings).any():
+        raise DataError(f"y, row {np.isnan(ratings).argmax()}: expected a rating, got NaN, an unjudged document")
+    return ratings
 
 
 def check_ratings(ratings: NDArray[np.float64], where: Any) -> NDArray[np.float64]:
-    """The ratings, if all are finite and none is negative; ``where(row)`` names the place otherwise."""
-    bad = ~(np.isfinite(ratings) & (ratings >= 0))
+    """The ratings, if each is finite and not negative, or NaN; ``where(row)`` names the place otherwise.
+
+    All kinds of NaN become one: bits are compared later.
+    """
+    is_unjudged = np.isnan(ratings)
+    bad = ~(is_unjudged | (np.isfinite(ratings) & (ratings >= 0)))
     if bad.any():
         row = int(bad.argmax())
         raise DataError(
             f"{where(row)}: expected a finite rating that is not negative, got {ratings[row]:g};"
-            " shift the ratings so that the lowest is 0, and drop documents without a rating"
+            " shift the ratings so that the lowest is 0, and leave the rating of unjudged documents empty (NaN)"
         )
-    return ratings
+    return np.where(is_unjudged, np.nan, ratings) if is_unjudged.any() else ratings
 
 
 def as_weights(weight: ArrayLike, name: str, n: int, otherwise: str = "") -> NDArray[np.float64]:
@@ -196,6 +232,29 @@ def as_weights(weight: ArrayLike, name: str, n: int, otherwise: str = "") -> NDA
             f"{name}: expected finite weights that are not negative and that float32 can hold,"
             f" got {values[bad.argmax()]:g} at {bad.argmax()}"
         )
+    return values
+
+
+def as_positions(position: ArrayLike, n: int, where: str = "position") -> NDArray[np.int64]:
+    """N positions where documents were shown, integers that count from 1."""
+    values = as_numbers(as_array(position), where)
+    if values.shape != (n,):
+        raise DataError(argument=where, expected=f"{n} positions, one per row", got=f"shape {values.shape}")
+    bad = ~((values >= 1) & (values <= MOST_POSITIONS) & (values == np.floor(values)))
+    if bad.any():
+        got = f"{values[bad.argmax()]:g} at {bad.argmax()}"
+        fix = "add 1 to positions that count from 0" if values[bad.argmax()] == 0 else None
+        raise DataError(argument=where, expected=f"integers from 1 to {MOST_POSITIONS:,}", got=got, fix=fix)
+    return values.astype(np.int64)
+
+
+def as_propensities(propensity: ArrayLike, where: str = "propensity") -> NDArray[np.float64]:
+    """Chances that documents are examined, or multiples of them."""
+    values = as_numbers(as_array(propensity), where).astype(np.float64)
+    bad = ~((values > 0) & np.isfinite(values))
+    if values.ndim != 1 or not len(values) or bad.any():
+        got = f"{values[bad.argmax()]:g} at {bad.argmax()}" if values.ndim == 1 and len(values) else "no list of them"
+        raise DataError(argument=where, expected="finite numbers above 0", got=got)
     return values
 
 
@@ -251,7 +310,7 @@ def as_ids(qid: ArrayLike) -> NDArray[Any]:
     """
     ids = _as_vector(_id_objects(qid) if isinstance(qid, (list, tuple)) else as_array(qid))
     if ids.dtype.kind == "O":
-        missing = [i for i, value in enumerate(ids.ravel()) if _is_missing(value)]
+        missing = [i for i, value in enumerate(ids.ravel()) if is_missing(value)]
     elif ids.dtype.kind in "fmM":
         missing = np.flatnonzero(ids != ids).tolist()
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -11,14 +11,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_array, as_names, as_ratings, as_weights, check_texts, group_rows
+from tierank import notebook
+from tierank.checks import (
+    as_array,
+    as_names,
+    as_places,
+    as_positions,
+    as_propensities,
+    as_ratings,
+    as_weights,
+    check_texts,
+    group_rows,
+)
+from tierank.encoding import as_features
 from tierank.errors import DataError, ParameterError
-from tierank.memory import allocate, check_width, chunks, release_pages
+from tierank.joining import common_kinds, copy_rows, joined, joined_ids, recoded, stacked
+from tierank.kinds import Columns, Kinds
+from tierank.markup import Html
+from tierank.memory import allocate, check_width, chunks
 from tierank.relevance import find_tiers
-from tierank.tables import as_features
-
-# Texts that are taken in one go: what is needed to find their bytes is larger than they are.
-_TAKEN = 1 << 16
+from tierank.text_blocks import Texts
 
 
 class RankingDataset:
@@ -33,7 +45,7 @@ class RankingDataset:
     X : array, sparse matrix or table
         Features, one row per document; NaN marks a missing value. Stored as float32.
     y : array, optional
-        One rating per row, any finite number >= 0.
+        One rating per row, any finite number >= 0; NaN or None for an unjudged document.
     qid : array, optional
         One query id per row, of any hashable type and in any order. Without it all rows are one query.
     row_weight : array, optional
@@ -44,6 +56,12 @@ class RankingDataset:
         One name per feature. Default: the columns of a table.
     document_ids : list, optional
         One id per row.
+    columns : Columns, optional
+        What the columns of a table are, where that is not seen by themselves.
+    position : array, optional
+        Where each document was shown, from 1, if the ratings are clicks.
+    propensity : array or Propensities, optional
+        The chance that each document was examined: see ``with_propensity``.
 
     Attributes
     ----------
@@ -59,6 +77,12 @@ class RankingDataset:
         One weight per query.
     feature_names : tuple of str or None
         The names of the features.
+    kinds : mapping of str to Kind
+        What features stand for that are no plain numbers, such as categories and dates, by their names.
+    position : array of int64 or None
+        Where each document was shown.
+    propensity : array of float64 or None
+        The chance that each document was examined, up to a factor.
 
     Examples
     --------
@@ -78,6 +102,9 @@ class RankingDataset:
     query_weight: NDArray[np.float64] | None
     feature_names: tuple[str, ...] | None
     document_texts: Texts | None
+    kinds: Kinds
+    position: NDArray[np.int64] | None
+    propensity: NDArray[np.float64] | None
     _ratings: NDArray[np.float64] | None
     _source_rows: NDArray[np.int64] | None
 
@@ -91,16 +118,21 @@ class RankingDataset:
         query_weight: ArrayLike | Mapping[Hashable, float] | None = None,
         feature_names: Sequence[str] | None = None,
         document_ids: Sequence[object] | None = None,
+        columns: Columns | None = None,
+        position: ArrayLike | None = None,
+        propensity: Any = None,
     ) -> None:
-        features, columns = as_features(X)
+        features, names, self.kinds = as_features(X, columns)
         n = len(features)
         self.query_ids, self.offsets, self._source_rows = group_rows(qid, n)
         self.features = self.arrange(features)
-        self._ratings = None if y is None else self.arrange(as_ratings(y, n))
+        self._ratings = None if y is None else self.arrange(as_ratings(y, n, may_be_unjudged=True))
         self.row_weight = None if row_weight is None else self.arrange(as_weights(row_weight, "row_weight", n))
         self.query_weight = None if query_weight is None else self.weights_per_query(query_weight)
-        self.feature_names = as_names(columns if feature_names is None else feature_names, features.shape[1])
+        self.feature_names = as_names(names if feature_names is None else feature_names, features.shape[1])
         self.document_texts = None if document_ids is None else self._documents(document_ids)
+        self.position = None if position is None else self.arrange(as_positions(position, n))
+        self.propensity = None if propensity is None else self._propensities(propensity)
 
     @classmethod
     def from_parts(
@@ -115,6 +147,9 @@ class RankingDataset:
         query_weight: NDArray[np.float64] | None = None,
         feature_names: tuple[str, ...] | None = None,
         document_texts: Texts | None = None,
+        kinds: Kinds | None = None,
+        position: NDArray[np.int64] | None = None,
+        propensity: NDArray[np.float64] | None = None,
     ) -> RankingDataset:
         """A data set from parts that are already grouped and checked. Nothing is copied or checked.
 
@@ -136,6 +171,12 @@ class RankingDataset:
             The names of the features.
         document_texts : Texts, optional
             The ids of the documents.
+        kinds : mapping of str to Kind, optional
+            What features stand for that are no plain numbers.
+        position : array of int64, optional
+            Where each document was shown.
+        propensity : array of float64, optional
+            The chance that each document was examined.
 
         Returns
         -------
@@ -145,7 +186,8 @@ class RankingDataset:
         self = cls.__new__(cls)
         self.features, self._ratings, self.offsets, self.query_ids = features, ratings, offsets, query_ids
         self._source_rows, self.row_weight, self.query_weight = source_rows, row_weight, query_weight
-        self.feature_names, self.document_texts = feature_names, document_texts
+        self.feature_names, self.document_texts, self.kinds = feature_names, document_texts, kinds or {}
+        self.position, self.propensity = position, propensity
         return self
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -154,12 +196,33 @@ class RankingDataset:
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
-        rated = f"ratings {self.ratings.min():g} to {self.ratings.max():g}" if self.is_rated else "no ratings"
+        rated = f"ratings {self._rating_words()}" if self.is_rated else "no ratings"
         counts = ((self.n_queries, "query", "queries"), (self.n_documents, "document", "documents"))
         parts = [
             f"{n:,} {one if n == 1 else many}" for n, one, many in (*counts, (self.n_features, "feature", "features"))
         ]
         return f"RankingDataset({', '.join([*parts, rated])})"
+
+    def _repr_html_(self) -> str:
+        lengths, weights = self.lengths, {"rows": self.row_weight, "queries": self.query_weight}
+        rows = [
+            ["queries", f"{self.n_queries:,}"],
+            ["documents", f"{self.n_documents:,}"],
+            ["documents of a query", f"{lengths.min():,} to {lengths.max():,}, median {np.median(lengths):g}"],
+            ["features", f"{self.n_features:,}"],
+            ["ratings", self._rating_words() if self.is_rated else "none"],
+            ["weights", " and ".join(kind for kind, given in weights.items() if given is not None) or "none"],
+            ["document ids", "no" if self.document_texts is None else "yes"],
+        ]
+        names = ", ".join(self.feature_names or ())
+        listed = notebook.folded("names of the features", notebook.note(names)) if names else Html("")
+        return notebook.sheet("RankingDataset", notebook.grid(["", ""], rows), listed)
+
+    def _rating_words(self) -> str:
+        """The lowest and the highest rating, and how many documents have none."""
+        known = self.ratings[self.is_judged]
+        words = [f"{known.min():g} to {known.max():g}"] if len(known) else []
+        return ", ".join([*words, *([f"{self.n_unjudged:,} unjudged"] if self.n_unjudged else [])])
 
     @property
     def n_queries(self) -> int:
@@ -188,7 +251,7 @@ class RankingDataset:
 
     @property
     def ratings(self) -> NDArray[np.float64]:
-        """The rating of each document; raises ``DataError`` if there are none."""
+        """The rating of each document, NaN where it is unjudged; raises ``DataError`` if the data have no ratings."""
         return self.check_rated()
 
     def check_rated(self) -> NDArray[np.float64]:
@@ -204,6 +267,16 @@ class RankingDataset:
                 "this data set has no ratings: expected y when it was built, or a rating column in its file"
             )
         return self._ratings
+
+    @cached_property
+    def is_judged(self) -> NDArray[np.bool_]:
+        """Whether each document has a rating; raises ``DataError`` if the data have no ratings."""
+        return ~np.isnan(self.ratings)
+
+    @property
+    def n_unjudged(self) -> int:
+        """Number of documents without a rating, in data that have ratings; 0 in data that have none."""
+        return self.n_documents - int(np.count_nonzero(self.is_judged)) if self.is_rated else 0
 
     @property
     def is_in_order(self) -> bool:
@@ -222,9 +295,10 @@ class RankingDataset:
 
     @cached_property
     def tiers(self) -> NDArray[np.int32]:
-        """The index of each rating among the unique ratings of its query; 0 is the highest."""
-        tiers, _ = find_tiers(np.require(self.ratings, np.float64, "C"), self.offsets)
-        return tiers.astype(np.int32)
+        """The index of each rating among the unique ratings of its query; 0 is the highest, -1 is unjudged."""
+        # Unjudged documents stand below all others, so that the tiers of the others are what they are without them.
+        tiers, _ = find_tiers(np.where(self.is_judged, self.ratings, -1.0), self.offsets)
+        return np.where(self.is_judged, tiers.astype(np.int32), np.int32(-1))
 
     @cached_property
     def document_ids(self) -> list[str] | None:
@@ -249,7 +323,13 @@ class RankingDataset:
         array
             The same values, grouped by query.
         """
+        self._check_rows(values, "values")
         return values if self._source_rows is None else values[self._source_rows]
+
+    def _check_rows(self, values: Any, argument: str) -> None:
+        n = int(self.offsets[-1])
+        if len(values) != n:
+            raise DataError(argument=argument, expected=f"{n:,}, one per document", got=f"{len(values):,}")
 
     def arrange_texts(self, texts: Texts) -> Texts:
         """Texts of documents from the caller's order into the order of this data set."""
@@ -268,6 +348,7 @@ class RankingDataset:
         array
             The same values, in the caller's order.
         """
+        self._check_rows(values, "values")
         if self._source_rows is None:
             return values
         restored = np.empty_like(values)
@@ -293,7 +374,7 @@ class RankingDataset:
         >>> data.select([1]).query_ids.tolist()
         [8]
         """
-        chosen = np.arange(self.n_queries)[np.asarray(queries)]
+        chosen = as_places(queries, self.n_queries, "queries", "queries")
         if not len(chosen):
             raise DataError("no query is left: expected at least one query to select")
         rows: slice | NDArray[np.int64]
@@ -301,15 +382,52 @@ class RankingDataset:
             rows = slice(int(self.offsets[chosen[0]]), int(self.offsets[chosen[-1] + 1]))  # a view, no copy
         else:
             rows = np.concatenate([np.arange(self.offsets[q], self.offsets[q + 1]) for q in chosen])
+        return self._taken(rows, chosen, self.lengths[chosen])
+
+    def drop_unjudged(self) -> RankingDataset:
+        """The data set of the documents that have a rating; queries without any are left out.
+
+        Returns
+        -------
+        RankingDataset
+            These data, if all documents have ratings. Otherwise a copy, whose rows are numbered anew.
+
+        Raises
+        ------
+        DataError
+            If no document has a rating.
+
+        Examples
+        --------
+        >>> data = RankingDataset(np.eye(4), [1, None, 0, None], qid=[7, 7, 7, 8])
+        >>> data, data.drop_unjudged()
+        (RankingDataset(2 queries, 4 documents, 4 features, ratings 0 to 1, 2 unjudged),
+        RankingDataset(1 query, 2 documents, 4 features, ratings 0 to 1))
+        """
+        if not self.n_unjudged:
+            return self
+        n_judged = np.add.reduceat(self.is_judged.astype(np.int64), self.offsets[:-1])
+        if not n_judged.any():
+            raise DataError(expected="at least one document with a rating", got="unjudged documents only")
+        queries = np.flatnonzero(n_judged)
+        return self._taken(np.flatnonzero(self.is_judged), queries, n_judged[queries])
+
+    def _taken(
+        self, rows: slice | NDArray[np.int64], queries: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> RankingDataset:
+        """The data set of some documents, of these queries, each of which has this many of them."""
         return RankingDataset.from_parts(
             self.features[rows],
             None if self._ratings is None else self._ratings[rows],
-            np.concatenate([[0], self.lengths[chosen].cumsum()]),
-            self.query_ids[chosen],
+            np.concatenate([[0], lengths.cumsum()]),
+            self.query_ids[queries],
             row_weight=None if self.row_weight is None else self.row_weight[rows],
-            query_weight=None if self.query_weight is None else self.query_weight[chosen],
+            query_weight=None if self.query_weight is None else self.query_weight[queries],
             feature_names=self.feature_names,
             document_texts=None if self.document_texts is None else self.document_texts.take(self._row_numbers(rows)),
+            kinds=self.kinds,
+            position=None if self.position is None else self.position[rows],
+            propensity=None if self.propensity is None else self.propensity[rows],
         )
 
     def replace(self, **parts: Any) -> RankingDataset:
@@ -329,10 +447,53 @@ class RankingDataset:
             "query_weight": self.query_weight,
             "feature_names": self.feature_names,
             "document_texts": self.document_texts,
+            "kinds": self.kinds,
+            "position": self.position,
+            "propensity": self.propensity,
         }
         return RankingDataset.from_parts(**kept | parts)
 
-    def with_features(self, features: NDArray[np.float32], names: tuple[str, ...] | None) -> RankingDataset:
+    def with_propensity(self, propensity: Any) -> RankingDataset:
+        """The same documents with the chance that each was examined, for training on clicks.
+
+        Parameters
+        ----------
+        propensity : array or Propensities
+            One number per row, in the caller's order; or one for each position, which ``position`` of this data set
+            looks up; or what ``tierank.clicks.estimate_propensities`` gives. Positions below the last number have the
+            last number. Only ratios matter: they are kept relative to the largest.
+
+        Returns
+        -------
+        RankingDataset
+            The new data set; it shares everything else with this one.
+
+        Examples
+        --------
+        >>> data = RankingDataset(np.eye(4), [1, 0, 0, 1], qid=[1, 1, 2, 2], position=[1, 2, 1, 2])
+        >>> data.with_propensity([1.0, 0.5]).propensity.tolist()
+        [1.0, 0.5, 1.0, 0.5]
+        """
+        return self.replace(propensity=self._propensities(propensity))
+
+    def _propensities(self, propensity: Any) -> NDArray[np.float64]:
+        """One for each document, in the order of this data set."""
+        is_fitted = hasattr(propensity, "at")
+        given = np.zeros(0) if is_fitted else as_propensities(propensity)
+        if len(given) == self.n_documents:
+            values = self.arrange(given)
+        elif self.position is None:
+            expected = "`position`, which propensities by position need, or one propensity per row"
+            raise DataError(argument="propensity", expected=expected, got="neither")
+        elif is_fitted:
+            values = as_propensities(propensity.at(self.position))
+        else:
+            values = given[np.minimum(self.position, len(given)) - 1]
+        return np.asarray(values / values.max(), np.float64)
+
+    def with_features(
+        self, features: NDArray[np.float32], names: tuple[str, ...] | None, kinds: Kinds | None = None
+    ) -> RankingDataset:
         """The same documents with other features.
 
         Parameters
@@ -341,13 +502,18 @@ class RankingDataset:
             One row per document, in the order of this data set.
         names : tuple of str or None
             The names of the features.
+        kinds : mapping of str to Kind, optional
+            What they stand for. Default: as here, for features of the same name.
 
         Returns
         -------
         RankingDataset
             The new data set; it shares everything else with this one.
         """
-        return self.replace(features=np.ascontiguousarray(features), feature_names=names)
+        self._check_rows(features, "features")
+        if kinds is None:
+            kinds = {name: kind for name, kind in self.kinds.items() if name in (names or ())}
+        return self.replace(features=np.ascontiguousarray(features), feature_names=names, kinds=kinds)
 
     def widen(self, n_features: int) -> RankingDataset:
         """The same documents with more features, which are 0: text files may leave out the last ones.
@@ -371,7 +537,7 @@ class RankingDataset:
             return self
         check_width(self.n_features, n_features)
         features = allocate(self.n_documents, n_features, beside=self.features)
-        _copy(chunks(self.features), features)
+        copy_rows(chunks(self.features), features)
         return self.with_features(features, None)
 
     def query_texts(self) -> list[str]:
@@ -447,16 +613,20 @@ class RankingDataset:
                     f"expected parts with the same features, got {first.n_features} and {part.n_features} features"
                     + (" with other names" if part.n_features == first.n_features else "")
                 )
+        kinds = common_kinds([part.kinds for part in parts])
         texts = [part.document_texts for part in parts if part.document_texts is not None]
         return RankingDataset.from_parts(
-            _stacked([part.features for part in parts]),
-            _joined([part._ratings for part in parts], "ratings"),
+            stacked([recoded(part.features, part.feature_names or (), part.kinds, kinds) for part in parts]),
+            joined([part._ratings for part in parts], "ratings"),
             np.concatenate([[0], np.concatenate([part.lengths for part in parts]).cumsum()]),
-            _joined_ids([part.query_ids for part in parts]),
-            row_weight=_joined([part.row_weight for part in parts], "row_weight"),
-            query_weight=_joined([part.query_weight for part in parts], "query_weight"),
+            joined_ids([part.query_ids for part in parts]),
+            row_weight=joined([part.row_weight for part in parts], "row_weight"),
+            query_weight=joined([part.query_weight for part in parts], "query_weight"),
             feature_names=first.feature_names,
             document_texts=Texts.concat(texts) if len(texts) == len(parts) else None,
+            kinds=kinds,
+            position=joined([part.position for part in parts], "position"),
+            propensity=joined([part.propensity for part in parts], "propensity"),
         )
 
     def _row_numbers(self, rows: slice | NDArray[np.int64]) -> NDArray[np.int64]:
@@ -489,77 +659,3 @@ class RankingDataset:
         check_texts(names, "document_ids")
         texts = Texts.of(names)
         return texts if self._source_rows is None else texts.take(self._source_rows)
-
-
-class Texts:
-    """Many short texts as one block of bytes: text i is ``blob[ends[i-1]:ends[i]]`` in UTF-8."""
-
-    def __init__(self, blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
-        self.blob, self.ends = blob, ends
-
-    @classmethod
-    def of(cls, texts: Iterable[str]) -> Texts:
-        """The block of these texts."""
-        encoded = [text.encode() for text in texts]
-        ends = np.cumsum([len(text) for text in encoded], dtype=np.int64)
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), ends)
-
-    @staticmethod
-    def concat(parts: Sequence[Texts]) -> Texts:
-        """The texts of several blocks, one after the other."""
-        shifts = np.cumsum([0, *(len(part.blob) for part in parts[:-1])])
-        ends = [part.ends + shift for part, shift in zip(parts, shifts, strict=True)]
-        return Texts(np.concatenate([part.blob for part in parts]), np.concatenate(ends))
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __iter__(self) -> Iterator[str]:
-        blob, start = self.blob.tobytes(), 0
-        for end in self.ends.tolist():
-            yield blob[start:end].decode(errors="replace")
-            start = end
-
-    def take(self, rows: NDArray[np.int64]) -> Texts:
-        """The texts of these rows, in this order."""
-        if len(rows) > _TAKEN:
-            return Texts.concat([self.take(rows[k : k + _TAKEN]) for k in range(0, len(rows), _TAKEN)])
-        starts = np.where(rows > 0, self.ends[rows - 1], 0)
-        lengths = self.ends[rows] - starts
-        ends = lengths.cumsum()
-        inside = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - lengths, lengths)
-        return Texts(self.blob[np.repeat(starts, lengths) + inside], ends)
-
-
-def _stacked(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    stacked = allocate(sum(len(part) for part in parts), parts[0].shape[1], beside=parts[0])
-    _copy((chunk for part in parts for chunk in chunks(part)), stacked)
-    return stacked
-
-
-def _copy(pieces: Iterable[NDArray[np.float32]], into: NDArray[np.float32]) -> None:
-    """Fill the rows of a matrix, in its first columns, one piece after the other."""
-    end = 0
-    for piece in pieces:
-        start, end = end, end + len(piece)
-        into[start:end, : piece.shape[1]] = piece
-        release_pages(into[start:end])
-
-
-def _joined_ids(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The query ids of all parts; an error if two parts share one."""
-    seen: set[Hashable] = set()
-    for ids in parts:
-        twice = next((i for i in ids.tolist() if i in seen), None)
-        if twice is not None:
-            raise DataError(f"query {twice!s} is in two of the parts: expected each query to be in one part only")
-        seen.update(ids.tolist())
-    are_alike = len({ids.dtype.kind for ids in parts}) == 1
-    return np.concatenate([ids if are_alike else ids.astype(object) for ids in parts])  # 1 and "1" are two queries
-
-
-def _joined(parts: list[NDArray[np.float64] | None], name: str) -> NDArray[np.float64] | None:
-    given = [part for part in parts if part is not None]
-    if given and len(given) < len(parts):
-        raise DataError(f"{name}: expected in all of the parts or in none, got {len(given)} of {len(parts)}")
-    return np.concatenate(given) if given else None

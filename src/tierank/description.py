@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank import notebook
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError
+from tierank.doubts import LEAKS_FROM, find_skills
+from tierank.drift import DRIFTS_FROM, Drift, check_same_features, find_distances, find_drift
+from tierank.markup import Html
 from tierank.memory import chunks
-from tierank.metrics import Judge
 from tierank.types import Floats
 
-# A feature whose skill is at least this gives the ratings away; one whose drift is at least that has moved.
-LEAKS_FROM, DRIFTS_FROM = 0.9, 0.1
-# Fewer numbers than these are often all different.
-_FEWEST_IDS = 20
-# Queries and documents that skill and drift are measured on, evenly spread.
-_QUERIES, _DOCUMENTS = 1000, 20_000
+# Fields that map ratings to counts.
+_PER_RATING = ("documents_per_rating", "queries_per_top_rating")
+# Queries that skill is measured on, evenly spread.
+_QUERIES = 1000
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Description:
         Mean over queries of the share of documents that have the lowest rating of their query; ALRPQ in the paper.
     documents_per_rating : dict of float to int
         Number of documents of each rating.
+    queries_per_top_rating : dict of float to int
+        Number of queries whose highest rating is this.
     min_documents, median_documents : int, float
         Documents of the shortest and of the median query.
     n_empty_queries : int
@@ -53,6 +55,10 @@ class Description:
         Number of features with the same value for every document.
     has_document_ids : bool
         Whether the documents have ids.
+    n_unjudged : int
+        Number of documents without a rating. Numbers about ratings are about the others.
+    drift : Drift or None
+        What changes from these data to the other ones, if some were given.
     """
 
     n_queries: int
@@ -63,6 +69,7 @@ class Description:
     max_documents: int
     lowest_share_per_query: float
     documents_per_rating: dict[float, int]
+    queries_per_top_rating: dict[float, int]
     min_documents: int
     median_documents: float
     n_empty_queries: int
@@ -70,25 +77,48 @@ class Description:
     missing_share: float
     n_constant_features: int
     has_document_ids: bool
+    n_unjudged: int = 0
+    drift: Drift | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        levels = {f"{rating:g}": n for rating, n in self.documents_per_rating.items()}
-        return asdict(self) | {"documents_per_rating": levels}
+        """Everything, for JSON; ``drift`` only if there were other data."""
+        levels = {name: {f"{rating:g}": n for rating, n in getattr(self, name).items()} for name in _PER_RATING}
+        drift = {} if self.drift is None else {"drift": self.drift.to_dict()}
+        return self._counts() | levels | drift
+
+    def _counts(self) -> dict[str, Any]:
+        """All numbers but those of the drift."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "drift"}
+
+    def to_pandas(self) -> Any:
+        """A pandas table with a row per number: ``name`` and ``value``."""
+        found = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
+        found |= {f"documents rated {rating:g}": n for rating, n in self.documents_per_rating.items()}
+        return notebook.as_pandas({"name": list(found), "value": list(found.values())})
+
+    def _repr_html_(self) -> str:
+        found = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
+        rows = [[name.replace("_", " "), _shown(value)] for name, value in found.items()]
+        levels = [[f"{rating:g}", f"{n:,}"] for rating, n in self.documents_per_rating.items()]
+        ratings = notebook.folded("documents by rating", notebook.grid(["rating", "documents"], levels))
+        drift = Html("") if self.drift is None else Html(self.drift._repr_html_())
+        return notebook.sheet("Description", notebook.grid(["", ""], rows), ratings, drift)
 
 
-def describe(data: RankingDataset) -> Description:
-    """Count what is in a data set.
+def describe(data: RankingDataset, other: RankingDataset | None = None) -> Description:
+    """Count what is in a data set, and find what differs in another one.
 
     Parameters
     ----------
     data : RankingDataset
         Data with ratings.
+    other : RankingDataset, optional
+        Data with the same features, with ratings or without: newer ones, to see whether they drift.
 
     Returns
     -------
     Description
-        The counts.
+        The counts; ``drift`` says what changes, and whether to train again.
 
     Examples
     --------
@@ -97,7 +127,9 @@ def describe(data: RankingDataset) -> Description:
     >>> found.lowest_share, found.max_documents, round(found.lowest_share_per_query, 4), found.n_empty_queries
     (0.75, 3, 0.8333, 1)
     """
-    ratings, starts, lengths = data.ratings, data.offsets[:-1], data.lengths
+    bare = RankingDataset.from_parts(data.features[:, :0], data.ratings, data.offsets, data.query_ids)
+    judged = bare.drop_unjudged()
+    ratings, starts, lengths = judged.ratings, judged.offsets[:-1], judged.lengths
     lowest, highest = np.minimum.reduceat(ratings, starts), np.maximum.reduceat(ratings, starts)
     lowest_in_query = np.add.reduceat((ratings == np.repeat(lowest, lengths)).astype(np.int64), starts)
     levels, counts = np.unique(ratings, return_counts=True)
@@ -107,38 +139,26 @@ def describe(data: RankingDataset) -> Description:
         n_documents=data.n_documents,
         n_features=data.n_features,
         n_rating_levels=len(levels),
-        lowest_share=float(counts[0] / data.n_documents),
-        max_documents=int(lengths.max()),
+        lowest_share=float(counts[0] / judged.n_documents),
+        max_documents=int(data.lengths.max()),
         lowest_share_per_query=float((lowest_in_query / lengths).mean()),
-        documents_per_rating=dict(zip(levels.tolist(), counts.tolist(), strict=True)),
-        min_documents=int(lengths.min()),
-        median_documents=float(np.median(lengths)),
-        n_empty_queries=int((highest == 0).sum()),
-        n_single_rating_queries=int((highest == lowest).sum()),
+        documents_per_rating=_counted(ratings),
+        queries_per_top_rating=_counted(highest),
+        min_documents=int(data.lengths.min()),
+        median_documents=float(np.median(data.lengths)),
+        n_empty_queries=data.n_queries - int((highest > 0).sum()),
+        n_single_rating_queries=data.n_queries - int((highest > lowest).sum()),
         missing_share=missing_share,
         n_constant_features=n_constant,
         has_document_ids=data.document_texts is not None,
+        n_unjudged=data.n_unjudged,
+        drift=None if other is None else find_drift(data, other),
     )
 
 
-def find_ids(data: RankingDataset) -> list[str]:
-    """Features that look like ids: called so, whole numbers, and nearly all different.
-
-    >>> rows = [[k, k % 3] for k in range(30)]
-    >>> find_ids(RankingDataset(rows, qid=[0] * 30, feature_names=["product_id", "category_id"]))
-    ['product_id']
-    """
-    names = [(k, name) for k, name in enumerate(data.feature_names or ()) if name.lower().endswith("id")]
-    if data.n_documents < _FEWEST_IDS:
-        return []
-    rows = _spread(data.n_documents, _DOCUMENTS)
-    return [name for k, name in names if _are_ids(data.features[rows, k])]
-
-
-def _are_ids(values: NDArray[np.float32]) -> bool:
-    is_whole = bool((values == np.rint(values)).all())
-    # Ids beyond 2^24 fall together in float32.
-    return is_whole and len(np.unique(values)) > (0.9 if abs(values).max() < 1 << 24 else 0.1) * len(values)
+def _counted(values: Floats) -> dict[float, int]:
+    levels, counts = np.unique(values, return_counts=True)
+    return dict(zip(levels.tolist(), counts.tolist(), strict=True))
 
 
 def _look_at_features(data: RankingDataset) -> tuple[float, int]:
@@ -230,6 +250,31 @@ class Profile:
             "features": [{name: None if value != value else value for name, value in row.items()} for row in rows],
         }
 
+    def to_pandas(self) -> Any:
+        """A pandas table with a row per feature."""
+        rows = [asdict(feature) | {"leaks": feature.leaks, "drifts": feature.drifts} for feature in self.features]
+        return notebook.as_pandas({name: [row[name] for row in rows] for name in (rows[0] if rows else {})})
+
+    def _repr_html_(self) -> str:
+        rows = [
+            [
+                one.name,
+                f"{one.missing_share:.1%}",
+                "yes" if one.is_constant else "",
+                one.twin or "",
+                f"{one.skill:.3f}{' leaks' if one.leaks else ''}",
+                "-" if one.drift != one.drift else f"{one.drift:.3f}{' drifts' if one.drifts else ''}",
+            ]
+            for one in sorted(self.features, key=lambda one: (not one.leaks, not one.drifts))
+        ]
+        heads = ["feature", "missing", "constant", "same as", "skill", "drift"]
+        counts = notebook.note(f"{self.description.n_queries:,} queries, {self.description.n_documents:,} documents")
+        return notebook.sheet("Profile", counts, notebook.grid(heads, rows))
+
+
+def _shown(value: Any) -> str:
+    return str(value) if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
 
 def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile:
     """Look at every feature of a data set, and at what differs from a second one.
@@ -255,14 +300,11 @@ def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile
     >>> [(f.name, f.leaks, f.is_constant, f.twin) for f in found.features]
     [('a', False, False, None), ('b', True, False, None), ('c', False, True, None), ('d', True, False, 'b')]
     """
-    if test is not None and (test.n_features, test.feature_names) != (data.n_features, data.feature_names):
-        raise DataError(
-            f"test: expected the features of the data, {data.n_features}, got {test.n_features}"
-            + (" with other names" if test.n_features == data.n_features else "")
-        )
+    if test is not None:
+        check_same_features(data, test, "test")
     names = data.feature_names or tuple(f"feature {j}" for j in range(1, data.n_features + 1))
-    skills = _find_skills(data)
-    drifts = np.full(data.n_features, np.nan) if test is None else _find_drifts(data.features, test.features)
+    skills = find_skills(data, _QUERIES)
+    drifts = np.full(data.n_features, np.nan) if test is None else find_distances(data.features, test.features)
     twins = _find_twins(data.features)
     features = []
     for j, name in enumerate(names):
@@ -280,27 +322,6 @@ def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile
     )
 
 
-def _find_skills(data: RankingDataset) -> Floats:
-    """The skill of each feature; NaN where no query can be ranked well or badly."""
-    part = data.select(_spread(data.n_queries, _QUERIES))
-    judge = Judge(part, "ndcg@10")
-    if judge.n_empty == part.n_queries:
-        return np.full(data.n_features, np.nan)
-
-    def mean(scores: Floats) -> float:
-        return float(np.nanmean(judge(scores)["ndcg@10"]))
-
-    random = mean(np.zeros(part.n_documents))  # tied scores count by their mean over all orders
-    if random > 1 - 1e-9:
-        return np.full(data.n_features, np.nan)
-    skills = np.empty(data.n_features)
-    for j in range(data.n_features):
-        column = part.features[:, j].astype(np.float64)
-        known = np.where(np.isnan(column), -np.inf, column), np.where(np.isnan(column), -np.inf, -column)
-        skills[j] = max((mean(np.clip(scores, -1e300, 1e300)) - random) / (1 - random) for scores in known)
-    return skills
-
-
 def _find_twins(features: NDArray[np.float32]) -> list[int]:
     """For each column the first one that is the same."""
     first: dict[bytes, int] = {}
@@ -310,26 +331,3 @@ def _find_twins(features: NDArray[np.float32]) -> list[int]:
         column[np.isnan(column)] = np.nan  # one kind of missing
         found.append(first.setdefault(hashlib.sha256(column.tobytes()).digest(), j))
     return found
-
-
-def _find_drifts(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
-    """The Kolmogorov-Smirnov statistic of each column."""
-    rows, other_rows = _spread(len(one), _DOCUMENTS), _spread(len(other), _DOCUMENTS)
-    return np.array([_drift(one[rows, j], other[other_rows, j]) for j in range(one.shape[1])])
-
-
-def _drift(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
-    """D = max over x of |share of one at or below x - share of the other|.
-
-    >>> _drift(np.array([1.0, 2, 3, 4], np.float32), np.array([3.0, 4, 5, np.nan], np.float32))
-    0.25
-    """
-    a, b = (np.sort(np.where(np.isnan(values), -np.inf, values)) for values in (one, other))
-    places = np.concatenate([a, b])
-    shares = (np.searchsorted(values, places, side="right") / len(values) for values in (a, b))
-    return float(np.abs(np.subtract(*shares)).max())
-
-
-def _spread(n: int, most: int) -> NDArray[np.int64]:
-    """At most this many of n places, evenly spread."""
-    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))

@@ -203,6 +203,13 @@ class ProcessError(TierankError):
     """A worker process that ended before it had a result."""
 
 
+class ColumnWarning(UserWarning):
+    """A warning of columns that ``fit`` learns from and should perhaps not: ids, constants, what gives ratings away.
+
+    ``warnings.simplefilter("ignore", tierank.ColumnWarning)`` silences it.
+    """
+
+
 class TeamError(TierankError):
     """A process that trains together with others: it ended, does not answer, or was given different data."""
 
@@ -217,15 +224,17 @@ class TeamError(TierankError):
         return error
 
     @classmethod
-    def lost(cls, number: int, size: int, error: Exception) -> TeamError:
+    def lost(cls, number: int, hosts: Sequence[str], error: Exception) -> TeamError:
         """The error of a process that lost contact with another one in the middle of training.
 
-        >>> print(TeamError.lost(0, 2, OSError("Connection closed by peer")))
-        process 0 of 2: lost contact with the other processes: Connection closed by peer; one of them has ended, or its
-        machine is gone: train again with the same checkpoint to continue
+        >>> print(TeamError.lost(0, ["10.0.0.1", "10.0.0.2"], OSError("Connection closed by peer")))
+        process 0 of 2 on 10.0.0.1: lost contact with the other processes (1 on 10.0.0.2): Connection closed by peer;
+        one of them has ended, or its machine is gone: train again with the same checkpoint to continue
         """
-        what = (str(error) or type(error).__name__).splitlines()[0]
+        what = (str(error) or type(error).__name__).splitlines()[0].partition(". This is typically")[0]
+        others = [f"{k} on {host}" for k, host in enumerate(hosts) if k != number]
+        listed = ", ".join(others[:8]) + (", ..." if len(others) > 8 else "")
         return cls.left_alone(
-            f"process {number} of {size}: lost contact with the other processes: {what}; one of them has ended, or its"
-            " machine is gone: train again with the same checkpoint to continue"
+            f"process {number} of {len(hosts)} on {hosts[number]}: lost contact with the other processes ({listed}):"
+            f" {what}; one of them has ended, or its machine is gone: train again with the same checkpoint to continue"
         )

@@ -10,9 +10,14 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
+from tierank.columns import Plan
 from tierank.dataset import RankingDataset
+from tierank.encoding import as_features
 from tierank.errors import DataError, NotFittedError
 from tierank.tables import column_names, is_table, take_columns
+
+# Columns that a message names.
+_LISTED = 12
 
 
 class NotFitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
@@ -35,12 +40,21 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _as_own_features(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
         """The data with the features that were learned from, in that order."""
-        names = getattr(self, "feature_names_in_", None)
+        given = getattr(self, "feature_names_in_", None)
+        names, plan = None if given is None else tuple(given), self._plan
         if names is not None and is_table(X):
-            _check_columns(names, column_names(X))
-            X = take_columns(X, names)
-        data = as_dataset(X, None, qid)
-        return self._with_features_of(data, self.n_features_in_, None if names is None else tuple(names))
+            sources = plan.sources(names)
+            _check_columns(sources, column_names(X))
+            features, raw, kinds = as_features(take_columns(X, sources), kinds=plan.raw_kinds(names))
+            data = RankingDataset(features, None, qid, feature_names=raw).replace(kinds=kinds)
+        else:
+            data = as_dataset(X, None, qid)
+        return plan.apply(self._with_features_of(plan.expand(data), self.n_features_in_, names))
+
+    @property
+    def _plan(self) -> Plan:
+        """What was learned about columns that are no plain numbers."""
+        return Plan()
 
     def _with_features_of(self, data: RankingDataset, n_features: int, names: tuple[str, ...] | None) -> RankingDataset:
         """The data with these features, in this order."""
@@ -58,9 +72,11 @@ class Estimator(BaseEstimator):  # type: ignore[misc]
 
 
 def _check_columns(wanted: Sequence[str], given: Sequence[str]) -> None:
-    missing = next((name for name in wanted if name not in given), None)
-    if missing is not None:
-        raise DataError(f"X: expected the column {missing!r}, which fit had, got none")
+    missing = [repr(name) for name in wanted if name not in given]
+    if missing:
+        more = f" and {len(missing) - _LISTED} more" if len(missing) > _LISTED else ""
+        those = "the column" if len(missing) == 1 else "the columns"
+        raise DataError(f"X: expected {those} {', '.join(missing[:_LISTED])}{more}, which fit had, got none")
 
 
 def as_dataset(X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:

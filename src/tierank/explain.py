@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank import notebook
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.kinds import Category, Kinds
 from tierank.rankers import Ranker
 from tierank.settings import as_limit
 from tierank.types import Floats
@@ -39,6 +41,8 @@ class Explanation:
         The names of the features.
     values_above, values_below : array
         The feature values of the two documents.
+    kinds : mapping of str to Kind
+        What features stand for that are no plain numbers.
     """
 
     query: Any
@@ -50,6 +54,16 @@ class Explanation:
     features: tuple[str, ...]
     values_above: NDArray[np.float32]
     values_below: NDArray[np.float32]
+    kinds: Kinds = field(default_factory=dict)
+
+    def held(self, j: int) -> tuple[float | str | None, float | str | None]:
+        """What the two documents hold for a feature: numbers, texts of a category, None where missing."""
+        kind = self.kinds.get(self.features[j])
+        numbers = _finite(self.values_above[j]), _finite(self.values_below[j])
+        if not isinstance(kind, Category):
+            return numbers
+        above, below = (None if number is None else kind.levels[int(number)] for number in numbers)
+        return above, below
 
     def top(self, n: int | None = None) -> NDArray[np.int64]:
         """The features with the largest contributions.
@@ -73,8 +87,8 @@ class Explanation:
             {
                 "feature": self.features[j],
                 "contribution": float(self.contributions[j]),
-                "above": _finite(self.values_above[j]),
-                "below": _finite(self.values_below[j]),
+                "above": self.held(j)[0],
+                "below": self.held(j)[1],
             }
             for j in self.top()
         ]
@@ -87,6 +101,25 @@ class Explanation:
             "rest": self.rest,
             "contributions": rows,
         }
+
+    def to_pandas(self) -> Any:
+        """A pandas table with a row per feature that contributes, the largest contribution first."""
+        top = self.top()
+        return notebook.as_pandas(
+            {
+                "feature": [self.features[j] for j in top],
+                "contribution": self.contributions[top],
+                "above": self.values_above[top],
+                "below": self.values_below[top],
+            }
+        )
+
+    def _repr_html_(self) -> str:
+        top = self.top(notebook.ROWS)
+        names = [f"{self.features[j]} ({self.values_above[j]:.4g} against {self.values_below[j]:.4g})" for j in top]
+        drawn = notebook.bars(names, [float(self.contributions[j]) for j in top], "contribution")
+        words = notebook.note(f"the scores differ by {self.difference:+.4f}; all contributions sum to it")
+        return notebook.sheet(f"Query {self.query!s}: {self.above} above {self.below}", drawn, words)
 
 
 def explain_pair(
@@ -189,6 +222,7 @@ def _explain(
             features=names,
             values_above=own.features[a],
             values_below=own.features[b],
+            kinds=own.kinds,
         )
         for a, b, difference, shares in zip(above, below, differences, contributions, strict=True)
     ]

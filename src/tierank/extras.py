@@ -17,9 +17,13 @@ EXTRAS = {
     "onnxruntime": "onnx",
     "dask": "dask",
     "distributed": "dask",
+    "pyspark": "spark",
+    "ray": "ray",
     "msgspec": "serve",
     "starlette": "serve",
     "uvicorn": "serve",
+    "mlflow": "mlflow",
+    "tensorboardX": "tensorboard",
 }
 
 

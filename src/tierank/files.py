@@ -32,7 +32,7 @@ _WORKSHOP = ".????????.new"
 
 
 @dataclass(frozen=True)
-class Mark:
+class FolderKind:
     """What tells one kind of folder that tierank writes from all others: a file of JSON with these names in it."""
 
     kind: str
@@ -96,31 +96,31 @@ def contents(folder: Path) -> list[Path]:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str], mark: Mark | None = None) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], kind: FolderKind | None = None) -> Iterator[Path]:
     """A new file to write, which takes the place of ``path`` when the block ends well.
 
     An error inside the block leaves ``path`` as it was; one of the system, or of a library that writes, becomes a
     ``WriteError`` that names it. Readers see the old content or the new, never a part. Links and permissions stay; what
-    is neither file nor folder (a pipe, a device) is written to as it is. With a ``mark`` it may be a folder as well,
-    which takes the place of a folder with that mark, or of an empty one.
+    is neither file nor folder (a pipe, a device) is written to as it is. With a ``kind`` it may be a folder as well,
+    which takes the place of a folder of that kind, or of an empty one.
     """
     place = Path(path)
     if place.exists() and not place.is_file() and not place.is_dir():
         with writing(place):
             yield place
         return
-    if mark is None:
+    if kind is None:
         _check_file(place)
     elif place.is_dir():
-        mark.check(place)
+        kind.check(place)
     target = Path(os.path.realpath(place))
     with writing(place), _workshop(target) as workshop:
         fresh = workshop / target.name
         yield fresh
         if target.exists():
             fresh.chmod(stat.S_IMODE(target.stat().st_mode))
-        if mark is not None and fresh.is_dir():
-            mark.check(place)
+        if kind is not None and fresh.is_dir():
+            kind.check(place)
             _replace_folder(fresh, target)
         else:
             _check_file(place)
@@ -165,10 +165,10 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 
 @contextmanager
-def building(path: str | os.PathLike[str], mark: Mark) -> Iterator[Path]:
+def building(path: str | os.PathLike[str], kind: FolderKind) -> Iterator[Path]:
     """A new folder to fill, which takes the place of ``path`` as in ``replacing``."""
-    mark.check(Path(path))
-    with replacing(path, mark) as fresh:
+    kind.check(Path(path))
+    with replacing(path, kind) as fresh:
         fresh.mkdir()
         yield fresh
 
@@ -190,10 +190,10 @@ def reserve(file: IO[bytes], size: int) -> None:
     file.flush()
 
 
-def remove_folder(path: str | os.PathLike[str], mark: Mark | None = None) -> None:
-    """Remove a folder, if it is there (and has the mark), in one step: no reader ever sees a part of it."""
-    if mark is not None:
-        mark.check(Path(path))
+def remove_folder(path: str | os.PathLike[str], kind: FolderKind | None = None) -> None:
+    """Remove a folder, if it is there (and is of this kind), in one step: no reader ever sees a part of it."""
+    if kind is not None:
+        kind.check(Path(path))
     target = Path(os.path.realpath(path))
     if target.exists():
         # Where another process was faster there is nothing left to do.

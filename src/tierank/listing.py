@@ -27,7 +27,7 @@ def list_names(what: str, ranker: str | None = None) -> list[Row]:
     if ranker is not None:
         raise ParameterError(f"{ranker}: a ranker is only valid after `settings`, not after {what}")
     if what not in _TABLES:
-        raise ParameterError.unknown("list", what, ["settings", *_TABLES])
+        raise ParameterError.unknown("list", what, KINDS)
     module, table, line = _TABLES[what]
     with needing(f"list {what}"):
         home = import_module(module)
@@ -68,3 +68,6 @@ _TABLES: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "click-models": ("tierank.clicks", "CLICK_MODELS", _first_line),
     "targets": ("tierank.export", "TARGETS", _of_target),
 }
+
+# What can be listed.
+KINDS = ("settings", *_TABLES)

@@ -23,7 +23,7 @@ CHUNK = 1 << 14
 _LARGE = 1 << 30
 
 # Allocates a matrix of zeros with this many rows and columns: decides where the features are.
-Room = Callable[[int, int], NDArray[np.float32]]
+Allocator = Callable[[int, int], NDArray[np.float32]]
 
 
 def chunks(matrix: NDArray[np.float32], n_rows: int = CHUNK) -> Iterator[NDArray[np.float32]]:
@@ -126,3 +126,8 @@ def _memory() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def spread(n: int, most: int) -> NDArray[np.int64]:
+    """At most this many of n places, evenly spread."""
+    return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -15,14 +15,26 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.checks import as_array, as_numbers
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.kernels.ranking import Ranking, cascade, discounted_sum, exp2_gains, highest, precision_sum, rank
+from tierank.kernels.ranking import (
+    Ranking,
+    bound_ratio,
+    cascade,
+    discounted_sum,
+    exp2_gains,
+    highest,
+    precision_sum,
+    preference_sum,
+    rank,
+)
 from tierank.relevance import GAINS, Gain, as_gain, discounts_to, gain_levels
+from tierank.settings import Number
 from tierank.types import Floats
 
 # From the ranked lists to one value per query.
 Measure = Callable[[Ranking], Floats]
 
 Ties = Literal["average", "input", "worst", "document id"]
+Unjudged = Literal["zero", "condense"]
 ErrMax = Literal["data", "query"] | float | None
 
 # A name such as "ndcg@10", or a caller's function of the ratings and scores of one query.
@@ -107,6 +119,74 @@ def recall(judge: Judge, k: int | None) -> Measure:
     return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, *ranking) / divisor
 
 
+def bpref(judge: Judge, k: int | None) -> Measure:
+    """Bpref = mean over relevant documents of 1 - min(judged non-relevant documents above, R) / min(R, N).
+
+    R documents are relevant, N are judged and not relevant. Unjudged documents change nothing. It has no cutoff.
+    """
+    n_others = judge.count(judge.judged) - judge.n_relevant
+    counts = judge.relevant, judge.judged, judge.n_relevant, n_others
+    return lambda ranking: preference_sum(*counts, *ranking) / np.maximum(judge.n_relevant, 1)
+
+
+def rbp(judge: Judge, k: int | None) -> Measure:
+    """RBP@k = (1 - p) * sum over ranks r <= k with a relevant document of p^(r - 1), with the rule's persistence p."""
+    depth, relevant = judge.depth(k), judge.relevant
+    return lambda ranking: discounted_sum(relevant, judge.persistence, depth, *ranking)
+
+
+def rbp_residual(judge: Judge, k: int | None) -> Measure:
+    """What RBP@k could rise by: its value if all unjudged documents and all below rank k (or the list) were relevant.
+
+    (1 - p) * sum over ranks r <= k with an unjudged document of p^(r - 1), + p^min(k, n).
+    """
+    depth, unjudged = judge.depth(k), 1 - judge.judged
+    below = judge.rule.persistence ** np.minimum(judge.lengths, depth)
+    return lambda ranking: discounted_sum(unjudged, judge.persistence, depth, *ranking) + below
+
+
+def judged_share(judge: Judge, k: int | None) -> Measure:
+    """Judged@k = judged documents to rank k, / min(k, n)."""
+    depth, judged = judge.depth(k), judge.judged
+    divisor = np.maximum(np.minimum(judge.lengths, depth), 1)
+    return lambda ranking: discounted_sum(judged, judge.undiscounted, depth, *ranking) / divisor
+
+
+def ndcg_lower(judge: Judge, k: int | None) -> Measure:
+    """The lowest NDCG@k that any ratings of the unjudged documents give: each 0 or a rating that is in the data.
+
+    The ideal changes with these ratings too.
+    """
+    return _bound(judge, k, upper=False)
+
+
+def ndcg_upper(judge: Judge, k: int | None) -> Measure:
+    """The highest NDCG@k that any ratings of the unjudged documents give: each 0 or a rating that is in the data.
+
+    The ideal changes with these ratings too.
+    """
+    return _bound(judge, k, upper=True)
+
+
+def _bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
+    if judge.n_unjudged and judge.rule.ties == "worst":
+        raise ParameterError(
+            argument="metrics",
+            expected="other metrics than bounds of NDCG with this rule, which ranks tied documents by their gains",
+            got=f"rule {judge.rule.name!r}",
+        )
+    depth = judge.depth(k)
+    top, units = judge.top_gain
+    n_unjudged = judge.lengths - judge.count(judge.judged)
+    facts = judge.relative_gains, judge.judged, n_unjudged, units, top, judge.discounts, depth
+    is_short = judge.lengths < (k or 0) if judge.rule.short_ndcg == "zero" else np.zeros(len(judge.lengths), bool)
+
+    def measure(ranking: Ranking) -> Floats:
+        return np.where(is_short, 0.0, bound_ratio(upper, *facts, *judge.ideal[:2], *ranking))
+
+    return measure
+
+
 METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
     "ndcg": ndcg,
     "err": err,
@@ -115,7 +195,22 @@ METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
     "precision": precision,
     "recall": recall,
     "dcg": dcg,
+    "rbp": rbp,
+    "bpref": bpref,
+    "judged": judged_share,
+    "rbp_residual": rbp_residual,
+    "ndcg_lower": ndcg_lower,
+    "ndcg_upper": ndcg_upper,
 }
+
+# Metrics that have no cutoff.
+_UNCUT = ("bpref",)
+# Metrics that say what unjudged documents can change: they read whole lists where the others read condensed ones.
+_OF_WHOLE_LISTS = ("judged", "rbp_residual", "ndcg_lower", "ndcg_upper")
+# Metrics that have a value for queries with no rating above 0, where the rule does not leave such queries out.
+_OF_ALL_QUERIES = ("judged", "rbp_residual")
+# Metrics that have the value of another one for such queries.
+_FILLED_AS = {"ndcg_lower": "ndcg", "ndcg_upper": "ndcg"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +245,11 @@ class Rule:
         What precision@k is divided by; n is the number of documents in the list.
     short_ndcg : {"kept", "zero"}, default "kept"
         ndcg@k of a list with fewer than k documents: its value, or 0.
+    unjudged : {"zero", "condense"}, default "zero"
+        Documents without a rating (NaN). ``"zero"``: they count as not relevant, as in trec_eval; ``"condense"``: they
+        are taken out of the lists first. Judged, rbp_residual and the bounds of NDCG read the whole list in any case.
+    persistence : float, default 0.8
+        Of rbp: the chance that a reader goes on from one document to the next.
 
     Examples
     --------
@@ -171,8 +271,11 @@ class Rule:
     ap_depth: Literal["k", "list"] = "k"
     precision_divisor: Literal["k", "min(k, n)"] = "k"
     short_ndcg: Literal["kept", "zero"] = "kept"
+    unjudged: Unjudged = "zero"
+    persistence: float = 0.8
 
     def __post_init__(self) -> None:
+        Number(above=0, below=1).check("persistence", self.persistence)
         for setting, known in _SETTINGS.items():
             if (value := getattr(self, setting)) not in known:
                 raise ParameterError.unknown(setting, value, known)
@@ -198,6 +301,10 @@ class Rule:
         ]
         if self.short_ndcg == "zero":
             parts.append("NDCG@k of a list shorter than k is 0")
+        if self.unjudged == "condense":
+            parts.append("unjudged documents left out")
+        if self.persistence != Rule.persistence:
+            parts.append(f"RBP with persistence {self.persistence:g}")
         return f"{self.name}: {'; '.join(parts)}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -234,6 +341,7 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     "ap_depth": ("k", "list"),
     "precision_divisor": ("k", "min(k, n)"),
     "short_ndcg": ("kept", "zero"),
+    "unjudged": get_args(Unjudged),
 }
 
 _ZERO: dict[str, float] = {}
@@ -263,12 +371,17 @@ RULES: dict[str, Rule] = {
 
 
 def as_rule(rule: str | Rule) -> Rule:
-    """The rule of this name, or the rule itself."""
+    """The rule of this name, or the rule itself; ``:condense`` after a name takes unjudged documents out of the lists.
+
+    >>> as_rule("letor").unjudged, as_rule("letor:condense").unjudged
+    ('zero', 'condense')
+    """
     if isinstance(rule, Rule):
         return rule
-    if rule not in RULES:
+    name, colon, unjudged = str(rule).partition(":")
+    if name not in RULES:
         raise ParameterError.unknown("rule", rule, RULES)
-    return RULES[rule]
+    return replace(RULES[name], name=rule, unjudged=unjudged) if colon else RULES[name]  # type: ignore[arg-type]
 
 
 def default_metrics(rule: str | Rule) -> tuple[str, ...]:
@@ -290,6 +403,8 @@ def parse_metric(text: str) -> tuple[str, int | None]:
         raise ParameterError.unknown("metric", name, METRICS)
     if not at:
         return name, None
+    if name in _UNCUT:
+        raise ParameterError(f"metric {text!r}: expected {name!r}, which has no cutoff")
     if not re.fullmatch("[0-9]{1,15}", cutoff) or int(cutoff) == 0:
         raise ParameterError(
             f"metric {text!r}: expected a cutoff of 1 or more after '@', got {cutoff!r};"
@@ -329,7 +444,7 @@ class Judge:
         Names such as ``"ndcg@10"``, or your own functions: ``metric(ratings, scores)`` gets the ratings and scores of
         one query and returns a number. Default: those of the rule.
     rule : str or Rule, default "tierank"
-        The rule of the metrics. What it says about empty queries holds for your own metrics too.
+        The rule of the metrics. What it says about empty queries and unjudged documents holds for your own metrics too.
     n_jobs : int, optional
         Number of threads; default one per core.
 
@@ -350,12 +465,20 @@ class Judge:
         n_jobs: int | None = None,
     ) -> None:
         self.data, self.rule, self.n_jobs = data, as_rule(rule), n_jobs
-        self.offsets, self.lengths = np.array(data.offsets, np.int64), data.lengths
-        self.longest = int(self.lengths.max())
         ratings = _plain(data.ratings)
+        if data.n_unjudged:
+            ratings = np.where(data.is_judged, ratings, 0.0)
         levels = gain_levels(ratings, self.rule.gain)
         # Documents are kept in the order in which ties are broken, so that ranking them is one stable sort.
         self._order = _tie_order(data, levels, self.rule.ties)
+        self.offsets = np.array(data.offsets, np.int64)
+        is_condensed = self.rule.unjudged == "condense" and data.n_unjudged > 0
+        if is_condensed:
+            order = np.arange(data.n_documents) if self._order is None else self._order
+            self._order = order[data.is_judged[order]]
+            self.offsets = np.concatenate([np.zeros(1, np.int64), data.is_judged.cumsum()])[data.offsets]
+        self.lengths = np.diff(self.offsets)
+        self.longest = int(self.lengths.max())
         self.ratings, self._levels = self._arrange(ratings), self._arrange(levels)
         self._tops = highest(self._levels, self.offsets)
         self.empty = highest(self.ratings, self.offsets) == 0
@@ -363,6 +486,10 @@ class Judge:
         self.metrics = tuple(asked)
         self._own = {name: metric for name, metric in asked.items() if not isinstance(metric, str)}
         parsed = {metric: self._parse(metric) for metric in asked.values() if isinstance(metric, str)}
+        apart = [metric for metric, (name, _) in parsed.items() if is_condensed and name in _OF_WHOLE_LISTS]
+        whole = replace(self.rule, unjudged="zero")
+        self._whole = Judge(data, apart, whole, n_jobs=n_jobs) if apart else None
+        parsed = {metric: one for metric, one in parsed.items() if metric not in apart}
         self._depth = max((self.depth(k) for _, k in parsed.values()), default=1)
         self._measures = {metric: (name, METRICS[name](self, k)) for metric, (name, k) in parsed.items()}
 
@@ -371,7 +498,7 @@ class Judge:
 
         ``scores`` are **in the order of the data set**; ``evaluate`` takes them in the caller's order.
         """
-        values = as_scores(scores, len(self.ratings))
+        values = as_scores(scores, self.data.n_documents)
         if np.isnan(values).any():
             row = self.data.source_rows[np.isnan(values).argmax()]
             raise DataError(f"scores: expected a number for every row, got NaN in row {row}")
@@ -382,12 +509,19 @@ class Judge:
         ties = self.rule.ties == "average"
         ranking = rank(self._arrange(values), self.offsets, self._depth, keep_ties=ties, n_jobs=self.n_jobs)
         found = {metric: self._fill(name, measure(ranking)) for metric, (name, measure) in self._measures.items()}
+        found |= {} if self._whole is None else self._whole(scores)
         return {metric: own[metric] if metric in own else found[metric] for metric in self.metrics}
 
     def _each_query(self, metric: Callable[[Floats, Floats], float], scores: Floats) -> Floats:
         """The values of a caller's metric."""
-        ratings, spans = self.data.ratings, pairwise(self.data.offsets.tolist())
-        values = [metric(ratings[start:end], scores[start:end]) for start, end in spans]
+        ratings, is_judged, offsets = self.data.ratings, self.data.is_judged, self.data.offsets
+        if self.data.n_unjudged and self.rule.unjudged == "zero":
+            ratings = np.where(is_judged, ratings, 0.0)
+        elif self.data.n_unjudged:
+            ratings, scores, offsets = ratings[is_judged], scores[is_judged], self.offsets
+        spans = pairwise(offsets.tolist())
+        # A condensed list may be empty, and has no value then: no document of the query has a rating above 0.
+        values = [metric(ratings[start:end], scores[start:end]) if end > start else 0.0 for start, end in spans]
         try:
             return np.array([float(value) for value in values])
         except (TypeError, ValueError):
@@ -396,6 +530,11 @@ class Judge:
                 expected=f"{metric_name(metric)}(ratings, scores) to return one number for a query",
                 got=repr(values[0]),
             ) from None
+
+    @property
+    def n_unjudged(self) -> int:
+        """How many documents have no rating."""
+        return self.data.n_unjudged
 
     @property
     def n_empty(self) -> int:
@@ -437,12 +576,34 @@ class Judge:
     @cached_property
     def n_relevant(self) -> NDArray[np.int64]:
         """How many relevant documents each query has."""
-        return np.diff(np.concatenate([[0.0], self.relevant.cumsum()])[self.offsets]).astype(np.int64)
+        return self.count(self.relevant)
+
+    @cached_property
+    def judged(self) -> Floats:
+        """1 for each document with a rating, 0 for the others."""
+        return self._arrange(self.data.is_judged.astype(np.float64))
+
+    @cached_property
+    def top_gain(self) -> tuple[float, Floats]:
+        """The highest gain of the data in its own unit, and the unit of each query's ``relative_gains`` in that."""
+        top = float(self._tops.max())
+        if self.rule.gain == "exp2":
+            return -float(np.expm1(-np.log(2.0) * top)), np.exp2(self._tops - top)
+        return float(top > 0), np.where(self._tops > 0, self._tops, 1.0) / (top or 1.0)
+
+    def count(self, marks: Floats) -> NDArray[np.int64]:
+        """How many documents of each query are marked with 1."""
+        return np.diff(np.concatenate([[0.0], marks.cumsum()])[self.offsets]).astype(np.int64)
 
     @cached_property
     def discounts(self) -> Floats:
         """1 / log2(1 + rank) for rank 1, 2, ..."""
         return discounts_to(self.longest)
+
+    @cached_property
+    def persistence(self) -> Floats:
+        """(1 - p) p^(rank - 1) for rank 1, 2, ..., with the persistence p of the rule."""
+        return np.asarray((1 - self.rule.persistence) * self.rule.persistence ** np.arange(float(self.longest)))
 
     @cached_property
     def undiscounted(self) -> Floats:
@@ -451,7 +612,7 @@ class Judge:
 
     def _err_tops(self) -> float | Floats:
         """The top rating of ERR, for all queries or for each."""
-        of, top = self.rule.err_max, float(self.ratings.max())
+        of, top = self.rule.err_max, float(self.ratings.max(initial=0.0))
         if of is None:
             known = ", ".join(sorted(name for name, rule in RULES.items() if rule.err_max is not None))
             raise ParameterError(f"rule {self.rule.name!r} has no ERR; these have: {known}")
@@ -477,7 +638,10 @@ class Judge:
         return values if self._order is None else np.take(values, self._order)
 
     def _fill(self, name: str, values: Floats) -> Floats:
-        values[self.empty] = np.nan if self.rule.empty is None else self.rule.empty.get(name, 0.0)
+        if self.rule.empty is None:
+            values[self.empty] = np.nan
+        elif name not in _OF_ALL_QUERIES:
+            values[self.empty] = self.rule.empty.get(_FILLED_AS.get(name, name), 0.0)
         return values
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator
-from tierank.files import Mark, building, make_folder, read_json
+from tierank.files import FolderKind, building, make_folder, read_json
 from tierank.metrics import Rule, metric_name
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Otherwise = Callable[[Any, str], Any]
 
 MODEL_FORMAT = 3
-MODEL = Mark("a model folder", "model.json", ("format", "ranker", "files"))
+MODEL = FolderKind("a model folder", "model.json", ("format", "ranker", "files"))
 # Settings that change how the work is done, not what the model is: they may change after fit, and are not saved.
 WORK_SETTINGS = ("n_jobs", "device")
 # A description takes some kilobytes; anything larger than this is not one.

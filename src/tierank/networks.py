@@ -36,6 +36,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 _POOLINGS = ("max", "mean")
 _SCORES = ("both", "state")
+_INFERENCES = ("first", "documents")
 
 
 class Layers(nn.Module):
@@ -92,6 +93,33 @@ class MLP(nn.Module):
         return ACTIVATIONS[self.output_activation](scores) if self.output_activation else scores
 
 
+class WithTower(nn.Module):
+    """A network and, in training alone, a number g(k) for each position k that documents were shown at.
+
+    ``"additive"``         f(d) + g(k): how likely a click is, e^f, times how much position k helps, e^g
+    ``"multiplicative"``   ln sigmoid(f(d)) + ln sigmoid(g(k)): the chance to be attractive times that to be examined
+
+    In prediction the score is f(d), which ``network`` gives alone.
+    """
+
+    KINDS = ("additive", "multiplicative")
+
+    def __init__(self, network: nn.Module, kind: str, n_positions: int) -> None:
+        super().__init__()
+        self.network, self.kind = network, as_choice("position_tower", kind, self.KINDS)
+        self.tower = nn.Parameter(torch.zeros(as_whole("n_positions", n_positions)))
+
+    def forward(self, features: Tensor, batch: Batch) -> Tensor:
+        """One score per document; in training, of the document at its position."""
+        scores: Tensor = self.network(features, batch)
+        if not self.training or batch.positions is None:
+            return scores
+        of_positions = self.tower.index_select(0, batch.positions - 1)
+        if self.kind == "additive":
+            return scores + of_positions
+        return functional.logsigmoid(scores) + functional.logsigmoid(of_positions)
+
+
 class TierRNN(nn.Module):
     """The recurrent network of urBoost, which selects tier after tier and remembers what it has selected.
 
@@ -106,6 +134,16 @@ class TierRNN(nn.Module):
 
     ``pooling``     ``"max"`` or ``"mean"``
     ``score_from``  ``"both"``: w sees h~ and x~ (the paper); ``"state"``: h~ alone (its authors' program)
+    ``cell``        ``"rnn"``: the above. With s the logistic function, * by element, and W, U, b for each gate:
+
+        ``"gru"``   h~ = (1 - z) * n + z * h_{t-1},   n = tanh(U_n x~ + b_n + r * W_n h_{t-1}),
+                    z = s(W_z h_{t-1} + U_z x~ + b_z),   r = s(W_r h_{t-1} + U_r x~ + b_r)
+        ``"lstm"``  h~ = o * tanh(c~),   c~ = f * c_{t-1} + i * tanh(W_c h_{t-1} + U_c x~ + b_c),
+                    i, f, o = s(W h_{t-1} + U x~ + b); c_t is pooled as h_t is, c_0 = 0
+
+    ``inference``   ``"first"``: calling the network gives f_1. ``"documents"``: documents are chosen one by one. On
+                    step t the one with the highest f_t is chosen, and h_t is its h~_t. The score is the number of
+                    documents that are chosen later: n steps for n documents, each over all that are left
     """
 
     def __init__(
@@ -116,6 +154,8 @@ class TierRNN(nn.Module):
         dropout: float = 0.0,
         pooling: str = "max",
         score_from: str = "both",
+        cell: str = "rnn",
+        inference: str = "first",
         *,
         seed: int = 0,
     ) -> None:
@@ -124,9 +164,12 @@ class TierRNN(nn.Module):
         self.body = Layers(n_features, hidden, activation, dropout, generator)
         n_state = self.body.n_out  # h has as many numbers as x~
         self.pooling = as_choice("pooling", pooling, _POOLINGS)
+        self.cell = as_choice("cell", cell, CELLS)
+        self.inference = as_choice("inference", inference, _INFERENCES)
         as_choice("score_from", score_from, _SCORES)
-        self.from_document = linear(n_state, n_state, generator)
-        self.from_state = linear(n_state, n_state, generator, bias=False)
+        n_gates, self._advance = CELLS[cell]
+        self.from_document = linear(n_state, n_gates * n_state, generator)
+        self.from_state = linear(n_state, n_gates * n_state, generator, bias=False)
         n_seen = n_state * (2 if score_from == "both" else 1)
         # One vector w, as in the paper, kept in its two parts: that of x~ is the same on all steps. A constant would
         # change no order.
@@ -135,9 +178,11 @@ class TierRNN(nn.Module):
         self.document_weights = nn.Parameter(weights[n_state:].clone()) if score_from == "both" else None
 
     def forward(self, features: Tensor, batch: Batch | None = None) -> Tensor:
-        """f_1: one score per document."""
+        """One score per document: f_1, or how many documents are chosen later."""
         inputs, own = self._embed(features, batch)
-        return self._score(torch.tanh(inputs), own)
+        if self.inference == "documents":
+            return self._choose(inputs, own, batch)
+        return self._score(self._advance(inputs, None, None)[0], own)
 
     def step_scores(self, features: Tensor, batch: Batch) -> list[Tensor]:
         """f_t of the documents ``batch.steps[t].rows``, for each step of the batch."""
@@ -146,14 +191,42 @@ class TierRNN(nn.Module):
         state: Tensor | None = None
         for step in batch.steps:
             is_all = len(step.rows) == batch.n_documents  # as in the first step, mostly: nothing to pick out
-            hidden = inputs if is_all else inputs.index_select(0, step.rows)
-            if state is not None:
-                hidden = hidden + self.from_state(state).index_select(0, step.query)
-            hidden = torch.tanh(hidden)
+            hidden, carried = self._step(inputs if is_all else inputs.index_select(0, step.rows), state, step.query)
             scores.append(self._score(hidden, own if own is None or is_all else own.index_select(0, step.rows)))
             if len(scores) < len(batch.steps):
-                state = self._pool(hidden.index_select(0, step.selected), step.selected_query, batch.n_queries)
+                counts = None if batch.row_weight is None else batch.row_weight[step.rows[step.selected]]
+                state = self._pool(carried.index_select(0, step.selected), step.selected_query, batch.n_queries, counts)
         return scores
+
+    def _step(self, inputs: Tensor, state: Tensor | None, query: Tensor) -> tuple[Tensor, Tensor]:
+        """h~_t of the documents with these inputs, and what the state is pooled from: h~_t, and c~_t of an lstm."""
+        if state is None:
+            return self._advance(inputs, None, None)
+        recurrent = self.from_state(state[:, : len(self.state_weights)]).index_select(0, query)
+        return self._advance(inputs, recurrent, state.index_select(0, query))
+
+    def _choose(self, inputs: Tensor, own: Tensor | None, batch: Batch | None) -> Tensor:
+        """For each document the number of documents that are chosen after it; equal scores in the order of the rows."""
+        if batch is None:
+            raise ParameterError("inference='documents': expected a batch, which says where queries begin, got None")
+        later = inputs.new_zeros(len(inputs))
+        rows, state = torch.arange(len(inputs), device=inputs.device), None
+        while len(rows):
+            query = batch.query.index_select(0, rows)
+            hidden, carried = self._step(inputs.index_select(0, rows), state, query)
+            scores = self._score(hidden, None if own is None else own.index_select(0, rows))
+            order = scores.argsort(descending=True, stable=True)
+            order = order[query[order].argsort(stable=True)]
+            left = torch.bincount(query, minlength=batch.n_queries)
+            chosen = order[(left.cumsum(0) - left)[left > 0]]
+            later[rows[chosen]] = (left[left > 0] - 1).to(later.dtype)
+            if state is None:
+                state = carried.new_zeros(batch.n_queries, carried.shape[1])
+            state = state.index_copy(0, query[chosen], carried[chosen])
+            stays = torch.ones(len(rows), dtype=torch.bool, device=rows.device)
+            stays[chosen] = False
+            rows = rows[stays]
+        return later
 
     def _embed(self, features: Tensor, batch: Batch | None) -> tuple[Tensor, Tensor | None]:
         """U x~ + b and the part of the scores that x~ gives, if any."""
@@ -165,12 +238,54 @@ class TierRNN(nn.Module):
         scores = hidden @ self.state_weights
         return scores if own is None else scores + own
 
-    def _pool(self, hidden: Tensor, query: Tensor, n_queries: int) -> Tensor:
-        """One state for each query; 0 for those without a selected document, whose steps are over."""
+    def _pool(self, hidden: Tensor, query: Tensor, n_queries: int, counts: Tensor | None = None) -> Tensor:
+        """One state for each query; 0 for those without a selected document, whose steps are over.
+
+        In a mean the copies of a document count, if there are row weights.
+        """
+        if counts is not None and self.pooling == "mean":
+            shares = counts / counts.new_zeros(n_queries).scatter_add(0, query, counts)[query]
+            return hidden.new_zeros(n_queries, hidden.shape[1]).index_add(0, query, hidden * shares[:, None])
         index = query[:, None].expand_as(hidden)
         reduction = "amax" if self.pooling == "max" else "mean"
-        state = hidden.new_zeros(n_queries, len(self.state_weights))
+        state = hidden.new_zeros(n_queries, hidden.shape[1])
         return state.scatter_reduce(0, index, hidden, reduction, include_self=False)
+
+
+def _rnn(inputs: Tensor, recurrent: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    hidden = torch.tanh(inputs if recurrent is None else inputs + recurrent)
+    return hidden, hidden
+
+
+def _gru(inputs: Tensor, recurrent: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    update, reset, fresh = inputs.chunk(3, dim=1)
+    if recurrent is None or state is None:  # the state is 0
+        hidden = (1 - torch.sigmoid(update)) * torch.tanh(fresh)
+        return hidden, hidden
+    of_update, of_reset, of_fresh = recurrent.chunk(3, dim=1)
+    update = torch.sigmoid(update + of_update)
+    fresh = torch.tanh(fresh + torch.sigmoid(reset + of_reset) * of_fresh)
+    hidden = (1 - update) * fresh + update * state
+    return hidden, hidden
+
+
+def _lstm(inputs: Tensor, recurrent: Tensor | None, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    gates = inputs if recurrent is None else inputs + recurrent
+    enter, forget, fresh, leave = gates.chunk(4, dim=1)
+    memory = torch.sigmoid(enter) * torch.tanh(fresh)
+    if state is not None:
+        memory = memory + torch.sigmoid(forget) * state[:, memory.shape[1] :]
+    hidden = torch.sigmoid(leave) * torch.tanh(memory)
+    return hidden, torch.cat([hidden, memory], dim=1)
+
+
+# The recurrent cells: how many gates, and a function (inputs U x~ + b, recurrent W h, state) -> h~ and what goes on.
+# The last two are None on the first step, where the state is 0.
+CELLS: dict[str, tuple[int, Callable[..., tuple[Tensor, Tensor]]]] = {
+    "rnn": (1, _rnn),
+    "gru": (3, _gru),
+    "lstm": (4, _lstm),
+}
 
 
 class Groupwise(nn.Module):
@@ -313,6 +428,36 @@ def linear(n_in: int, n_out: int, generator: torch.Generator, *, bias: bool = Tr
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
     return layer
+
+
+def draw_glorot(network: nn.Module, seed: int) -> None:
+    """Draw the linear layers of a network anew: uniform within +-sqrt(6 / (inputs + outputs)), biases 0.
+
+    Layers that hold several gates are drawn gate by gate.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, TierRNN):
+            vectors = [module.state_weights, module.document_weights]
+            n_seen = sum(len(vector) for vector in vectors if vector is not None)
+            for vector in vectors:
+                if vector is not None:
+                    _draw(vector, n_seen + 1, generator)
+        if isinstance(module, nn.Linear):
+            n_gates = max(1, module.out_features // module.in_features) if _is_cell(network, module) else 1
+            _draw(module.weight, module.in_features + module.out_features // n_gates, generator)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def _is_cell(network: nn.Module, layer: nn.Linear) -> bool:
+    cells = [one for one in network.modules() if isinstance(one, TierRNN)]
+    return any(layer is one.from_document or layer is one.from_state for one in cells)
+
+
+def _draw(weights: Tensor, n_ends: int, generator: torch.Generator) -> None:
+    bound = math.sqrt(6 / n_ends)
+    nn.init.uniform_(weights, -bound, bound, generator=generator)
 
 
 def drop(hidden: Tensor, rate: float, batch: Batch | None) -> Tensor:

@@ -1,11 +1,13 @@
-"""How far long work has come: a bar on a terminal, plain lines elsewhere."""
+"""How far long work has come: a bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from tierank.markup import element
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 
 # Seconds between plain lines: a log should not fill with them.
 _EVERY = 10.0
+# Seconds between drawings in a notebook.
+_DRAWN_EVERY = 0.2
 
 
 class Progress:
@@ -27,9 +31,15 @@ class Progress:
         self._said = time.monotonic()
         self._bar: Bar | None = None
         self._task: TaskID | None = None
+        self._cell: Any = None
+        self._started, self._drawn = time.monotonic(), 0.0
 
     def __enter__(self) -> Progress:
-        if self.show and sys.stderr.isatty():
+        if self.show and in_notebook():
+            from IPython.display import display
+
+            self._cell = display(_Drawn(self._html("")), display_id=True)
+        elif self.show and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
             from rich.progress import Progress as Bar
@@ -55,8 +65,44 @@ class Progress:
     def step(self, note: str = "") -> None:
         """One step is done; ``note`` says how it went."""
         self.done += 1
-        if self._bar is not None and self._task is not None:
+        if self._cell is not None:
+            self._draw(note)
+        elif self._bar is not None and self._task is not None:
             self._bar.update(self._task, advance=1, note=note)
         elif self.show and (time.monotonic() - self._said > _EVERY or self.done == self.total):
             self._said = time.monotonic()
             print(f"{self.label}: {self.done} of {self.total} {note}".rstrip(), file=sys.stderr, flush=True)
+
+    def _draw(self, note: str) -> None:
+        """Draw the bar anew, not too often: every drawing is sent to the browser."""
+        now = time.monotonic()
+        if now - self._drawn > _DRAWN_EVERY or self.done == self.total:
+            self._drawn = now
+            self._cell.update(_Drawn(self._html(note)))
+
+    def _html(self, note: str) -> str:
+        seconds = time.monotonic() - self._started
+        left = seconds / self.done * (self.total - self.done) if self.done else 0.0
+        bar = element("progress", value=self.done, max=self.total, style="vertical-align:middle;margin:0 .6em")
+        words = f"{self.done} of {self.total}, {seconds:.0f} s" + (f", {left:.0f} s left" if left >= 1 else "")
+        return element("span", self.label, bar, f"{words} {note}".rstrip())
+
+
+class _Drawn:
+    """HTML for IPython, and text for what cannot show it."""
+
+    def __init__(self, html: str) -> None:
+        self.html = html
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __repr__(self) -> str:
+        return ""
+
+
+def in_notebook() -> bool:
+    """Whether this runs in a kernel of Jupyter, whose output cells can be changed."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and getattr(shell, "kernel", None) is not None

@@ -58,6 +58,32 @@ def discounts_to(rank: int) -> Floats:
     return discounts
 
 
+def discount_sums(n_places: int) -> Floats:
+    """0, and the sums of the discounts of the first 1, 2, ... places up to this many.
+
+    >>> discount_sums(3).round(4).tolist()
+    [0.0, 1.0, 1.6309, 2.1309]
+    """
+    return np.concatenate([[0.0], discounts_to(n_places).cumsum()])
+
+
+def ideal_dcg_of_copies(gains: Floats, counts: Floats, offsets: Offsets) -> Floats:
+    """The DCG of each query in its best order, where documents are there ``counts`` times and copies take places.
+
+    A part of a document takes a part of a place, and has that part of its discount.
+
+    >>> ideal_dcg_of_copies(np.array([3.0, 1.0]), np.array([2.0, 0.5]), np.array([0, 2])).round(4).tolist()
+    [5.1428]
+    """
+    order = best_first(gains, offsets)
+    copies = counts[order]
+    ends = np.concatenate([part.cumsum() for part in np.split(copies, offsets[1:-1])])
+    sums = discount_sums(int(np.ceil(ends.max())) + 1)
+    places = np.arange(len(sums))
+    taken = np.interp(ends, places, sums) - np.interp(ends - copies, places, sums)
+    return np.add.reduceat(gains[order] * taken, offsets[:-1])
+
+
 def ideal_dcg(gains: Floats, offsets: Offsets, k: int | None = None) -> Floats:
     """The DCG@k of each query in its best order."""
     lengths = np.diff(offsets)

@@ -154,14 +154,17 @@ def _check_parents(children: Integers, n_splits: int, n_leaves: int) -> None:
 def _make_columns(trees: Trees) -> tuple[Columns, Integers, Integers]:
     """The columns, and the column and the place in it of each split's threshold."""
     # Splits of a column have the feature in common, and what they do with missing values.
-    has_default = (trees.missing == ZERO) | (trees.missing == NAN)
+    is_category = trees.is_category
+    category = np.full(len(trees.feature), -1) if trees.category is None else trees.category
+    threshold = np.where(is_category, np.float32(0), trees.threshold)
+    has_default = ((trees.missing == ZERO) | (trees.missing == NAN)) & ~is_category
     kind = np.where(has_default, trees.missing, NONE)
     goes_left = has_default & trees.default_left
-    keys = goes_left, kind, trees.feature
-    order = np.lexsort((trees.threshold, *keys))
+    keys = goes_left, kind, category, trees.feature
+    order = np.lexsort((threshold, *keys))
     sorted_keys = [key[order] for key in keys]
     starts = _changes(*sorted_keys)
-    number = np.cumsum(_changes(*sorted_keys, trees.threshold[order])) - 1  # of different thresholds
+    number = np.cumsum(_changes(*sorted_keys, threshold[order])) - 1  # of different thresholds
     rank = number - _carried(number, starts)
     starts |= _changes(rank // MAX_THRESHOLDS)
     column, place = np.empty_like(order), np.empty_like(order)
@@ -170,10 +173,11 @@ def _make_columns(trees: Trees) -> tuple[Columns, Integers, Integers]:
     n_thresholds = _largest(place + 1, column, int(starts.sum()))
     first = _padded_starts(n_thresholds, int(scoring.THRESHOLDS_AT_ONCE))
     thresholds = np.full(first[-1], np.inf, np.float32)  # nothing is above those that are added
-    thresholds[first[column] + place] = trees.threshold
+    thresholds[first[column] + place] = threshold
     # A missing value that goes right is above all thresholds, whatever they are; one that counts as 0 is where 0 is.
-    goes_left, kind, feature = (key[starts] for key in sorted_keys)
-    n_negative = _largest((place + 1) * (trees.threshold < 0), column, len(kind))
+    goes_left, kind, category, feature = (key[starts] for key in sorted_keys)
+    n_negative = _largest((place + 1) * (threshold < 0), column, len(kind))
+    first_level, places = _level_places(category, trees.members)
     missing = np.where(kind == NONE, n_negative, np.where(goes_left, 0, n_thresholds))
     near_zero = np.where(kind == ZERO, NEAR_ZERO, np.float32(-1))
     columns = Columns(
@@ -183,9 +187,20 @@ def _make_columns(trees: Trees) -> tuple[Columns, Integers, Integers]:
             near_zero.astype(np.float32),
             first.astype(np.uint64),
             thresholds,
+            first_level.astype(np.uint64),
+            places,
         )
     )
     return columns, column, place
+
+
+def _level_places(category: Integers, members: NDArray[np.bool_] | None) -> tuple[Integers, NDArray[np.uint8]]:
+    """Where the levels of each column begin, and the place of each: 0 for members of the set of the column."""
+    if members is None:
+        return np.zeros(len(category) + 1, np.int64), np.zeros(0, np.uint8)
+    is_category = category >= 0
+    first = _padded_starts(np.where(is_category, members.shape[1], 0), 1)
+    return first, (~members[category[is_category]]).astype(np.uint8).ravel()
 
 
 def _make_forest(trees: Trees, nodes: _Nodes, column: Integers, place: Integers) -> Forest:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
-from tierank.memory import Room, in_memory, release_pages
+from tierank.memory import Allocator, in_memory, release_pages
 from tierank.readers.cache import SUFFIX, build_folder
 from tierank.settings import as_number, as_whole
 from tierank.types import Features
@@ -133,7 +133,7 @@ def _build(
     noise: float,
     missing: float,
     shares: NDArray[np.float64],
-    room: Room,
+    room: Allocator,
 ) -> RankingDataset:
     """Draw the documents block by block, and rate them."""
     offsets = np.concatenate([[0], lengths.cumsum()])

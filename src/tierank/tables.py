@@ -1,4 +1,4 @@
-"""Tables of pandas, polars and Arrow, and matrices: callers' features as one float32 matrix."""
+"""Tables of pandas, polars and Arrow, and of requests: columns by name."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.checks import SHOWN, as_array, as_names, as_numbers, check_finite, describe_values, to_numbers
+from tierank.checks import SHOWN
 from tierank.errors import DataError, ParameterError
-from tierank.memory import CHUNK, chunks
-
-# Columns whose contents a message describes, and columns that it names.
-_LISTED, _NAMED = 12, 100
 
 
 def is_table(value: Any) -> bool:
@@ -61,80 +57,31 @@ def decoded(column: Any) -> Any:
     return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column
 
 
-def table_matrix(table: Any, names: list[str], *, can_ignore: bool = False) -> NDArray[np.float32]:
-    """The named columns of a table as one matrix, filled column by column; an error for all that hold no numbers.
+class Table:
+    """Columns of values by name, as a request has them: the least that a table is."""
 
-    ``can_ignore`` says that the caller can leave columns out with ``ignore=``.
-    """
-    matrix = np.empty((len(table), len(names)), np.float32)
-    known = column_names(table)
-    for k, name in enumerate(names):
-        numbers = _column_numbers(as_column(table, name, known))
-        if numbers is None:
-            raise unusable_columns(odd_columns(table, names), can_ignore=can_ignore)
-        if numbers.dtype.kind in "iu":  # as where a value is missing, which makes floats of them: one way for all rows
-            numbers = numbers.astype(np.float64)
-        with np.errstate(over="ignore"):
-            matrix[:, k] = numbers
-    return matrix
+    def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
+        self._columns = columns
 
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return list(self._columns)
 
-def odd_columns(table: Any, names: list[str]) -> dict[str, str]:
-    """The columns of a table that hold something else than numbers, and what."""
-    known = column_names(table)
-    columns = ((name, as_column(table, name, known)) for name in names)
-    return {
-        name: describe_values(values) if values.ndim == 1 else "vectors"
-        for name, values in columns
-        if _column_numbers(values) is None
-    }
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values()), ()))
+
+    def __getitem__(self, name: str) -> Any:
+        return _Values(self._columns[name])
 
 
-def _column_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
-    return to_numbers(values) if values.ndim == 1 else None
+class _Values:
+    """A column of a ``Table``."""
 
+    def __init__(self, values: Sequence[Any]) -> None:
+        self._values = values
 
-def unusable_columns(columns: Mapping[str, str], *, can_ignore: bool = False) -> DataError:
-    """The error for columns that hold no numbers: all of them, and what each holds.
-
-    >>> print(unusable_columns({"day": "the date 2020-01-31", "title": "'shoe'"}, can_ignore=True))
-    column 'day': expected numbers, got the date 2020-01-31; column 'title': expected numbers, got 'shoe'; encode texts
-    and dates as numbers, or leave the columns out with ignore=['day', 'title']
-    """
-    held = [f"column {name!r}: expected numbers, got {what}" for name, what in columns.items()]
-    more = f"; ... ({len(held)} columns in all)" if len(held) > _LISTED else ""
-    those = "the column" if len(held) == 1 else "the columns"
-    listed = list(columns) if len(columns) <= _NAMED else ""
-    remedy = f"or leave {those} out" + (f" with ignore={listed}" if can_ignore else "")
-    return DataError(f"{'; '.join(held[:_LISTED])}{more}; encode texts and dates as numbers, {remedy}")
-
-
-def as_features(X: Any) -> tuple[NDArray[np.float32], list[str] | None]:
-    """The feature matrix and, where it is a table, the names of its columns."""
-    if is_table(X):
-        names = column_names(X)
-        as_names(names, len(names))
-        matrix = table_matrix(X, names)
-        _check_matrix(matrix, matrix)
-        return matrix, names
-    if hasattr(X, "toarray"):
-        X = X.toarray()
-    given = as_array(X)
-    if given.ndim != 2:
-        hint = ". Reshape your data: X[:, None] for one feature, X[None] for one document" if given.ndim == 1 else ""
-        raise DataError(f"X: expected a matrix of documents x features, got {given.ndim} dimension(s){hint}")
-    given = as_numbers(given, "X")
-    with np.errstate(over="ignore"):
-        matrix = np.ascontiguousarray(given, dtype=np.float32)
-    _check_matrix(matrix, given)
-    return matrix, None
-
-
-def _check_matrix(matrix: NDArray[np.float32], given: NDArray[Any]) -> None:
-    if not matrix.size:
-        raise DataError(
-            f"X: expected at least one document and one feature, got {len(matrix)} sample(s) and {matrix.shape[1]}"
-            f" feature(s) (shape={matrix.shape}) while a minimum of 1 is required."
-        )
-    for k, chunk in enumerate(chunks(matrix)):
-        check_finite(chunk, given[k * CHUNK : (k + 1) * CHUNK], k * CHUNK)
+    def to_numpy(self) -> NDArray[Any]:
+        values = np.empty(len(self._values), object)
+        values[:] = self._values
+        return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,6 +32,8 @@ class Team:
     # The address of this process's machine, as the others see it; and the seconds that it waits for them.
     host: str = "127.0.0.1"
     timeout: float = 0.0
+    # The addresses of all processes.
+    hosts: Sequence[str] = ("127.0.0.1",)
 
     @property
     def is_first(self) -> bool:

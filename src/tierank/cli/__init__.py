@@ -11,19 +11,22 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
+from pathlib import Path
 
 from tierank import __version__
-from tierank.cli import clicks, data, judging, learning, machine, using
+from tierank.cli import clicks, completion, data, judging, learning, machine, using
 from tierank.cli.console import Pipes, line_of, say_warning
 from tierank.cli.options import Parser
-from tierank.errors import LEFT_ALONE, TeamError, TierankError
+from tierank.errors import LEFT_ALONE, ColumnWarning, TeamError, TierankError
 
 # In the order of the help. What a command needs is imported when it runs, so that help answers at once.
 COMMANDS = (
     learning.add_demo,
     data.add_describe,
     learning.add_train,
+    learning.add_distill,
     using.add_predict,
     using.add_export,
     judging.add_evaluate,
@@ -37,6 +40,7 @@ COMMANDS = (
     data.add_convert,
     data.add_list,
     machine.add_compile,
+    completion.add_completion,
 )
 
 
@@ -50,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = list(sys.argv[1:] if argv is None else argv)
         options = make_parser().parse_args(arguments)
         options.arguments, options.pipes = arguments, pipes
-        with pipes, warnings.catch_warnings():
+        with pipes, warnings.catch_warnings(), _speaking(options):
             warnings.showwarning = say_warning
+            warnings.simplefilter("ignore", ColumnWarning)  # reading says it, with the option that helps
             options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader of our output has seen enough
@@ -63,6 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tierank: {pipes.named(line_of(error))}", file=sys.stderr)
         return LEFT_ALONE if isinstance(error, TeamError) and error.is_left_alone else 2
     return 0
+
+
+@contextmanager
+def _speaking(options: argparse.Namespace) -> Iterator[None]:
+    """Standard error as it is, or nothing on it: errors are printed later."""
+    if not getattr(options, "silent", False):
+        yield
+        return
+    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stderr(nowhere):
+        yield
 
 
 class _Version(argparse.Action):

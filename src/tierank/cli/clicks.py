@@ -38,7 +38,9 @@ _OPTIONS = {
 
 def add_clicks(commands: Any) -> None:
     """Add the command, with commands of its own."""
-    parser = add_command(commands, "clicks", "click logs: models, propensities, judgements", "clicks describe log.csv")
+    parser = add_command(
+        commands, "clicks", "click logs: models, propensities, judgements", "clicks describe log.csv", has_quiet=False
+    )
     own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     describe = _add(own, "describe", "click-through by position, and what looks wrong", "describe log.csv", _describe)
     describe.add_argument("--json", action="store_true", help="machine-readable output")

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from tierank.cli.console import check_place, made, say
 from tierank.cli.options import add_command, add_data
 from tierank.cli.printing import print_json, print_table
-from tierank.cli.reading import read_data, reading_options, width_of
+from tierank.cli.reading import read_data, read_like, reading_options
 from tierank.errors import ParameterError
 
 if TYPE_CHECKING:
-    pass
+    from tierank.dataset import RankingDataset
 
 
 def add_describe(commands: Any) -> None:
@@ -23,12 +23,12 @@ def add_describe(commands: Any) -> None:
         commands,
         "describe",
         "queries, documents, features, ratings of a data set",
-        "describe train.txt --html train.html --test test.txt",
+        "describe train.txt --against next-week.txt --html train.html",
     )
     add_data(describe, "a data file, or a folder of folds (all of it is described)")
     describe.add_argument("--json", action="store_true", help="machine-readable output")
     describe.add_argument("--html", type=Path, metavar="F", help="write a page: histograms, features, what looks wrong")
-    describe.add_argument("--test", metavar="F", help="a second data set: what drifts between the two (with --html)")
+    describe.add_argument("--against", metavar="F", help="newer data: what drifts, and whether to train again")
     describe.set_defaults(run=_describe)
 
 
@@ -65,26 +65,31 @@ def _describe(options: argparse.Namespace) -> None:
     from tierank.dataset import RankingDataset
     from tierank.description import describe, profile
     from tierank.readers import is_folder_of_folds, read_fold
-    from tierank.report import tabulate_description
+    from tierank.report import tabulate_description, tabulate_drift
     from tierank.report.profile import write_profile
 
-    if options.test and not options.html:
-        raise ParameterError("--test: expected together with --html F, which shows what drifts")
     check_place(options.html)
     if is_folder_of_folds(options.data):
         # The three parts of any fold are all of it.
         data = RankingDataset.concat(read_fold(options.data, 1, **reading_options(options)))
     else:
         data = read_data(options, is_rated=True)
-    found = describe(data)
+    other = None if options.against is None else _read_against(options, data)
+    found = describe(data, other)
     if options.html:
-        test = None if options.test is None else read_data(options, options.test, width_of(data), data.feature_names)
-        write_profile(profile(data, test), made(options.html), title=Path(options.data).name)
+        write_profile(profile(data, other), made(options.html), title=Path(options.data).name)
         say(f"wrote {options.html}")
     if options.json:
         print_json(found.to_dict())
-    else:
-        print_table(tabulate_description(found, str(options.data)))
+        return
+    print_table(tabulate_description(found, str(options.data)))
+    if found.drift is not None:
+        print_table(tabulate_drift(found.drift, f"From {options.data} to {options.against}"))
+
+
+def _read_against(options: argparse.Namespace, data: RankingDataset) -> RankingDataset:
+    """The other data, as wide as the first; the first are wider where their text left out zeros."""
+    return read_like(options, options.against, data)
 
 
 def _convert(options: argparse.Namespace) -> None:

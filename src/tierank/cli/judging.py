@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierank.cli.console import PIPE, check_place, made, say
-from tierank.cli.options import add_command, add_data, add_judging, named_pairs
+from tierank.cli.options import add_command, add_data, add_judging, add_segments, check_judging, named_pairs
 from tierank.cli.printing import show
-from tierank.cli.reading import load_systems, read_to_judge, scores_of
+from tierank.cli.reading import attributes_by_query, attributes_of, load_systems, read_to_judge, scores_of
+from tierank.errors import ParameterError
 
 if TYPE_CHECKING:
     pass
@@ -31,6 +32,7 @@ def add_evaluate(commands: Any) -> None:
         help="a number per line, RankLib scores, a TREC run, .npy, a model folder; -: a pipe",
     )
     add_judging(evaluate)
+    add_segments(evaluate)
     evaluate.add_argument(
         "--per-query", type=Path, metavar="F", help="also write a CSV file with a row per query; -: print that alone"
     )
@@ -51,6 +53,7 @@ def add_compare(commands: Any) -> None:
     )
     compare.add_argument("--baseline", metavar="NAME", help="what the others are compared to (default: the first)")
     add_judging(compare)
+    add_segments(compare)
     compare.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
     compare.add_argument("--out", type=Path, metavar="FOLDER", help="keep it as a run, for tierank report")
     compare.set_defaults(run=_compare)
@@ -61,61 +64,94 @@ def add_report(commands: Any) -> None:
     report = add_command(
         commands,
         "report",
-        "the page of a cv, compare or demo run: one HTML file",
+        "the page of a cv, compare or demo run, or of several side by side: one HTML file",
         "report run --out run.html",
     )
-    report.add_argument("folder", metavar="RUN", help="the folder of the run")
-    report.add_argument("--out", type=Path, metavar="F.html", help="write there (default: RUN/report.html)")
+    report.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="+",
+        help="the folder of the run; several of the same test data are set side by side, NAME=RUN names them",
+    )
+    report.add_argument(
+        "--out", type=Path, metavar="F.html", help="write there (default: report.html in the first RUN)"
+    )
     report.add_argument("--titles", type=Path, metavar="F.csv", help="columns query, document, title: names to show")
+    add_segments(report)
     report.set_defaults(run=_report)
 
 
 def _evaluate(options: argparse.Namespace) -> None:
     from tierank.evaluation import evaluate
-    from tierank.report import tabulate_evaluation, write_per_query
+    from tierank.report import tabulate_evaluation, tabulate_segments, tabulate_worst, write_per_query
     from tierank.report.tables import per_query_lines
 
+    check_judging(options)
     is_piped = str(options.per_query) == PIPE
     check_place(None if is_piped else options.per_query)
     systems = load_systems(options, [options.scores])
     data = read_to_judge(options, systems)
-    evaluation = evaluate(data, scores_of(systems[0], data), options.metric, options.rule)
+    by = attributes_of(options, data)
+    evaluation = evaluate(data, scores_of(systems[0], data), options.metric, options.rule, by=by)
     if is_piped:
         sys.stdout.writelines(per_query_lines(evaluation))
         return
     if options.per_query is not None:
         write_per_query(evaluation, made(options.per_query))
-    show(options, evaluation.to_dict(), [tabulate_evaluation(evaluation, options.scores)])
+    tables = [tabulate_evaluation(evaluation, options.scores)]
+    tables += [] if by is None else [tabulate_segments(evaluation), tabulate_worst(evaluation)]
+    show(options, evaluation.to_dict(), tables)
 
 
 def _compare(options: argparse.Namespace) -> None:
     from tierank.evaluation import compare
     from tierank.experiments import keep_comparison
     from tierank.experiments.crossval import check_is_new
-    from tierank.report import tabulate_comparison, tabulate_contrasts
+    from tierank.report import tabulate_comparison, tabulate_contrasts, tabulate_segments, tabulate_worst
 
+    check_judging(options)
     files = named_pairs(options.scores)
+    if len(files) < 2:
+        raise ParameterError(f"expected at least two systems to compare, got {len(files)}")
+    if options.baseline is not None and options.baseline not in files:
+        raise ParameterError.unknown("baseline", options.baseline, files)
     if options.out is not None:
         check_place(options.out, is_folder=True)
         check_is_new(options.out)
     systems = load_systems(options, list(files.values()))
     data = read_to_judge(options, systems)
     scores = {name: scores_of(system, data) for name, system in zip(files, systems, strict=True)}
-    comparison = compare(data, scores, options.baseline, options.metric, options.rule, seed=options.seed)
+    by = attributes_of(options, data)
+    comparison = compare(data, scores, options.baseline, options.metric, options.rule, by=by, seed=options.seed)
     if options.out is not None:
         keep_comparison(options.out, data, scores, comparison, options.data)
-    show(options, comparison.to_dict(), [tabulate_comparison(comparison), tabulate_contrasts(comparison)])
+    tables = [tabulate_comparison(comparison), tabulate_contrasts(comparison)]
+    tables += [] if by is None else [tabulate_segments(comparison), tabulate_worst(comparison)]
+    show(options, comparison.to_dict(), tables)
 
 
 def _report(options: argparse.Namespace) -> None:
-    from tierank.experiments.runs import Run
+    from tierank.experiments import Run, side_by_side
     from tierank.report.page import write_report
     from tierank.report.viewer import Titles
 
-    folder = Path(options.folder)
-    out = options.out or folder / "report.html"
+    folders = _folders_of_runs(options.runs)
+    out = options.out or next(iter(folders.values())) / "report.html"
     check_place(out)
     titles = None if options.titles is None else Titles.read(options.titles)
-    is_demo = not (folder / "run.json").exists() and (folder / "run" / "run.json").exists()
-    write_report(Run.open(folder / "run" if is_demo else folder), made(out), titles=titles)
+    runs = {name: Run.open(_of_demo(folder)) for name, folder in folders.items()}
+    run = side_by_side(runs) if len(runs) > 1 else next(iter(runs.values()))
+    write_report(run, made(out), titles=titles, by=attributes_by_query(options, run.tests))
     say(f"wrote {out}")
+
+
+def _folders_of_runs(given: list[str]) -> dict[str, Path]:
+    """The folders by name: NAME=RUN, or the name of the folder."""
+    pairs = [one if "=" in one and not Path(one).exists() else f"{Path(one).resolve().name}={one}" for one in given]
+    return {name: Path(folder) for name, folder in named_pairs(pairs, "RUN or NAME=RUN").items()}
+
+
+def _of_demo(folder: Path) -> Path:
+    """The run of a demo is a folder in that of the demo."""
+    inside = folder / "run"
+    return inside if not (folder / "run.json").exists() and (inside / "run.json").exists() else folder

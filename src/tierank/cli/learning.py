@@ -1,4 +1,4 @@
-"""``demo``, ``train``, ``cv`` and ``tune``."""
+"""``demo``, ``train``, ``distill``, ``cv`` and ``tune``."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierank.cli.console import check_place, made, say
-from tierank.cli.options import add_command, add_judging, add_reading, named_pairs
-from tierank.cli.own import as_own, import_own, is_own
+from tierank.cli.options import add_command, add_judging, add_reading, check_judging, named_pairs
+from tierank.cli.own import as_own, import_own, is_own, load_model
 from tierank.cli.printing import print_table, show
 from tierank.cli.reading import read_to_learn, reading_options
 from tierank.errors import ParameterError, TeamError
@@ -29,7 +29,7 @@ def add_demo(commands: Any) -> None:
     """Add the command."""
     demo = add_command(commands, "demo", "the full workflow on generated data", "demo --queries 200")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
-    demo.add_argument("--queries", type=int, default=800, help="how many queries to generate (default: 800)")
+    demo.add_argument("--queries", type=int, default=300, help="how many queries to generate (default: 300)")
     demo.add_argument("--seed", type=int, default=0)
     demo.set_defaults(run=_demo)
 
@@ -54,6 +54,15 @@ def add_train(commands: Any) -> None:
         help="see: tierank list settings RANKER",
     )
     train.add_argument("--settings", type=Path, metavar="F", help="a JSON file of settings, such as tune writes")
+    train.add_argument(
+        "--position-column", dest="position", metavar="NAME", help="of a table whose ratings are clicks: where shown"
+    )
+    train.add_argument(
+        "--propensity", type=Path, metavar="F.json", help="of positions: tierank clicks fit --model pbm --out F.json"
+    )
+    train.add_argument(
+        "--start", metavar="MODEL", help="a model to go on from: more trees, or its weights to begin with"
+    )
     train.add_argument("--resume", action="store_true", help="go on from MODEL.checkpoint, where a run was interrupted")
     train.add_argument(
         "--ranks", type=int, default=1, metavar="N", help="train in N processes of this machine (torchrun: of several)"
@@ -63,6 +72,29 @@ def add_train(commands: Any) -> None:
     )
     add_reading(train)
     train.set_defaults(run=_train)
+
+
+def add_distill(commands: Any) -> None:
+    """Add the command."""
+    distill = add_command(
+        commands,
+        "distill",
+        "fit one ranker to the ratings and to the scores of a blend, to serve it in its place",
+        "distill blend --train train.csv --valid valid.csv --into umart --set n_trees=300 --out model",
+    )
+    distill.add_argument("model", metavar="MODEL", help="a blend that was trained on the same data")
+    distill.add_argument("--train", dest="data", required=True, metavar="F", help="the training data of the blend")
+    distill.add_argument("--valid", metavar="F", help="its validation data, if it had any")
+    distill.add_argument("--into", default="lambdamart", metavar="RANKER", help="what to fit (default: lambdamart)")
+    distill.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="see: tierank list settings RANKER"
+    )
+    distill.add_argument(
+        "--mix", type=float, default=0.8, metavar="W", help="share of the blend, from 0 to 1 (default: 0.8)"
+    )
+    distill.add_argument("--out", type=Path, required=True, metavar="MODEL", help="folder for the new model")
+    add_reading(distill)
+    distill.set_defaults(run=_distill)
 
 
 def add_cv(commands: Any) -> None:
@@ -77,7 +109,7 @@ def add_cv(commands: Any) -> None:
         "rankers",
         nargs="*",
         metavar="RANKER",
-        help="urank, or with settings and a name of its own: wide=urank,hidden=[200,100]; none: show what FOLDER has",
+        help="urank, or with settings and a name: wide=urank,hidden=[200,100]; none: show what FOLDER has",
     )
     cv.add_argument("--data", help="a folder with Fold1 to Fold5 or S1 to S5, or a file to be cut in five")
     cv.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="keeps all of it; run again to go on")
@@ -96,6 +128,12 @@ def add_cv(commands: Any) -> None:
         help="scores of another tool, {fold} in the file name",
     )
     cv.add_argument("--paper", metavar="DATA", help="the paper's settings and rows: ohsumed, mq2007, mslr-web10k, ...")
+    cv.add_argument(
+        "--as",
+        dest="family",
+        metavar="WHOSE",
+        help="beside --paper: paper (default), its settings as printed, or authors, those of its authors' program",
+    )
     cv.add_argument("--protocol", default="standard", help="standard, or lightgbm: as the paper's last table; it leaks")
     cv.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     add_judging(cv, default_rule=None)
@@ -158,6 +196,8 @@ def _train(options: argparse.Namespace) -> None:
     settings = _settings_file(options.settings, options.ranker) if options.settings else {}
     ranker = _ranker(options.ranker, settings | _settings(options.set))
     _check_places(options)
+    if options.start is not None:  # before any data are read
+        ranker.check_start(load_model(options, options.start), ranker.checked_settings())
     if os.environ.get("WORLD_SIZE", "1") != "1":  # one of several: of --ranks, or of torchrun
         from tierank.distributed import join
 
@@ -171,10 +211,29 @@ def _train(options: argparse.Namespace) -> None:
         _launch(options)
 
 
+def _distill(options: argparse.Namespace) -> None:
+    from tierank.models import MODEL
+    from tierank.rankers import Blend, distill
+
+    ranker = _ranker(options.into, _settings(options.set))
+    check_place(options.out, is_folder=True)
+    MODEL.check(options.out)
+    blend = load_model(options, options.model)
+    if not isinstance(blend, Blend):
+        raise ParameterError(f"{options.model}: expected a model of blend, got one of {type(blend).__name__}")
+    train = read_to_learn(options, options.data)
+    valid = None if options.valid is None else read_to_learn(options, options.valid, train)
+    fitted = distill(blend, train, ranker, valid=valid, mix=options.mix, progress=True)
+    fitted.save(options.out)
+    best = ", ".join(f"{metric} {value:.4f}" for metric, value in fitted.best_.items())
+    say(f"wrote {options.out}{f' on validation data: {best}' if best else ''}")
+
+
 def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
     """Train as one of a team, the first of which writes and speaks."""
     from tierank.training.checkpoint import remove_checkpoint
 
+    propensity = _propensity(options)
     checkpoint = _checkpoint(options)
     if team.is_first and not options.resume:
         remove_checkpoint(checkpoint)
@@ -183,13 +242,33 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
             train = read_to_learn(options, options.data)
             valid = None if options.valid is None else read_to_learn(options, options.valid, train)
         team.all_gather(None)
-    ranker.fit(train, valid=valid, checkpoint=checkpoint, progress=True, team=team)
+    start = None if options.start is None else load_model(options, options.start)
+    ranker.fit(
+        train,
+        valid=valid,
+        checkpoint=checkpoint,
+        progress=True,
+        team=team,
+        start=start,
+        propensity=propensity,
+    )
     if not team.is_first:
         return
     ranker.save(options.out)
     remove_checkpoint(checkpoint)
     best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
     say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
+
+
+def _propensity(options: argparse.Namespace) -> Any:
+    """The propensities of a file, if one was named."""
+    if options.propensity is None:
+        return None
+    if options.position is None:
+        raise ParameterError("--propensity: expected --position-column beside it: where documents were shown")
+    from tierank.clicks import read_propensities
+
+    return read_propensities(options.propensity)
 
 
 def _launch(options: argparse.Namespace) -> None:
@@ -318,6 +397,7 @@ def _cv(options: argparse.Namespace) -> None:
     from tierank.report import draw_improvement, tabulate_contrasts, tabulate_run
 
     check_place(options.out, is_folder=True)
+    check_judging(options)
     if options.rankers or options.scores:
         run = _cross_validated(options)
     else:
@@ -329,7 +409,7 @@ def _cv(options: argparse.Namespace) -> None:
     with replacing(options.out / "table.md") as fresh:
         fresh.write_text("\n".join(table.to_markdown() for table in tables), encoding="utf-8")
     show(options, run.to_dict(), tables)
-    say(f"wrote {options.out}: table.md, the scores and models of each piece; tierank report {options.out} shows them")
+    say(f"wrote {options.out}: table.md, scores and models; tierank report {options.out} shows them")
 
 
 def _cross_validated(options: argparse.Namespace) -> Run:
@@ -338,6 +418,8 @@ def _cross_validated(options: argparse.Namespace) -> Run:
     paper = options.paper
     if paper is not None and paper not in PAPERS:
         raise ParameterError.unknown("paper", paper, PAPERS)
+    if options.family is not None and paper is None:
+        raise ParameterError("--as: expected --paper beside it, which says whose data the settings are for, got none")
     if options.data is None:
         raise ParameterError("expected --data: a folder of folds, or a file to be cut in five")
     common = _settings(options.set) | (
@@ -348,7 +430,9 @@ def _cross_validated(options: argparse.Namespace) -> Run:
         name, kind, own = _named_ranker(text)
         if name in asked:
             raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={text}")
-        of_paper = PAPERS[paper].settings(kind) if paper is not None else {}
+        of_paper = {}
+        if paper is not None:
+            of_paper = PAPERS[paper].settings(kind, options.family or "paper", options.protocol)
         asked[name] = kind, of_paper | common | own
     rankers = _rankers(asked, common)
     if options.protocol == "lightgbm":

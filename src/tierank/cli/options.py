@@ -22,11 +22,20 @@ class Parser(argparse.ArgumentParser):
         raise ParameterError(f"{message}; see {self.prog} --help")
 
 
-def add_command(commands: Any, name: str, what: str, example: str) -> argparse.ArgumentParser:
-    """A command whose help says what it does, and shows it."""
+def add_command(
+    commands: Any, name: str, what: str, example: str, *, has_quiet: bool = True
+) -> argparse.ArgumentParser:
+    """A command whose help says what it does, and shows it; ``has_quiet``: it can be told to print results alone."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=f"Example: tierank {example}"
     )
+    if has_quiet:
+        parser.add_argument(
+            "--quiet",
+            dest="silent",
+            action="store_true",
+            help="print results and errors alone: no progress, no warnings",
+        )
     return parser
 
 
@@ -49,12 +58,30 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--features", type=_columns, metavar="A,B", help="columns of a table to learn from (default: all others)"
     )
     group.add_argument("--ignore", type=_columns, metavar="A,B", help="columns of a table to leave out")
+    group.add_argument(
+        "--categories", type=_columns, metavar="A,B", help="columns of a table that hold names of things"
+    )
+    group.add_argument("--dates", type=_columns, metavar="A,B", help="columns of a table that hold dates as texts")
+    group.add_argument(
+        "--date-parts", type=_columns, metavar="P,P", help="what to make of dates: age, month, weekday, hour"
+    )
+    group.add_argument("--now", metavar="NAME", help="the date from which ages are counted, row by row")
+    group.add_argument("--means", type=_columns, metavar="A,B", help="columns of texts to take as mean ratings")
+    group.add_argument(
+        "--similarities", type=_pairs, metavar="Q:D,...", help="columns with vectors of queries and of documents"
+    )
+    group.add_argument("--measures", type=_columns, metavar="M,M", help="of them: cosine, dot, distance")
+    group.add_argument("--texts", type=_pairs, metavar="Q:D,...", help="columns with texts of queries and of documents")
     group.add_argument("--zero-based", action="store_true", default=None, help="feature indices of text count from 0")
     group.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor write the binary cache")
 
 
 def _columns(text: str) -> list[str]:
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pairs(text: str) -> list[list[str]]:
+    return [pair.split(":") for pair in _columns(text)]
 
 
 def _metrics(text: str) -> list[Any]:
@@ -74,9 +101,44 @@ def add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tie
     parser.add_argument(
         "--rule", default=default_rule, help="how ties, empty queries and gains count; see: tierank list rules"
     )
+    parser.add_argument(
+        "--unjudged",
+        choices=("zero", "condense"),
+        help="documents without a rating: not relevant, or taken out of the lists (default: as --rule says)",
+    )
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="machine-readable output")
     output.add_argument("--markdown", action="store_true", help="tables in Markdown")
+    output.add_argument("--latex", action="store_true", help="tables in LaTeX, for the package booktabs")
+
+
+def check_judging(options: argparse.Namespace) -> None:
+    """The rule with what is said of unjudged documents; an error for a metric or a rule that is not known.
+
+    Nothing has been read yet.
+    """
+    from tierank.metrics import as_rule, parse_metric
+
+    for metric in options.metric or ():
+        if isinstance(metric, str):
+            parse_metric(metric)
+    if options.rule is not None:
+        as_rule(options.rule)
+    if options.unjudged is not None:
+        if options.rule is None:
+            raise ParameterError("--unjudged: expected --rule beside it, which it changes, got none")
+        name = options.rule.partition(":")[0]
+        options.rule = name if options.unjudged == "zero" else f"{name}:{options.unjudged}"
+
+
+def add_segments(parser: argparse.ArgumentParser) -> None:
+    """What queries are told apart by."""
+    parser.add_argument(
+        "--by", action="extend", type=_columns, metavar="A,B", help="also by segment: columns such as device,country"
+    )
+    parser.add_argument(
+        "--attributes", metavar="F", help="a CSV or Parquet file with a query column and those of --by (default: DATA)"
+    )
 
 
 def named_pairs(pairs: list[str], form: str = "NAME=SCORES, such as new=new.scores") -> dict[str, str]:

@@ -19,6 +19,8 @@ def show(options: argparse.Namespace, content: dict[str, Any], tables: list[Tabl
     for table in tables if not options.json else []:
         if options.markdown:
             print(table.to_markdown())
+        elif options.latex:
+            print(table.to_latex())
         else:
             print_table(table)
 

@@ -12,6 +12,7 @@ from tierank.cli.own import load_model
 from tierank.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
+    from tierank.columns import Plan
     from tierank.dataset import RankingDataset
     from tierank.rankers import Ranker
 
@@ -20,17 +21,20 @@ def read_data(
     options: argparse.Namespace,
     path: str | None = None,
     n_features: int | None = None,
+    plan: Plan | None = None,
     features: Sequence[str] | None = None,
     *,
     is_rated: bool = False,
 ) -> RankingDataset:
-    """A data set; ``features`` are the columns of a table that are needed, where the caller chose none."""
+    """A data set; ``plan`` and ``features`` are of what it is read for, where the caller chose none."""
     from tierank.readers import read
 
     name = path or options.data
     reading = reading_options(options)
-    if reading["features"] is None:
-        reading["features"] = features
+    if reading["features"] is None and features is not None:
+        reading["features"] = list(features) if plan is None else plan.sources(tuple(features))
+    if plan is not None and "columns" not in reading:
+        reading["columns"] = plan.columns()
     data = read(options.pipes.as_file(name), n_features=n_features, **reading)
     if data.feature_names is None and (options.features or options.ignore):
         raise ParameterError(f"{name}: expected a table, whose columns --features and --ignore name, got none")
@@ -48,29 +52,56 @@ def _check_rated(data: RankingDataset, name: str) -> None:
 
 def read_for(options: argparse.Namespace, ranker: Ranker, path: str | None = None) -> RankingDataset:
     """Data for a model: of a table the columns that it learned from, text as wide as what it learned from."""
-    return read_data(options, path, width_of(ranker), _features_of([ranker]))
+    return read_data(options, path, width_of(ranker), ranker.seen_.columns, _features_of([ranker]))
 
 
 def read_to_learn(options: argparse.Namespace, path: str, like: RankingDataset | None = None) -> RankingDataset:
     """Training data, or validation data with the features of the training data."""
-    from tierank.description import find_ids
+    from tierank.doubts import find_doubts
 
     if like is not None:
-        return read_data(options, path, width_of(like), like.feature_names, is_rated=True)
+        return _read_validation(options, path, like)
     data = read_data(options, path, is_rated=True)
-    ids = [] if options.features else find_ids(data)
-    if ids:
-        say(
-            f"WARNING: {path}: {', '.join(ids)} looks like an id, and is learned from: leave it out with --ignore"
-            f" {','.join(ids)}, or name documents by it with --document-column"
-        )
+    doubtful = {} if options.features or data.feature_names is None else find_doubts(data)
+    if doubtful:
+        said = "; ".join(f"{name} {what}" for name, what in doubtful.items())
+        name_it = ", or name documents by it with --document-column" if "looks like an id" in said else ""
+        say(f"WARNING: {path}: {said}; and is learned from: leave it out with --ignore {','.join(doubtful)}{name_it}")
     return data
+
+
+def _read_validation(options: argparse.Namespace, path: str, like: RankingDataset) -> RankingDataset:
+    """Validation data; they may have no positions, as where editors rated them."""
+    try:
+        return read_like(options, path, like, is_rated=True)
+    except DataError as error:
+        if getattr(options, "position", None) is None or f"unknown column {options.position!r}" not in str(error):
+            raise
+        say(f"{path}: no column {options.position}: its ratings are used as plain ratings, not as clicks at positions")
+        options = argparse.Namespace(**{**vars(options), "position": None})
+        return read_like(options, path, like, is_rated=True)
 
 
 def reading_options(options: argparse.Namespace) -> dict[str, Any]:
     """How data are read, by the names of ``read``."""
+    from tierank.kinds import Columns
+
     names = ("format", "query", "rating", "document", "features", "ignore", "zero_based", "cache")
-    return {name: getattr(options, name) for name in names}
+    columns = ("categories", "dates", "date_parts", "now", "means", "similarities", "measures", "texts")
+    declared = {name: getattr(options, name) for name in columns if getattr(options, name)}
+    chosen = {name: getattr(options, name) for name in names}
+    position = getattr(options, "position", None)
+    chosen |= {} if position is None else {"position": position}
+    return chosen | ({"columns": Columns(**declared)} if declared else {})
+
+
+def read_like(
+    options: argparse.Namespace, path: str | None, like: RankingDataset, *, is_rated: bool = False
+) -> RankingDataset:
+    """Data with the features of other data."""
+    from tierank.columns import Plan
+
+    return read_data(options, path, width_of(like), Plan(like.kinds), like.feature_names, is_rated=is_rated)
 
 
 def _features_of(models: Sequence[Ranker]) -> list[str] | None:
@@ -89,7 +120,11 @@ def load_systems(options: argparse.Namespace, sources: Sequence[str]) -> list[Ra
 
 def read_to_judge(options: argparse.Namespace, systems: Sequence[Ranker | str]) -> RankingDataset:
     """Rated data, of a table with the columns that the models look at alone: scores need none."""
-    return read_data(options, features=_features_of([s for s in systems if not isinstance(s, str)]), is_rated=True)
+    from tierank.columns import Plan
+
+    models = [system for system in systems if not isinstance(system, str)]
+    plan = Plan({name: kind for model in models for name, kind in model.seen_.columns.kinds.items()})
+    return read_data(options, plan=plan, features=_features_of(models), is_rated=True)
 
 
 def scores_of(system: Ranker | str, data: RankingDataset) -> Any:
@@ -106,3 +141,25 @@ def width_of(of: RankingDataset | Ranker) -> int | None:
     if hasattr(of, "n_features_in_"):
         return None if hasattr(of, "feature_names_in_") else of.n_features_in_
     return None if of.feature_names is not None else of.n_features
+
+
+def attributes_of(options: argparse.Namespace, data: RankingDataset) -> dict[str, Any] | None:
+    """What queries are told apart by: columns of the data, or of the file beside them, by name."""
+    if options.by is None or options.attributes is not None:
+        return attributes_by_query(options, [data])
+    from tierank.readers import read_columns
+
+    return read_columns(options.pipes.as_file(options.data), options.by, options.format)
+
+
+def attributes_by_query(options: argparse.Namespace, data: Sequence[RankingDataset]) -> dict[str, Any] | None:
+    """Columns of the file with attributes, each as a mapping from the query ids of the data; None if none is wanted."""
+    from tierank.readers import read_attributes
+
+    if (options.by is None) != (options.attributes is None):
+        missing, given = ("--by", "--attributes") if options.by is None else ("--attributes", "--by")
+        raise ParameterError(f"{given}: expected together with {missing}")
+    if options.by is None:
+        return None
+    ids = [query for part in data for query in part.query_ids.tolist()]
+    return read_attributes(options.pipes.as_file(options.attributes), options.by, ids, getattr(options, "query", None))

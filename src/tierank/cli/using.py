@@ -6,7 +6,7 @@ import argparse
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tierank.cli.console import PIPE, check_place, made, say
 from tierank.cli.options import add_command, add_data, add_reading
@@ -16,6 +16,13 @@ from tierank.cli.reading import read_for
 from tierank.errors import DataError, ParameterError
 from tierank.files import replacing
 from tierank.serve.limits import Connections, Limits
+
+if TYPE_CHECKING:
+    from tierank.dataset import RankingDataset
+    from tierank.rankers import Ranker
+
+# Endings of tables that ``predict`` writes.
+_TABLES = (".csv", ".parquet", ".pq")
 
 
 def add_predict(commands: Any) -> None:
@@ -28,7 +35,12 @@ def add_predict(commands: Any) -> None:
     )
     predict.add_argument("model", metavar="MODEL", help="a folder that train wrote")
     add_data(predict)
-    predict.add_argument("--out", type=Path, metavar="F", help="write there (default, or -: standard output)")
+    predict.add_argument(
+        "--out",
+        type=Path,
+        metavar="F",
+        help="write there (default, or -: standard output); .csv and .parquet: a table with query, document and score",
+    )
     predict.add_argument("--k", type=int, help="instead of scores, the best k documents of each query as a table")
     add_import(predict)
     predict.set_defaults(run=_predict)
@@ -79,7 +91,11 @@ def add_explain(commands: Any) -> None:
 def add_serve(commands: Any) -> None:
     """Add the command."""
     serve = add_command(
-        commands, "serve", "scores of models over HTTP", "serve models/products --port 8080 --workers 2 --watch 5"
+        commands,
+        "serve",
+        "scores of models over HTTP",
+        "serve models/products --port 8080 --workers 2 --watch 5",
+        has_quiet=False,
     )
     serve.add_argument(
         "models", nargs="+", metavar="[NAME=]MODEL", help="a folder that train wrote; its name, where none is given"
@@ -104,12 +120,15 @@ def add_serve(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from tierank.readers.scores import rank_lines, score_lines
+    from tierank.readers.scores import rank_lines, score_lines, write_columns
 
     is_piped = options.out is None or str(options.out) == PIPE
     check_place(None if is_piped else options.out)
     ranker = load_model(options, options.model)
     data = read_for(options, ranker)
+    if not is_piped and options.out.suffix in _TABLES:
+        write_columns(_predicted_columns(ranker, data, options.k), made(options.out))
+        return
     if options.k is None:
         lines = score_lines(ranker.predict(data))
     else:
@@ -121,6 +140,20 @@ def _predict(options: argparse.Namespace) -> None:
     else:
         with replacing(made(options.out)) as fresh, fresh.open("w", encoding="utf-8") as file:
             file.writelines(lines)
+
+
+def _predicted_columns(ranker: Ranker, data: RankingDataset, k: int | None) -> dict[str, Any]:
+    """What a table of predictions holds: the scores of all rows in their order, or the best documents."""
+    import numpy as np
+
+    texts = data.caller_texts()
+    if k is None:
+        queries = data.restore(np.repeat(data.query_ids, data.lengths))
+        documents = {} if texts is None else {"document": texts}
+        return {"query": queries, **documents, "score": ranker.predict(data)}
+    ranked = ranker.rank(data, k=k)
+    documents = {} if texts is None else {"document": texts.take(ranked.row)}
+    return {"query": ranked.query, "rank": ranked.rank, "row": ranked.row, **documents, "score": ranked.score}
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -7,9 +7,10 @@ from tierank.clicks.log import ClickLog
 from tierank.clicks.models import CLICK_MODELS, load, make_model, save
 from tierank.clicks.offpolicy import Value, estimate_value, evaluate_ranking
 from tierank.clicks.power import ab_power, ab_sample_size, interleaving_power, interleaving_sample_size
-from tierank.clicks.propensity import PROPENSITY_METHODS, Propensities, estimate_propensities
+from tierank.clicks.propensity import PROPENSITY_METHODS, Propensities, estimate_propensities, read_propensities
 from tierank.clicks.reading import read
 from tierank.clicks.simulate import Simulation, simulate_clicks
+from tierank.clicks.training import training_data
 
 __all__ = [
     "CLICK_MODELS",
@@ -36,6 +37,8 @@ __all__ = [
     "make_model",
     "preference",
     "read",
+    "read_propensities",
     "save",
     "simulate_clicks",
+    "training_data",
 ]

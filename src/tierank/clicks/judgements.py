@@ -61,7 +61,7 @@ class Judgements:
     def rate(self, data: RankingDataset) -> RankingDataset:
         """The documents of a data set with the ratings from clicks, and their weights as ``row_weight``.
 
-        Documents without a judgement have rating 0 and weight 0.
+        Documents without a judgement are unjudged: their rating is NaN, and their weight 0.
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class Judgements:
         is_judged = rows >= 0
         return RankingDataset.from_parts(
             data.features,
-            np.where(is_judged, self.rating[rows], 0.0),
+            np.where(is_judged, self.rating[rows], np.nan),
             data.offsets,
             data.query_ids,
             source_rows=None if (np.diff(data.source_rows) == 1).all() else data.source_rows,
@@ -98,6 +98,7 @@ class Judgements:
             query_weight=data.query_weight,
             feature_names=data.feature_names,
             document_texts=data.document_texts,
+            kinds=data.kinds,
         )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_places
 from tierank.errors import DataError, DataTypeError, ParameterError
 from tierank.files import replacing
 from tierank.readers.columns import PARQUET_ENDINGS, needs_arrow
@@ -145,8 +146,7 @@ class ClickLog:
         >>> log.select([1]).session_ids.tolist()
         [2]
         """
-        wanted = np.asarray(sessions)
-        chosen = np.arange(self.n_sessions)[wanted if wanted.size else wanted.astype(np.int64)]
+        chosen = as_places(sessions, self.n_sessions, "sessions", "sessions")
         lengths = self.lengths[chosen]
         offsets = np.concatenate([np.zeros(1, np.int64), lengths.cumsum()])
         rows = np.arange(offsets[-1]) + np.repeat(self.offsets[:-1][chosen] - offsets[:-1], lengths)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +16,11 @@ from numpy.typing import NDArray
 from tierank.clicks.codes import Codes, as_numbers
 from tierank.clicks.items import Items
 from tierank.clicks.log import ClickLog, Ints, check_log, sum_by
-from tierank.clicks.models import make_model
+from tierank.clicks.models import load, make_model
 from tierank.clicks.position_models import Pairs, PositionBased, at_positions
 from tierank.clicks.regression import regression
 from tierank.errors import DataError, ParameterError
+from tierank.files import read_json
 from tierank.kernels import clicks as kernels
 from tierank.settings import as_number, as_whole
 from tierank.types import Floats
@@ -96,6 +99,43 @@ class Propensities:
         ax.set(xlabel="position", ylabel="propensity (position 1 = 1)", ylim=(0, None))
         ax.legend()
         return ax
+
+
+def read_propensities(path: str | os.PathLike[str]) -> Propensities:
+    """Propensities from a JSON file.
+
+    Parameters
+    ----------
+    path : path
+        A click model of the kind ``pbm`` that ``tierank.clicks.save`` or ``tierank clicks fit --out`` wrote, or what
+        ``tierank clicks propensities --json`` printed.
+
+    Returns
+    -------
+    Propensities
+    """
+    try:
+        content = read_json(Path(path))
+        if isinstance(content, dict) and "propensity" in content:
+            names = ("propensity", "low", "high")
+            values, low, high = (np.array(content[name], np.float64) for name in names)  # null is NaN
+            method, level = str(content["method"]), float(content["level"])
+        else:
+            model = load(path)
+            if not isinstance(model, PositionBased):
+                raise ValueError(f"a click model of the kind {model.name}")
+            values, method, level = model.examination_ / model.examination_[0], model.name, 0.95
+            low = high = np.full(len(values), np.nan)
+        known = values[np.isfinite(values)]
+        if values.ndim != 1 or not low.shape == high.shape == values.shape or not len(known) or (known <= 0).any():
+            raise ValueError("numbers that are no propensities")
+    except (DataError, KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            where=path,
+            expected="a click model of the kind pbm, or propensities as JSON",
+            got=f": {error}",
+        ) from None
+    return Propensities(values, low, high, level, method)
 
 
 def estimate_propensities(

@@ -105,6 +105,9 @@ def _show(
 ) -> ClickLog:
     """Lists of drawn queries, nothing clicked."""
     ratings = data.check_rated()
+    if data.n_unjudged:
+        got = f"{data.n_unjudged:,} unjudged documents"
+        raise DataError(argument="data", expected="a rating for every document", got=got, fix="data.drop_unjudged()")
     rankers = dict(scores) if isinstance(scores, Mapping) else {"": scores}
     if not rankers:
         raise ParameterError(argument="scores", expected="the scores of at least one ranker", got="none")

@@ -1,15 +1,64 @@
-"""The same rankers on many machines: trees on Dask or LightGBM's own network, networks on torch.distributed."""
+"""The same rankers on many machines: Spark, Ray, Dask, LightGBM's own network, torch.distributed."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tierank.distributed.processes import Processes, join
 
-__all__ = ["Processes", "fit", "join"]
+if TYPE_CHECKING:
+    from tierank.rankers import Ranker
+
+R = TypeVar("R", bound="Ranker")
+
+__all__ = ["Processes", "fit", "join", "predict"]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "fit":  # Dask is imported on first use
-        from tierank.distributed.dask import fit
+def fit(ranker: R, data: Any, client: Any = None, **settings: Any) -> R:
+    """Train a ranker on a cluster, which the data or a client belong to: Spark, Ray or Dask.
 
-        return fit
-    raise AttributeError(f"module 'tierank.distributed' has no attribute {name!r}")
+    Parameters
+    ----------
+    ranker : Ranker
+        The ranker to train; it is not changed.
+    data : pyspark.sql.DataFrame, ray.data.Dataset, or what ``tierank.distributed.dask.fit`` takes
+        The training data.
+    client : distributed.Client, optional
+        The client of the Dask cluster; none for Spark and Ray.
+    **settings
+        As in ``tierank.distributed.spark.fit``, ``tierank.distributed.ray.fit`` and ``tierank.distributed.dask.fit``.
+
+    Returns
+    -------
+    Ranker
+        A fitted copy of ``ranker``.
+    """
+    from tierank.distributed import dask, ray, spark  # libraries of clusters are imported on first use
+
+    if client is None and spark.is_spark(data):
+        return spark.fit(ranker, data, **settings)
+    if client is None and ray.is_ray(data):
+        return ray.fit(ranker, data, **settings)
+    return dask.fit(ranker, data, client, **settings)
+
+
+def predict(ranker: Ranker, data: Any, **settings: Any) -> Any:
+    """Score the rows of a Spark DataFrame or a Ray Dataset where they are.
+
+    Parameters
+    ----------
+    ranker : Ranker
+        A fitted ranker.
+    data : pyspark.sql.DataFrame or ray.data.Dataset
+        One row per document.
+    **settings
+        As in ``tierank.distributed.spark.predict`` and ``tierank.distributed.ray.predict``.
+
+    Returns
+    -------
+    pyspark.sql.DataFrame or ray.data.Dataset
+        The rows with a column of scores.
+    """
+    from tierank.distributed import ray, spark
+
+    return (ray if ray.is_ray(data) else spark).predict(ranker, data, **settings)

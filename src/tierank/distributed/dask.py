@@ -1,9 +1,8 @@
-"""Trees on a Dask cluster: one task on each worker, and a watch over them."""
+"""Training on a Dask cluster: one task on each worker, and a watch over them."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import os
 import time
@@ -16,11 +15,12 @@ import numpy as np
 from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
+from tierank.distributed.parts import Training, advice, check_ranker
 from tierank.distributed.placement import Part, open_source, take_part
-from tierank.distributed.processes import TIMEOUT, Processes, open_meeting
+from tierank.distributed.processes import TIMEOUT, open_meeting
 from tierank.errors import ParameterError, TeamError, TierankError
 from tierank.extras import needing
-from tierank.rankers import LambdaMART, Ranker, TreeRanker, UMart
+from tierank.rankers import Ranker, UMart
 from tierank.settings import as_positive, as_whole
 from tierank.team import cut_queries
 
@@ -48,16 +48,16 @@ def fit(
     rating: str | None = None,
     features: Sequence[str] | None = None,
 ) -> R:
-    """Train trees on the workers of a Dask cluster.
+    """Train a ranker on the workers of a Dask cluster.
 
-    Each worker learns from whole queries, about as many documents as the others, and all of them grow the same trees
-    from all documents. The trees depend on the data, its partitions and the number of workers, not on which worker
-    holds what.
+    Each worker learns from whole queries, about as many documents as the others, and all of them end with the same
+    model. The model depends on the data, its partitions and the number of workers, not on which worker holds what.
 
     Parameters
     ----------
-    ranker : UMart, LambdaMART or TreeRanker
-        The ranker to train; it is not changed.
+    ranker : Ranker
+        The ranker to train; it is not changed. With trees (UMart, LambdaMART, TreeRanker) and LinearRanker each worker
+        holds its own part of the data; with all other rankers each worker gathers all of it.
     data : path, RankingDataset, table, (X, y, qid) or Dask collection
         * a path that every worker can read: each takes its own queries (a large file is read once and then mapped, if
           the workers share a disk);
@@ -75,7 +75,7 @@ def fit(
         number of workers.
     progress : bool, default False
         Show progress, in the log of the first worker.
-    timeout : float
+    timeout : float, default 600
         Seconds that a worker waits for the others before it gives up.
     query, rating : str, optional
         The columns of query ids and ratings of a DataFrame.
@@ -119,17 +119,14 @@ def fit(
     parts = [source.place(edges) for source, edges in zip(sources, cuts, strict=True)]
     first = cluster.workers[0]
     address = f"{first.host}:{cluster.results([cluster.submit(_open_meeting, on=first)])[0]}"
-    fresh: R = clone(ranker)
-    return cluster.train(fresh, list(zip(*parts, strict=True)), _Job(n_parts, address, timeout, kept, progress))
+    training = Training(clone(ranker), n_parts, timeout, kept, progress)
+    fitted: R = cluster.train(training, address, list(zip(*parts, strict=True)))
+    return fitted
 
 
 def _check(ranker: object, client: object, timeout: float) -> None:
     """Settings that can be told wrong before anything is sent."""
-    if not isinstance(ranker, (UMart, LambdaMART, TreeRanker)):
-        raise ParameterError(
-            f"ranker: expected UMart, LambdaMART or TreeRanker, got {type(ranker).__name__}; networks train on several"
-            " processes by torchrun, or by tierank train: see docs/scale.md"
-        )
+    check_ranker(ranker)
     with needing("training on a Dask cluster"):
         from distributed import Client
     if not isinstance(client, Client) or client.asynchronous:
@@ -144,7 +141,7 @@ def _check(ranker: object, client: object, timeout: float) -> None:
 
 
 @dataclass(frozen=True)
-class Worker:
+class DaskWorker:
     """A worker as the scheduler lists it. Its folder is new after a restart, where all else may be as it was."""
 
     address: str
@@ -153,32 +150,21 @@ class Worker:
     nanny: str | None
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What the tasks of one fit have in common."""
-
-    size: int
-    address: str
-    timeout: float
-    checkpoint: Path | None
-    progress: bool
-
-
-def _listed(client: Any) -> dict[str, Worker]:
+def _listed(client: Any) -> dict[str, DaskWorker]:
     """The workers that the scheduler has now, by their addresses; none where the scheduler is gone."""
     while client.status == "running":
         with contextlib.suppress(OSError):  # the scheduler is busy, or gone: the client will learn which
             # Not client.scheduler_info: it can return what the client asked for itself meanwhile, without workers.
             found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
             return {
-                address: Worker(address, info["host"], info["local_directory"], info.get("nanny"))
+                address: DaskWorker(address, info["host"], info["local_directory"], info.get("nanny"))
                 for address, info in sorted(found.items())
             }
         time.sleep(_LOOK)
     return {}
 
 
-def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[Worker]:
+def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[DaskWorker]:
     """The workers that the caller asked for."""
     known = _listed(client)
     if not known:
@@ -200,11 +186,11 @@ def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[Worker]:
 class Cluster:
     """The workers of one fit. Whoever waits for them here learns at once that one of them is lost."""
 
-    def __init__(self, client: Any, workers: list[Worker], checkpoint: Path | None) -> None:
+    def __init__(self, client: Any, workers: list[DaskWorker], checkpoint: Path | None) -> None:
         self.client, self.workers, self.checkpoint = client, workers, checkpoint
-        self.processes: dict[Worker, int] = {}
+        self.processes: dict[DaskWorker, int] = {}
 
-    def submit(self, function: Any, *arguments: Any, on: Worker | None = None) -> Any:
+    def submit(self, function: Any, *arguments: Any, on: DaskWorker | None = None) -> Any:
         """The future of a call on one worker, or on any of them."""
         addresses = [worker.address for worker in (self.workers if on is None else [on])]
         return self.client.submit(
@@ -243,10 +229,10 @@ class Cluster:
                 "workers: expected each to be a process of its own, got several in one; start them with processes=True"
             )
 
-    def train(self, ranker: R, parts: list[tuple[Part, ...]], job: _Job) -> R:
+    def train(self, training: Training, address: str, parts: list[tuple[Part, ...]]) -> Any:
         """One task on each worker, all at the same time; the ranker that they end with."""
         futures = {
-            worker: self.submit(_train, ranker, job, number, self.processes[worker], *parts[number], on=worker)
+            worker: self.submit(_train, training, address, number, self.processes[worker], *parts[number], on=worker)
             for number, worker in enumerate(self.workers)
         }
         try:
@@ -263,34 +249,34 @@ class Cluster:
             raise
         digests = [digest for _, digest in found]
         if len(set(digests)) > 1:
-            raise TeamError(f"expected the same trees on all workers, got different ones: {digests}; please report it")
-        fitted: R = found[0][0]
-        return fitted
+            raise TeamError(f"expected the same model on all workers, got different ones: {digests}; please report it")
+        return found[0][0]
 
-    def _lost(self) -> list[Worker]:
+    def _lost(self) -> list[DaskWorker]:
         """The workers that are not what they were: ended, or restarted."""
         now = _listed(self.client)
         return [worker for worker in self.workers if now.get(worker.address) != worker]
 
-    def _loss(self, lost: list[Worker]) -> TeamError:
+    def _loss(self, lost: list[DaskWorker]) -> TeamError:
         names = ", ".join(worker.address for worker in lost)
         what = f"worker {names}" if self.client.status == "running" else "the scheduler"
         return TeamError(
-            f"{what} was lost: expected all {len(self.workers)} workers to stay until fit is done; {self._advice()}"
+            f"{what} was lost: expected all {len(self.workers)} workers to stay until fit is done;"
+            f" {advice(self.checkpoint)}"
         )
 
     def _failure(self, future: Any) -> TierankError:
         """The error of a call, as one of ours."""
         if future.status != "error":
-            return TeamError(f"a task was {future.status}: expected it to be left alone; {self._advice()}")
+            return TeamError(f"a task was {future.status}: expected it to be left alone; {advice(self.checkpoint)}")
         error = future.exception()
         if isinstance(error, TierankError):
             return error
-        failure = TeamError(f"a task failed: expected it to end well, got {error!r}; {self._advice()}")
+        failure = TeamError(f"a task failed: expected it to end well, got {error!r}; {advice(self.checkpoint)}")
         failure.__cause__ = error
         return failure
 
-    def _cause(self, futures: dict[Worker, Any]) -> TierankError | None:
+    def _cause(self, futures: dict[DaskWorker, Any]) -> TierankError | None:
         """What made a fit fail, if it can be told now that all tasks are over: the others only lost their neighbour."""
         lost = self._lost()
         if lost:
@@ -298,26 +284,18 @@ class Cluster:
         errors = [self._failure(future) for future in futures.values() if future.status == "error"]
         return next((error for error in errors if not (isinstance(error, TeamError) and error.is_left_alone)), None)
 
-    def _advice(self) -> str:
-        if self.checkpoint is None:
-            return "nothing was kept: with checkpoint= a run that ends early can go on"
-        return (
-            f"what the first worker had written to {self.checkpoint} is there: run fit again with this checkpoint, on"
-            " any number of workers, to go on"
-        )
-
-    def _settle(self, futures: dict[Worker, Any]) -> None:
+    def _settle(self, futures: dict[DaskWorker, Any]) -> None:
         """Give tasks whose neighbour is gone the time to find out."""
         end = time.monotonic() + _GRACE
         while self._running(futures) and time.monotonic() < end:
             time.sleep(_LOOK / 5)
 
-    def _running(self, futures: dict[Worker, Any]) -> list[Worker]:
+    def _running(self, futures: dict[DaskWorker, Any]) -> list[DaskWorker]:
         """The workers whose tasks are not over."""
         lost = self._lost()
         return [worker for worker, future in futures.items() if future.status == "pending" and worker not in lost]
 
-    def _stop(self, futures: dict[Worker, Any]) -> str:
+    def _stop(self, futures: dict[DaskWorker, Any]) -> str:
         """End all tasks, if need be with the process of their worker; what had to be done, in words."""
         if self.client.status != "running":  # without a scheduler the workers end themselves
             return ""
@@ -357,23 +335,17 @@ def _warm_up() -> int:
     return os.getpid()
 
 
-def _train(
-    ranker: Any, job: _Job, number: int, process: int, train: Part, valid: Part | None = None
-) -> tuple[Any, str]:
-    """The task of one worker: the fitted ranker, from the first worker alone, and a digest of its trees."""
+def _train(training: Training, address: str, number: int, process: int, *parts: Part) -> tuple[Any, str]:
+    """The task of one worker: the fitted ranker, from the first worker alone, and a digest of its model."""
     from distributed import get_worker
 
     if os.getpid() != process:  # Dask runs a task again where the worker that ran it has died
-        raise TeamError(f"process {number} of {job.size}: expected the worker that was there before, got a new one")
-    own, held_out = take_part(train), None if valid is None else take_part(valid)
-    threads = ranker.n_jobs
-    if threads is None:
-        ranker.n_jobs = get_worker().state.nthreads
+        raise TeamError(
+            f"process {number} of {training.size}: expected the worker that was there before, got a new one"
+        )
+    data = [take_part(part) for part in parts]
     try:
-        with Processes(number, job.size, job.address, job.timeout, holds_parts=True, is_hosted=True) as team:
-            ranker.fit(own, valid=held_out, checkpoint=job.checkpoint, progress=job.progress, team=team)
+        ranker = training.fit_part(number, address, data, get_worker().state.nthreads)
     finally:
-        _MEETINGS.pop(int(job.address.rpartition(":")[2]), None)
-    ranker.n_jobs = threads
-    digest = hashlib.sha256(ranker.model_.text.encode()).hexdigest()
-    return (ranker if number == 0 else None), digest
+        _MEETINGS.pop(int(address.rpartition(":")[2]), None)
+    return (ranker if number == 0 else None), ranker.model_.digest()

@@ -20,7 +20,7 @@ from tierank.readers import read
 from tierank.tables import is_table
 
 if TYPE_CHECKING:
-    from tierank.distributed.dask import Cluster, Worker
+    from tierank.distributed.dask import Cluster, DaskWorker
 
 Counts = NDArray[np.int64]
 
@@ -68,7 +68,7 @@ class Source(ABC):
     # Documents of each query, in the order in which the queries are cut into parts.
     lengths: Counts
 
-    def choose(self, edges: Counts) -> list[Worker]:
+    def choose(self, edges: Counts) -> list[DaskWorker]:
         """A worker for each part."""
         return self.cluster.workers[: len(edges) - 1]
 
@@ -145,7 +145,7 @@ class _Partitioned(Source):
         self.pieces = _Pieces(sizes)
         self.lengths = self.pieces.lengths
 
-    def choose(self, edges: Counts) -> list[Worker]:
+    def choose(self, edges: Counts) -> list[DaskWorker]:
         """A worker for each part, such that as few documents as possible have to move."""
         workers, holders = self.cluster.workers, self.cluster.client.who_has(self.partitions)
         numbers = {worker.address: number for number, worker in enumerate(workers)}
@@ -162,7 +162,7 @@ class _Partitioned(Source):
             is_all = len(queries) == self.pieces.n_queries(partition)
             of_parts[part].append(whole if is_all else self.cluster.submit(RankingDataset.select, whole, queries))
         joined = [
-            self.cluster.submit(_join, some, on=worker)
+            self.cluster.submit(join_pieces, some, on=worker)
             for some, worker in zip(of_parts, self.cluster.workers, strict=True)
         ]
         self.cluster.wait(joined)
@@ -218,7 +218,7 @@ def _grouped_blocks(collections: tuple[Any, ...], columns: dict[str, Any]) -> li
     from dask.delayed import delayed
 
     blocks = _blocks(collections)
-    return [delayed(_grouped)(f"partition {number}", columns, *some) for number, some in enumerate(blocks)]
+    return [delayed(grouped)(f"partition {number}", columns, *some) for number, some in enumerate(blocks)]
 
 
 def _blocks(collections: tuple[Any, ...]) -> list[tuple[Any, ...]]:
@@ -250,7 +250,7 @@ def _whole_rows(array: Any, rows: tuple[int, ...] | None) -> Any:
     return array.rechunk({0: rows})
 
 
-def _grouped(where: str, columns: dict[str, Any], *blocks: Any) -> RankingDataset | None:
+def grouped(where: str, columns: dict[str, Any], *blocks: Any) -> RankingDataset | None:
     """The data set of one partition; None where it is empty."""
     if not blocks[0].shape[0]:
         return None
@@ -267,7 +267,7 @@ def _sizes(data: RankingDataset | None) -> tuple[NDArray[Any], Counts] | None:
     return None if data is None else (data.query_ids, data.lengths)
 
 
-def _join(pieces: list[RankingDataset]) -> RankingDataset:
+def join_pieces(pieces: list[RankingDataset]) -> RankingDataset:
     """One data set of pieces of queries."""
     if len(pieces) == 1:
         return pieces[0]
@@ -277,11 +277,13 @@ def _join(pieces: list[RankingDataset]) -> RankingDataset:
         np.concatenate([np.repeat(piece.query_ids, piece.lengths) for piece in pieces]),
         row_weight=_of_rows(pieces, "row_weight"),
         query_weight=_of_rows(pieces, "query_weight"),
+        position=_of_rows(pieces, "position"),
+        propensity=_of_rows(pieces, "propensity"),
         feature_names=pieces[0].feature_names,
     )
 
 
-def _of_rows(pieces: list[RankingDataset], name: str) -> NDArray[np.float64] | None:
+def _of_rows(pieces: list[RankingDataset], name: str) -> NDArray[Any] | None:
     """A weight of all rows; those of queries are checked again, as the pieces of one query have to agree."""
     weights = [getattr(piece, name) for piece in pieces]
     if weights[0] is None:

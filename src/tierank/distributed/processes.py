@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +23,10 @@ from tierank.team import Team
 
 # Seconds that a process waits for the others before it gives up.
 TIMEOUT = 600.0
+# The variable that names the network interface for gloo, and what Linux is asked for to find the one of an address.
+_INTERFACE, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
+# An address of no machine (RFC 5737): the way to it is the way to other machines.
+_ELSEWHERE = "192.0.2.1"
 
 
 class Processes(Team):
@@ -34,15 +41,21 @@ class Processes(Team):
             torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", rank)) % torch.cuda.device_count())
         host, _, port = address.rpartition(":")
         self.host = _own_address(host)
+        self.hosts = ["unknown"] * size
         limit = timedelta(seconds=timeout)
         try:
             store = torch_distributed.TCPStore(  # type: ignore[attr-defined]
                 host, int(port), size, is_master=rank == 0 and not is_hosted, timeout=limit
             )
-            torch_distributed.init_process_group(
-                "cpu:gloo,cuda:nccl" if has_cards else "gloo", store=store, rank=rank, world_size=size, timeout=limit
-            )
-            self.all_gather(None)  # nobody begins before all are there
+            with _bound_to(self.host):
+                torch_distributed.init_process_group(
+                    "cpu:gloo,cuda:nccl" if has_cards else "gloo",
+                    store=store,
+                    rank=rank,
+                    world_size=size,
+                    timeout=limit,
+                )
+                self.hosts = self.all_gather(self.host)  # nobody begins before all are there
         except (RuntimeError, ValueError) as error:
             raise TeamError.left_alone(
                 f"process {rank} of {size}: expected all processes at {address} within {timeout:g} seconds, got:"
@@ -108,7 +121,7 @@ class Processes(Team):
         try:
             collective(*arguments)
         except RuntimeError as error:
-            raise TeamError.lost(self.rank, self.size, error) from None
+            raise TeamError.lost(self.rank, self.hosts, error) from None
 
 
 def join(
@@ -157,12 +170,53 @@ def open_meeting() -> Any:
 
 def _own_address(first: str) -> str:
     """The address of this machine, as a process on the machine of the first one sees it."""
+    found = _address_towards(first)
+    if found.startswith("127.") and not first.startswith("127.") and first != "localhost":
+        # The name of the first machine, on that machine: many systems let it stand for the machine itself.
+        return _address_towards(_ELSEWHERE)
+    return found
+
+
+def _address_towards(host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((first, 9))  # nothing is sent: the system only says from where it would be
+            probe.connect((host, 9))  # nothing is sent: the system only says from where it would be
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
+
+
+@contextmanager
+def _bound_to(address: str) -> Iterator[None]:
+    """Let gloo listen where the others find this process.
+
+    Left alone, it listens at the address of the machine's own name, which is 127.0.1.1 on many systems: processes on
+    several machines would wait for each other until they give up.
+    """
+    name = None if _INTERFACE in os.environ else _interface_of(address)
+    if name is None:
+        yield
+        return
+    os.environ[_INTERFACE] = name
+    try:
+        yield
+    finally:
+        del os.environ[_INTERFACE]
+
+
+def _interface_of(address: str) -> str | None:
+    """The network interface with this address; None where the system does not tell."""
+    try:
+        import fcntl
+    except ImportError:  # not a Unix
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # an interface without an address
+                told = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(told[20:24]) == address:
+                    return name
+    return None
 
 
 def _from_environment(name: str, value: int | None, variable: str) -> int:

@@ -1,5 +1,6 @@
 """Whole experiments: folds, seeds, settings, and the folder that keeps them."""
 
+from tierank.experiments.beside import side_by_side
 from tierank.experiments.crossval import LEAKS, PROTOCOLS, cross_validate, keep_comparison
 from tierank.experiments.demo import run_demo
 from tierank.experiments.paper import PAPERS, Paper
@@ -17,5 +18,6 @@ __all__ = [
     "cross_validate",
     "keep_comparison",
     "run_demo",
+    "side_by_side",
     "tune",
 ]

@@ -1,11 +1,11 @@
-"""cross_validate: every ranker on every fold with every seed, in pieces that are never run twice."""
+"""cross_validate: every ranker on every fold with every seed, each of them once."""
 
 from __future__ import annotations
 
 import inspect
 import os
 import shutil
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from numbers import Integral
@@ -20,9 +20,11 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, ProcessError
 from tierank.evaluation import Comparison
 from tierank.experiments.folds import Folds, TestOnly, folds_of
-from tierank.experiments.runs import PAPER_METRICS, Plan, Run
+from tierank.experiments.plan import PAPER_METRICS, PLAN_FILE, Design, Plan
+from tierank.experiments.runs import Run
+from tierank.experiments.store import Cell, Store
 from tierank.experiments.tuning import as_ranker
-from tierank.experiments.worker import Piece, Worker, describe_ranker, starter
+from tierank.experiments.worker import CellTrainer, Task, describe_ranker, starter
 from tierank.kernels import n_threads
 from tierank.metrics import Rule, as_rule, as_scores, default_metrics, parse_metric
 from tierank.processes import Processes
@@ -54,7 +56,6 @@ def cross_validate(
     n_jobs: int | None = None,
     progress: bool = False,
     name: str | None = None,
-    kind: str = "cv",
     paper: str | None = None,
     **reading: Any,
 ) -> Run:
@@ -94,8 +95,6 @@ def cross_validate(
         Show a progress bar.
     name : str, optional
         What tables call the data.
-    kind : str, default "cv"
-        What made the run, for its report.
     paper : str, optional
         The data set of the paper whose rows are shown beside the results.
     **reading
@@ -121,20 +120,27 @@ def cross_validate(
     chosen, outside = _by_name(rankers), dict(scores or {})
     if not chosen and not outside:
         raise ParameterError("rankers: expected at least one ranker, or scores of another tool, got none")
-    before = list(Run.open(out).about["systems"]) if out is not None and Path(out, "run.json").exists() else []
+    before = list(Plan.read(Path(out)).systems) if out is not None and Path(out, PLAN_FILE).exists() else []
     if baseline is not None and baseline not in (*before, *chosen, *outside):
         raise ParameterError.unknown("baseline", baseline, [*before, *chosen, *outside])
     systems = {name: _described(ranker, trials) for name, ranker in chosen.items()}
     given = {name: {"scores": given if isinstance(given, str) else "given"} for name, given in outside.items()}
-    plan = Plan(
-        kind, systems | given, _as_seeds(seeds), _as_metrics(metrics, rule), rule, baseline, protocol, paper, name
+    design = Design(
+        kind="cv",
+        systems=systems | given,
+        seeds=_as_seeds(seeds),
+        metrics=_as_metrics(metrics, rule),
+        rule=rule,
+        baseline=baseline,
+        protocol=protocol,
+        paper=paper,
     )
-    asked = _Asked(plan, chosen, outside, trials)
+    experiment = _Experiment(design, chosen, outside, trials, name)
     if out is not None:
-        return asked.run(Path(out), data, reading, jobs, progress)
+        return experiment.run(Path(out), data, reading, jobs, progress)
     folder = Path(mkdtemp(prefix="tierank-"))
     try:
-        run = asked.run(folder, data, reading, jobs, progress)
+        run = experiment.run(folder, data, reading, jobs, progress)
     except BaseException:
         shutil.rmtree(folder)
         raise
@@ -143,56 +149,76 @@ def cross_validate(
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Experiment:
     """What ``cross_validate`` was asked for, checked."""
 
-    plan: Plan
+    design: Design
     rankers: dict[str, Ranker]
     outside: dict[str, Any]
     trials: int | None
+    name: str | None
 
     def run(self, folder: Path, data: Any, reading: dict[str, Any], n_jobs: int, progress: bool) -> Run:
         """Do what is not done yet."""
-        folds = folds_of(data, **reading)
-        run = Run.prepare(folder, folds, self.plan)
+        folds, store = folds_of(data, **reading), Store(folder)
+        plan = store.prepare(self.design, folds, self.name)
+        run = Run(store, plan)
         given = {name: _read_given(run, name, scores) for name, scores in self.outside.items()}
-        run.write()
-        run.clear_up()
+        renewed = self._renewed(folder, plan)
+        plan.write(folder)
+        store.clear_up(_stale(store, plan, renewed), plan.systems)
         folds = folds.keep(folder / "parts")
         _add_scores(run, given)
-        pieces = [
-            Piece(name, fold, seed, ranker, self.plan.protocol, self.trials)
+        tasks = [
+            Task(Cell(name, fold, seed), ranker, self.design.protocol, self.trials)
             for fold in range(run.n_folds)
             for name, ranker in self.rankers.items()
-            for seed in self.plan.seeds
+            for seed in self.design.seeds
         ]
-        _run_pieces(run, folds, pieces, n_jobs, progress)
+        _run_tasks(store, folds, tasks, n_jobs, progress)
         return Run.open(folder)
 
+    def _renewed(self, folder: Path, plan: Plan) -> list[str]:
+        """The systems that were asked for before with other settings, and have no result yet."""
+        if not (folder / PLAN_FILE).exists():
+            return []
+        old = Plan.read(folder)
+        return [name for name in self.design.systems if plan.differences(old, name)]
 
-def _run_pieces(run: Run, folds: Folds, pieces: list[Piece], n_jobs: int, progress: bool) -> None:
-    waiting = [piece for piece in pieces if not run.is_done(piece.system, piece.fold, piece.seed)]
-    done = len(pieces) - len(waiting)
+
+def _stale(store: Store, plan: Plan, renewed: Sequence[str]) -> Iterator[Cell]:
+    """The cells whose checkpoints will not be resumed."""
+    for system in plan.systems:
+        for fold in range(len(plan.folds)):
+            for seed in plan.seeds:
+                cell = Cell(system, fold, seed)
+                if system in renewed or store.is_done(cell):
+                    yield cell
+
+
+def _run_tasks(store: Store, folds: Folds, tasks: list[Task], n_jobs: int, progress: bool) -> None:
+    waiting = [task for task in tasks if not store.is_done(task.cell)]
+    done = len(tasks) - len(waiting)
     with (
-        closing(_worked_on(run, folds, waiting, min(n_jobs, len(waiting)))) as notes,
-        Progress("cross-validation", len(pieces), show=progress, done=done) as shown,
+        closing(_worked_on(store.folder, folds, waiting, min(n_jobs, len(waiting)))) as notes,
+        Progress("cross-validation", len(tasks), show=progress, done=done) as shown,
     ):
         for note in notes:
             shown.step(note)
 
 
-def _worked_on(run: Run, folds: Folds, pieces: list[Piece], n_jobs: int) -> Generator[str, None, None]:
-    """Run the pieces; yields what to say of each one that is done.
+def _worked_on(folder: Path, folds: Folds, tasks: list[Task], n_jobs: int) -> Generator[str, None, None]:
+    """Run the tasks; yields what to say of each one that is done.
 
     One at a time they run here: nothing has to be sent or imported again, and debuggers see them. The numbers are the
-    same, because a piece has its own seed, and one thread, wherever it runs.
+    same, because a task has its own seed, and one thread, wherever it runs.
     """
     if n_jobs <= 1:
-        yield from map(Worker(run.folder, folds), pieces)
+        yield from map(CellTrainer(folder, folds), tasks)
         return
-    with Processes(n_jobs, starter(run.folder, folds)) as processes:
+    with Processes(n_jobs, starter(folder, folds)) as processes:
         try:
-            yield from processes.answers(pieces)
+            yield from processes.answers(tasks)
         except ProcessError as error:
             raise ProcessError(
                 f"{error}; the same call with the same folder (out) goes on where it stopped, fewer processes (n_jobs)"
@@ -202,7 +228,7 @@ def _worked_on(run: Run, folds: Folds, pieces: list[Piece], n_jobs: int) -> Gene
 
 def check_is_new(folder: Path) -> None:
     """An error where the folder has a run already."""
-    if (folder / "run.json").exists():
+    if (folder / PLAN_FILE).exists():
         raise DataError(f"{folder}: expected a new folder, got one with a run in it")
 
 
@@ -212,9 +238,20 @@ def keep_comparison(
     """Keep what ``compare`` found as a run of one fold, for its report."""
     check_is_new(folder)
     systems = {system: {"scores": "given"} for system in scores}
-    plan = Plan("compare", systems, [0], comparison.metrics, comparison.rule, comparison.baseline)
-    run = Run.prepare(folder, TestOnly(name, data), plan)
-    run.write()
+    design = Design(
+        kind="compare",
+        systems=systems,
+        seeds=[0],
+        metrics=comparison.metrics,
+        rule=comparison.rule,
+        baseline=comparison.baseline,
+        attributes=[
+            {"name": one.name, "values": one.values, "codes": one.codes.tolist()} for one in comparison.attributes
+        ],
+    )
+    store = Store(folder)
+    run = Run(store, store.prepare(design, TestOnly(name, data)))
+    run.plan.write(folder)
     _add_scores(run, {system: _read_given(run, system, [given]) for system, given in scores.items()})
     return run
 
@@ -304,4 +341,4 @@ def _add_scores(run: Run, given: Mapping[str, Sequence[Any]]) -> None:
     """Scores of other tools, which have no seeds: as those of the first."""
     for name, folds in given.items():
         for fold, scores in enumerate(folds):
-            run.write_piece(name, fold, run.seeds[0], scores, {"scores": run.about["systems"][name]["scores"]})
+            run.store.write(Cell(name, fold, run.seeds[0]), scores, {"scores": run.plan.systems[name]["scores"]})

@@ -12,6 +12,7 @@ from typing import Any
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.files import make_folder
+from tierank.kinds import Columns
 from tierank.readers import is_folder_of_folds, read, read_fold, write
 from tierank.tables import is_table
 
@@ -59,7 +60,7 @@ class FolderFolds(Folds):
 
     def describe(self) -> dict[str, Any]:
         """Where the folder is."""
-        return {"folder": str(Path(self.folder).resolve()), "options": self.options}
+        return {"folder": str(Path(self.folder).resolve()), "options": _plain(self.options)}
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,7 @@ def folds_of(data: Any, **reading: Any) -> Folds:
         path = Path(data)
         if is_folder_of_folds(path):
             return FolderFolds.of(str(path), reading)
-        return _cut(read(path, **reading), path.name, {"file": str(path.resolve()), "options": reading})
+        return _cut(read(path, **reading), path.name, {"file": str(path.resolve()), "options": _plain(reading)})
     if is_table(data):
         return _cut(read(data, **reading), "data", {})
     if reading:
@@ -136,12 +137,19 @@ def folds_of(data: Any, **reading: Any) -> Folds:
 def found_folds(source: dict[str, Any], scratch: Path) -> Folds | None:
     """The folds that ``folds_of`` gave before, by what they said of themselves and what is in ``scratch``."""
     if "folder" in source:
-        return FolderFolds.of(source["folder"], source["options"])
+        options = dict(source["options"])
+        columns = {"columns": Columns(**options["columns"])} if options.get("columns") else {}
+        return FolderFolds.of(source["folder"], options | columns)
     parts = sorted(scratch.glob("part*.tierank"))
     if parts:
         return PartFolds("data", tuple(map(str, parts)), source)
     n_folds = len(list(scratch.glob("fold*-train.tierank")))
     return _given(scratch, n_folds) if n_folds else None
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """How data are read, as JSON holds it."""
+    return {name: one.to_json() if isinstance(one, Columns) else one for name, one in options.items()}
 
 
 def _given(scratch: Path, n_folds: int) -> GivenFolds:

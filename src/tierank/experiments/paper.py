@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from tierank.errors import ParameterError
-from tierank.experiments.runs import PAPER_METRICS
+from tierank.experiments.plan import PAPER_METRICS
+from tierank.metrics import RULES, Rule
 from tierank.rankers import RANKERS
+from tierank.settings import as_choice
 
 # The rows of its tables, NDCG@1, ERR@1, NDCG@3, ERR@3, ... @10. LambdaMart-L is LightGBM's, LambdaMart-R is RankLib's.
 _OHSUMED = """
@@ -53,58 +57,159 @@ LambdaLoss    .430 .310 .399 .307 .410 .400 .428 .377
 p-ListMLE     .411 .310 .386 .285 .394 .347 .410 .384
 """
 
+# Its last table, by the protocol of LightGBM: NDCG@1, 3, 5, 10.
+_LAST_WEB10K = """
+uMart         .496 .484 .490 .509
+LambdaMart-L  .484 .478 .484 .504
+"""
+_LAST_WEB30K = """
+uMart         .522 .507 .510 .529
+LambdaMart-L  .518 .504 .509 .527
+"""
+# The rule and the metrics of its tables, by the protocol that made them.
+_RULES = {"standard": "wsdm20", "lightgbm": "lightgbm"}
+_METRICS = {"standard": PAPER_METRICS, "lightgbm": PAPER_METRICS[::2]}
+# What has to be the same in a rule for two means of a metric to be comparable.
+_PARTS_OF_RULES = {"ndcg": ("gain", "ties", "empty", "short_ndcg"), "err": ("ties", "empty", "err_max")}
+
+FAMILIES = ("paper", "authors")
 _FALLING = "ERR that falls as k grows, which ERR cannot"
 _ELSEWHERE = "taken from another paper, by another rule"
+# Half of the last digit that the paper prints.
+_ROUNDING = 0.0005
+
+Rows = dict[str, dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Paper:
-    """What the paper says of one data set: presets, rows, and which of their cells mean nothing."""
+    """What the paper says of one data set: settings, rows, and which of their cells mean nothing.
 
+    Attributes
+    ----------
+    name : str
+        Its key in ``PAPERS``, with which the names of presets end.
+    n_queries, n_documents : int
+        The size of the data set, counted in the data themselves.
+    table : str
+        Its row for each model: NDCG@1, ERR@1, NDCG@3, ERR@3 and so on.
+    last_table : str
+        Its rows by the protocol of LightGBM, if it has any: NDCG@1, 3, 5, 10.
+    borrowed : tuple of str
+        Rows that were taken from other papers.
+    """
+
+    name: str
     n_queries: int
     n_documents: int
-    preset: str
     table: str
-    doubtful: dict[tuple[str, str], str] = field(default_factory=dict)
+    last_table: str = ""
+    borrowed: tuple[str, ...] = ()
 
-    @property
-    def rows(self) -> dict[str, dict[str, float]]:
+    def rows(self, protocol: str = "standard") -> Rows:
         """Its figures, by its names of models and our names of metrics.
 
-        >>> PAPERS["ohsumed"].rows["uRank"]["ndcg@1"]
+        >>> PAPERS["ohsumed"].rows()["uRank"]["ndcg@1"]
         0.602
+        >>> PAPERS["mslr-web10k"].rows("lightgbm")["uMart"]["ndcg@10"]
+        0.509
         """
-        lines = [line.split() for line in self.table.strip().splitlines()]
-        return {name: dict(zip(PAPER_METRICS, map(float, cells), strict=True)) for name, *cells in lines}
+        table = {"standard": self.table, "lightgbm": self.last_table}[protocol]
+        lines = [line.split() for line in table.strip().splitlines()]
+        return {name: dict(zip(_METRICS[protocol], map(float, cells), strict=True)) for name, *cells in lines}
 
-    def settings(self, ranker: str) -> dict[str, Any]:
-        """The paper's settings of a ranker, by name."""
+    def settings(self, ranker: str, family: str = "paper", protocol: str = "standard") -> dict[str, Any]:
+        """The settings of a ranker, by name: the paper's, its authors' program's, or those of its last table."""
         if ranker not in RANKERS:
             raise ParameterError.unknown("ranker", ranker, RANKERS)
-        if self.preset not in RANKERS[ranker].PRESETS:
+        presets = RANKERS[ranker].PRESETS
+        preset = f"{as_choice('family', family, FAMILIES)}-{self.name}"
+        if preset not in presets:
             raise ParameterError(f"{ranker}: the paper has no settings for it; expected one of its models or baselines")
-        return dict(RANKERS[ranker].PRESETS[self.preset])
+        last = f"lightgbm-{self.name}"
+        return dict(presets[last if protocol == "lightgbm" and last in presets else preset])
 
-    def doubt(self, row: str, metric: str) -> str | None:
-        """Why a cell cannot be compared, or None."""
-        return self.doubtful.get((row, metric)) or self.doubtful.get((row, "*"))
+    def why_other(self, protocol: str, rule: Rule, metric: str, size: tuple[int, int]) -> str | None:
+        """Why means of a metric cannot stand beside the paper's: other data, protocol or rule. None: they can."""
+        if size != (self.n_queries, self.n_documents):
+            return (
+                f"the paper's data have {self.n_queries:,} queries and {self.n_documents:,} documents,"
+                f" these {size[0]:,} and {size[1]:,}"
+            )
+        if not self.rows(protocol):
+            return f"the paper has no rows for these data by the protocol {protocol}"
+        if metric not in _METRICS[protocol]:
+            return f"the paper does not print {metric}"
+        its = RULES[_RULES[protocol]]
+        if any(getattr(rule, part) != getattr(its, part) for part in _PARTS_OF_RULES[metric.partition("@")[0]]):
+            return f"the paper's rule is {its.name}, not {rule.name}"
+        return None
 
-    def is_of(self, n_queries: int, n_documents: int) -> bool:
-        """Whether data of this size are the data of the paper."""
-        return (n_queries, n_documents) == (self.n_queries, self.n_documents)
+    def doubt(self, row: str, metric: str, tops: Mapping[float, int] | None) -> str | None:
+        """Why a cell of the main table cannot be what it says, or None.
+
+        ``tops`` has the number of queries by their highest rating; None: unknown. An ERR@1 that NDCG@1 does not allow
+        under the paper's rule says that all ERR of the row was computed by another one.
+        """
+        if row in self.borrowed:
+            return _ELSEWHERE
+        if not metric.startswith("err"):
+            return None
+        figures = self.rows()[row]
+        values = [figures[f"err@{k}"] for k in (1, 3, 5, 10)]
+        if any(later < earlier for earlier, later in pairwise(values)):
+            return _FALLING
+        if tops is None:
+            return None
+        low, high = err_bounds(figures["ndcg@1"], tops)
+        if low <= values[0] <= high:
+            return None
+        return (
+            f"ERR@1 of {row}, {values[0]:.3f}, is outside {low:.3f} to {high:.3f}, which is what its NDCG@1 of"
+            f" {figures['ndcg@1']:.3f} allows"
+        )
 
 
-_ERR_OF_MSLR = {
-    (row, metric): _FALLING
-    for row in ("LambdaMart-R", "LambdaLoss", "p-ListMLE")
-    for metric in PAPER_METRICS
-    if metric.startswith("err")
-}
+def err_bounds(ndcg: float, tops: Mapping[float, int]) -> tuple[float, float]:
+    """The least and the greatest mean ERR@1 that a mean NDCG@1 allows, if ERR goes by the highest rating of each query.
 
-# Sizes as tierank counts them in the data sets themselves.
+    A query with the highest rating m has ERR@1 = (2^m - 1) / 2^m NDCG@1. The mean is least if the queries with the
+    lowest m have all the NDCG that there is, and greatest if those with the highest m have. Both leave room for the
+    rounding of the two printed means.
+
+    Parameters
+    ----------
+    ndcg : float
+        The mean NDCG@1, printed with three decimals.
+    tops : mapping of float to int
+        The number of queries by their highest rating; those of 0 are left out.
+
+    Examples
+    --------
+    >>> [round(bound, 3) for bound in err_bounds(0.5, {0: 1, 1: 4, 2: 101})]
+    [0.365, 0.376]
+    """
+    counts = {top: n for top, n in sorted(tops.items()) if top > 0}
+    ends = []
+    for tops_in_order, mean, slack in (
+        (counts, ndcg - _ROUNDING, -_ROUNDING),
+        (reversed(counts), ndcg + _ROUNDING, _ROUNDING),
+    ):
+        left, total = mean * sum(counts.values()), 0.0
+        for top in tops_in_order:
+            taken = min(left, counts[top])
+            left, total = left - taken, total + taken * (1 - 2.0**-top)
+        ends.append(total / sum(counts.values()) + slack)
+    return ends[0], ends[1]
+
+
 PAPERS = {
-    "ohsumed": Paper(106, 16_140, "paper-ohsumed", _OHSUMED),
-    "mq2007": Paper(1_692, 69_623, "paper-mq2007", _MQ2007, {("MDPRank", "*"): _ELSEWHERE}),
-    "mslr-web10k": Paper(10_000, 1_200_192, "paper-mslr", _WEB10K, _ERR_OF_MSLR),
-    "mslr-web30k": Paper(31_531, 3_771_125, "paper-mslr", _WEB30K, _ERR_OF_MSLR),
+    paper.name: paper
+    for paper in (
+        Paper("ohsumed", 106, 16_140, _OHSUMED),
+        Paper("mq2007", 1_692, 69_623, _MQ2007, borrowed=("MDPRank",)),
+        Paper("mslr-web10k", 10_000, 1_200_192, _WEB10K, _LAST_WEB10K),
+        # The paper prints 3,711,000 documents for MSLR-WEB30K, which has 3,771,125.
+        Paper("mslr-web30k", 31_531, 3_771_125, _WEB30K, _LAST_WEB30K),
+    )
 }

@@ -1,96 +1,45 @@
-"""The folder of an experiment: what was asked for, the test data, and a piece for each system, fold and seed.
-
-    run.json                          data, folds, seeds, rule, metrics, systems and their settings, versions
-    folds/fold1.tierank               ratings, query and document ids of the test data; no features
-    pieces/<system>/fold1-seed0/      piece.json, scores.npy, and the model that gave them
-    parts/                            the data, where they were cut here or came from memory
-
-Everything that is printed, drawn or tested comes from these files, so that a later run can add rows to the table.
-"""
+"""Run: the results of an experiment, read from its folder."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import platform
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, Self
-from urllib.parse import quote
 
 import numpy as np
 
-from tierank import __version__
-from tierank.dataset import RankingDataset, Texts
-from tierank.description import describe
+from tierank import notebook
+from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison, Evaluation, compare_evaluations
-from tierank.experiments.folds import Folds, found_folds
-from tierank.files import Mark, building, make_folder, remove_folder, replacing, sweep
+from tierank.experiments.folds import Fold, found_folds
+from tierank.experiments.plan import Plan, digest_data
+from tierank.experiments.store import Cell, Store
 from tierank.metrics import Judge, Rule, as_rule
-from tierank.models import Known, decode, encode
-from tierank.rankers import Ranker, load
-from tierank.readers import read, write
+from tierank.rankers import Ranker
+from tierank.text_blocks import Texts
 from tierank.types import Floats
-
-RUN_FORMAT = 1
-# The paper's layout.
-PAPER_METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
-_TO_MEND = "delete the folder it is in, and the same cv makes it again"
-_SHOWN_VERSIONS = ("lightgbm", "numba", "numpy", "scikit-learn", "scipy", "torch")
-
-# What run.json says of a system to be read by people, beside what it is.
-_TOLD = ("sources",)
-
-# What run.json must hold to be worked with; None where any form will do.
-_PARTS: dict[str, type | None] = {
-    "format": int,
-    "kind": str,
-    "data": dict,
-    "folds": list,
-    "protocol": str,
-    "paper": None,
-    "rule": None,
-    "metrics": list,
-    "seeds": list,
-    "baseline": None,
-    "systems": dict,
-}
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is asked of a run: the systems by name with their settings, and how they are judged."""
-
-    kind: str
-    systems: Mapping[str, dict[str, Any]]
-    seeds: Sequence[int]
-    metrics: Sequence[str]
-    rule: str | Rule
-    baseline: str | None
-    protocol: str = "standard"
-    paper: str | None = None
-    name: str | None = None  # of the data; None: that of the file or folder
-
-
-class _PieceMark(Mark):
-    """Pieces of a run, also those that miss their description: they are made again."""
-
-    def is_in(self, folder: Path) -> bool:
-        """Whether the folder has the description, or the scores."""
-        return super().is_in(folder) or (folder / "scores.npy").is_file()
-
-
-_PIECE = _PieceMark("a piece of a run", "piece.json")
 
 
 class Tidy(NamedTuple):
-    """One number a row; ``pandas.DataFrame(tidy._asdict())`` makes a table of it."""
+    """One number a row; ``pandas.DataFrame(tidy._asdict())`` makes a table of it.
+
+    Attributes
+    ----------
+    system : list of str
+        The system of each row.
+    fold : list of int
+        Its fold, from 1.
+    seed : list of int
+        Its seed.
+    metric : list of str
+        The metric.
+    value : list of float
+        The mean of the metric over the test queries of the fold.
+    """
 
     system: list[str]
     fold: list[int]
@@ -100,208 +49,177 @@ class Tidy(NamedTuple):
 
 
 class Run:
-    """An experiment that is kept in a folder: ``cross_validate`` makes one, ``Run.open`` reads one.
+    """The results of an experiment that is kept in a folder: ``cross_validate`` makes one, ``Run.open`` reads one.
 
-    ``folder``, ``kind`` (``"cv"``, ``"compare"`` or ``"demo"``), ``systems``, ``baseline``, ``metrics``, ``rule``,
-    ``seeds`` and ``n_folds`` say what it holds, ``about`` all of ``run.json``. Folds count from 0.
+    Folds count from 0.
+
+    Parameters
+    ----------
+    store : Store
+        The files of the run.
+    plan : Plan
+        What was asked for, as ``run.json`` says it.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder.
+    plan : Plan
+        The data, the systems with their settings, the versions of libraries.
+    systems : tuple of str
+        The systems that have results for every fold, in the order in which they were asked for.
+    seeds : tuple of int
+        The seeds.
+    metrics : tuple of str
+        The metrics.
+    rule : Rule
+        The rule of the metrics.
+    n_folds : int
+        Number of folds.
+    baseline : str
+        The system that the others are compared to: the one that was chosen, or the first.
+    tests : list of RankingDataset
+        The test data of each fold, without features.
+    comparison : Comparison
+        The systems over all test queries of all folds, the seeds of a system averaged for each query.
     """
 
-    def __init__(self, folder: Path, about: dict[str, Any], renewed: Sequence[str] = ()) -> None:
-        """``renewed`` are systems that were asked for before, with other settings, and have no piece yet."""
-        self.folder, self.about, self._renewed = folder, about, renewed
+    def __init__(self, store: Store, plan: Plan) -> None:
+        self.store, self.plan = store, plan
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """The run of a folder."""
-        path = Path(folder)
-        file = path / "run.json"
-        if not file.is_file():
-            raise DataError(f"{path}: expected the folder of a run, with run.json in it, got none")
-        try:
-            about = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError:
-            about = None
-        if isinstance(about, dict) and about.get("format", RUN_FORMAT) != RUN_FORMAT:
-            raise DataError(
-                f"{file}: expected format {RUN_FORMAT}, got {about['format']!r}; use the tierank that wrote it"
-            )
-        if not _is_whole(about):
-            raise DataError(f"{file}: expected the description of a run, got a damaged file")
-        return cls(path, about)
+        """The run of a folder.
 
-    @classmethod
-    def prepare(cls, folder: Path, folds: Folds, plan: Plan) -> Self:
-        """A new run, or the one of the folder with what is planned beside what it has; ``write`` makes it so.
-
-        Until then nothing of a run that is there is changed: one that does not belong to this plan stays as it is.
+        Parameters
+        ----------
+        folder : path
+            What ``cross_validate(out=...)`` or ``tierank cv`` wrote.
         """
-        is_new = not (folder / "run.json").exists()
-        if is_new and (folder / "pieces").exists():
-            raise DataError(
-                f"{folder}: expected a new folder, or one with a run.json, got pieces without; choose another"
-            )
-        digests = []
-        for fold in range(folds.n_folds):
-            data = folds.read(fold)
-            digests.append([_digest(part) for part in data])
-            if is_new:  # what a run left that ended before it had a run.json may be of other data
-                _write_test(_test_file(folder, fold), data[2])
-        about = _planned(plan, folds, digests)
-        if is_new:
-            return cls(folder, about)
-        old = cls.open(folder)
-        return cls(folder, _merged(old, about), [name for name in plan.systems if _differences(old, about, name)])
+        path = Path(folder)
+        return cls(Store(path), Plan.read(path))
 
     def judged_by(
         self, metrics: Sequence[str] | None = None, rule: str | Rule | None = None, baseline: str | None = None
     ) -> Run:
-        """The same scores judged by other metrics, by another rule, or against another baseline; None: as they were."""
+        """The same scores judged by other metrics, by another rule, or against another baseline.
+
+        Parameters
+        ----------
+        metrics : list of str, optional
+            Names of metrics. Default: those of the run.
+        rule : str or Rule, optional
+            A key of ``RULES``, or a ``Rule``. Default: that of the run.
+        baseline : str, optional
+            The system to compare with. Default: that of the run.
+        """
         if baseline is not None and baseline not in self.systems:
             raise ParameterError.unknown("baseline", baseline, self.systems)
-        changes = {
-            "metrics": None if metrics is None else list(metrics),
-            "rule": None if rule is None else encode(as_rule(rule), "rule"),
-            "baseline": baseline,
-        }
-        return Run(self.folder, self.about | {name: value for name, value in changes.items() if value is not None})
-
-    def write(self) -> None:
-        """Write ``run.json``, whole or not at all."""
-        with replacing(self.folder / "run.json") as fresh:
-            fresh.write_text(json.dumps(self.about, indent=1, allow_nan=False), encoding="utf-8")
+        plan = replace(
+            self.plan,
+            metrics=self.plan.metrics if metrics is None else list(metrics),
+            rule=self.plan.rule if rule is None else as_rule(rule),
+            baseline=self.plan.baseline if baseline is None else baseline,
+        )
+        return Run(self.store, plan)
 
     # What it holds
 
     @property
-    def kind(self) -> str:
-        """What made it."""
-        return str(self.about["kind"])
+    def folder(self) -> Path:
+        """The folder."""
+        return self.store.folder
 
     @property
     def systems(self) -> tuple[str, ...]:
         """The systems that have results for every fold, in the order in which they were asked for."""
-        return tuple(system for system in self.about["systems"] if self.seeds_of(system))
+        return tuple(system for system in self.plan.systems if self.seeds_of(system))
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seeds."""
-        return tuple(self.about["seeds"])
+        return tuple(self.plan.seeds)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """What is measured."""
-        return tuple(self.about["metrics"])
+        """The metrics."""
+        return tuple(self.plan.metrics)
 
     @cached_property
     def rule(self) -> Rule:
-        """By which rule."""
-        return as_rule(decode(self.about["rule"], Known()))
+        """The rule of the metrics."""
+        return as_rule(self.plan.rule)
 
     @property
     def n_folds(self) -> int:
-        """How many folds there are."""
-        return len(self.about["folds"])
+        """Number of folds."""
+        return len(self.plan.folds)
 
     @property
     def baseline(self) -> str:
-        """What the others are compared to: what was chosen, or the first system."""
-        chosen = self.about["baseline"]
-        return str(chosen) if chosen in self.systems else self.systems[0]
+        """The system that the others are compared to: the one that was chosen, or the first."""
+        chosen = self.plan.baseline
+        return chosen if chosen in self.systems else self.systems[0]
 
     @cached_property
     def tests(self) -> list[RankingDataset]:
         """The test data of each fold, without features."""
-        return [read(_test_file(self.folder, fold)) for fold in range(self.n_folds)]
+        return [self.store.read_test(fold) for fold in range(self.n_folds)]
 
-    def read_test(self, fold: int) -> RankingDataset | None:
-        """The test data of a fold with features, or None where they are no longer there."""
-        found = self.read_fold(fold)
-        return None if found is None else found[2]
-
-    def read_fold(self, fold: int) -> tuple[RankingDataset, RankingDataset, RankingDataset] | None:
-        """The data of a fold, or None where they are no longer there, or are no longer the same."""
-        folds = found_folds(self.about["data"]["source"], self.folder / "parts")
+    def read_fold(self, fold: int) -> Fold | None:
+        """Training, validation and test data of a fold; None where they were moved, deleted or changed."""
+        self._check_fold(fold)
+        folds = found_folds(self.plan.data.source, self.folder / "parts")
         try:
-            found = None if folds is None else folds.read(fold)
+            data = None if folds is None else folds.read(fold)
         except (DataError, ParameterError):
             return None
-        return found if found is not None and _digest(found[2]) == self.about["folds"][fold] else None
+        return data if data is not None and digest_data(data[2]) == self.plan.folds[fold] else None
+
+    def read_test(self, fold: int) -> RankingDataset | None:
+        """The test data of a fold with features; None where they were moved, deleted or changed."""
+        data = self.read_fold(fold)
+        return None if data is None else data[2]
 
     def seeds_of(self, system: str) -> tuple[int, ...]:
         """The seeds that a system has results for, in every fold."""
         return tuple(
-            seed for seed in self.seeds if all(self.is_done(system, fold, seed) for fold in range(self.n_folds))
+            seed
+            for seed in self.seeds
+            if all(self.store.is_done(Cell(system, fold, seed)) for fold in range(self.n_folds))
         )
 
-    def is_done(self, system: str, fold: int, seed: int) -> bool:
-        """Whether a piece is there; a piece is written whole or not at all."""
-        return (self.place(system, fold, seed) / "piece.json").is_file()
-
-    def has_pieces(self, system: str) -> bool:
-        """Whether any piece of a system is there."""
-        return any(self._places(system).glob("fold*/piece.json"))
-
-    def place(self, system: str, fold: int, seed: int) -> Path:
-        """The folder of a piece."""
-        return self._places(system) / f"fold{fold + 1}-seed{seed}"
+    def cells(self, system: str) -> list[Cell]:
+        """The cells of a system that are done for every fold, seed by seed."""
+        return [Cell(system, fold, seed) for seed in self.seeds_of(system) for fold in range(self.n_folds)]
 
     def scores(self, system: str, fold: int, seed: int) -> Floats:
         """The scores of a system for the test documents of a fold."""
-        file = self.place(system, fold, seed) / "scores.npy"
-        try:
-            scores = np.asarray(np.load(file, allow_pickle=False), np.float64)
-        except (ValueError, EOFError):
-            raise DataError(f"{file}: expected scores, got a damaged file; {_TO_MEND}") from None
-        if scores.shape != (self.tests[fold].n_documents,):
-            raise DataError(f"{file}: expected {self.tests[fold].n_documents} scores, got {scores.shape}")
-        return scores
-
-    def piece(self, system: str, fold: int, seed: int) -> dict[str, Any]:
-        """What is known of a piece: ``history``, ``best``, ``cpu_seconds``, ``settings``."""
-        file = self.place(system, fold, seed) / "piece.json"
-        try:
-            return dict(json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
-            raise DataError(f"{file}: expected what is known of a piece, got a damaged file; {_TO_MEND}") from None
+        return self.store.scores(self._cell(system, fold, seed), self.tests[fold].n_documents)
 
     def model(self, system: str, fold: int, seed: int) -> Path | None:
-        """The model of a piece, or None where only scores were given."""
-        folder = self.place(system, fold, seed) / "model"
-        return folder if folder.is_dir() else None
+        """The folder of the model, for ``load``; None where only scores were given."""
+        return self.store.model(self._cell(system, fold, seed))
 
     def ranker(self, system: str, fold: int, seed: int) -> Ranker | None:
-        """The fitted ranker of a piece; None where there is none, or where it takes code that only its caller has."""
-        folder = self.model(system, fold, seed)
-        return None if folder is None or "code" in self.about["systems"][system] else load(folder)
+        """The fitted ranker; None where only scores were given, or where it needs code that only its caller has."""
+        cell = self._cell(system, fold, seed)
+        return None if "code" in self.plan.systems[system] else self.store.ranker(cell)
 
-    def scratch(self, system: str, fold: int, seed: int) -> tuple[Path, Path]:
-        """Where a piece that is not done keeps its checkpoint (a folder), and its trials (a file)."""
-        place = self.place(system, fold, seed)
-        return place.with_name(f".{place.name}.checkpoint"), place.with_name(f".{place.name}.study")
+    def _cell(self, system: str, fold: int, seed: int) -> Cell:
+        """The place of a result, which there has to be."""
+        if system not in self.plan.systems:
+            raise ParameterError.unknown("system", system, self.plan.systems)
+        self._check_fold(fold)
+        if seed not in self.seeds:
+            expected = f"a seed of the run: {', '.join(map(str, self.seeds))}"
+            raise ParameterError(argument="seed", expected=expected, got=repr(seed))
+        return Cell(system, fold, seed)
 
-    def clear_up(self) -> None:
-        """Remove what killed runs left of pieces that will not be resumed."""
-        for system in self.about["systems"]:
-            sweep(self._places(system))
-            for fold in range(self.n_folds):
-                for seed in self.seeds:
-                    if self.is_done(system, fold, seed) or system in self._renewed:
-                        checkpoint, study = self.scratch(system, fold, seed)
-                        remove_folder(checkpoint)
-                        study.unlink(missing_ok=True)
-
-    def write_piece(
-        self, system: str, fold: int, seed: int, scores: Floats, about: dict[str, Any], ranker: Ranker | None = None
-    ) -> None:
-        """Add a piece, whole or not at all."""
-        place = self.place(system, fold, seed)
-        make_folder(place.parent)
-        with building(place, _PIECE) as fresh:
-            np.save(fresh / "scores.npy", scores, allow_pickle=False)
-            if ranker is not None:
-                ranker.save(fresh / "model")
-            # Rankers of callers may keep numbers of NumPy.
-            (fresh / "piece.json").write_text(json.dumps(about, default=float), encoding="utf-8")
+    def _check_fold(self, fold: int) -> None:
+        if fold not in range(self.n_folds):
+            expected = f"a fold of the run, from 0 to {self.n_folds - 1}"
+            raise ParameterError(argument="fold", expected=expected, got=repr(fold))
 
     # What it shows
 
@@ -315,35 +233,31 @@ class Run:
     def evaluation(self, system: str) -> Evaluation:
         """One system over all test queries of all folds, its seeds averaged for each query."""
         by_seed = self.per_query(system)
-        per_query = {metric: np.mean([found[metric] for found in by_seed], axis=0) for metric in self.metrics}
+        per_query = {metric: np.mean([values[metric] for values in by_seed], axis=0) for metric in self.metrics}
         n_empty = self._judge.n_empty
         left_out = n_empty if self.rule.empty is None else 0
-        return Evaluation(per_query, self._pooled.query_ids, self.rule, n_empty, left_out)
+        n_unjudged = self._judge.n_unjudged
+        return Evaluation(per_query, self._pooled.query_ids, self.rule, n_empty, left_out, n_unjudged=n_unjudged)
 
     def per_query(self, system: str) -> list[dict[str, Floats]]:
         """For each seed of a system, the values of all test queries."""
-        if system not in self._found:
-            if system not in self.about["systems"]:
-                raise ParameterError.unknown("system", system, self.about["systems"])
-            self._found[system] = [
+        if system not in self._per_query:
+            if system not in self.plan.systems:
+                raise ParameterError.unknown("system", system, self.plan.systems)
+            self._per_query[system] = [
                 self._judge(np.concatenate([self.scores(system, fold, seed) for fold in range(self.n_folds)]))
                 for seed in self.seeds_of(system)
             ]
-        return self._found[system]
+        return self._per_query[system]
 
     def spread(self, system: str, metric: str) -> float:
         """The standard deviation of the mean over seeds; NaN for one seed."""
-        means = [float(np.nanmean(found[metric])) for found in self.per_query(system)]
+        means = [float(np.nanmean(values[metric])) for values in self.per_query(system)]
         return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
 
     def cpu_seconds(self, system: str) -> float:
-        """The mean processor time of a piece, since its last start where it was resumed; NaN for given scores."""
-        found = [
-            self.piece(system, fold, seed).get("cpu_seconds", float("nan"))
-            for seed in self.seeds_of(system)
-            for fold in range(self.n_folds)
-        ]
-        return float(np.mean(found))
+        """The mean CPU time of a fit, since its last start where it was resumed; NaN for scores that were given."""
+        return float(np.mean([self.store.result(cell).get("cpu_seconds", np.nan) for cell in self.cells(system)]))
 
     def to_dict(self) -> dict[str, Any]:
         """What was asked for and what came out, for JSON."""
@@ -351,20 +265,35 @@ class Run:
             system: {metric: _finite(self.spread(system, metric)) for metric in self.metrics} for system in self.systems
         }
         seconds = {system: _finite(self.cpu_seconds(system)) for system in self.systems}
-        return self.about | {"spread": spreads, "cpu_seconds": seconds, "comparison": self.comparison.to_dict()}
+        results = {"spread": spreads, "cpu_seconds": seconds, "comparison": self.comparison.to_dict()}
+        return self.plan.to_dict() | results
 
     def tidy(self) -> Tidy:
         """The mean of each metric for each system, fold and seed, one a row."""
         rows = []
         ends = np.cumsum([0, *(test.n_queries for test in self.tests)])
         for system in self.systems:
-            for seed, found in zip(self.seeds_of(system), self.per_query(system), strict=True):
+            for seed, per_query in zip(self.seeds_of(system), self.per_query(system), strict=True):
                 for fold in range(self.n_folds):
-                    for metric, values in found.items():
+                    for metric, values in per_query.items():
                         inside = values[ends[fold] : ends[fold + 1]]
                         mean = float(np.nanmean(inside)) if np.isfinite(inside).any() else float("nan")
                         rows.append((system, fold + 1, seed, metric, mean))
         return Tidy(*map(list, zip(*rows, strict=True)))
+
+    def to_pandas(self) -> Any:
+        """A pandas table of ``tidy``: a row for each system, fold, seed and metric."""
+        return notebook.as_pandas(self.tidy()._asdict())
+
+    def _repr_html_(self) -> str:
+        if not self.systems:
+            return notebook.sheet(f"Run {self.folder.name}", notebook.note("no system has results for every fold yet"))
+        seeds = notebook.note(f"{self.n_folds} folds, seeds {', '.join(map(str, self.seeds))}")
+        found = self.comparison
+        rows = [[s, *(f"{found.mean(s, m):.4f}{found.mark(s, m)}" for m in self.metrics)] for s in self.systems]
+        marks = [notebook.note(text) for text in (found.describe_marks(), found.describe_queries())]
+        table = notebook.grid(["system", *self.metrics], rows)
+        return notebook.sheet(f"Run: {self.plan.data.name}", seeds, table, *marks)
 
     @cached_property
     def _pooled(self) -> RankingDataset:
@@ -384,123 +313,9 @@ class Run:
         return Judge(self._pooled, self.metrics, self.rule)
 
     @cached_property
-    def _found(self) -> dict[str, list[dict[str, Floats]]]:
+    def _per_query(self) -> dict[str, list[dict[str, Floats]]]:
         return {}
-
-    def _places(self, system: str) -> Path:
-        return self.folder / "pieces" / quote(system, safe=" +,=()")
-
-
-def _planned(plan: Plan, folds: Folds, digests: list[list[str]]) -> dict[str, Any]:
-    """The description of a run that has nothing yet."""
-    first = folds.read(0)
-    # With five folds the three parts of one are all of the data.
-    description = describe(RankingDataset.concat(first) if folds.n_folds > 1 else first[0]).to_dict()
-    return {
-        "format": RUN_FORMAT,
-        "kind": plan.kind,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "data": {"name": plan.name or folds.name, "source": folds.describe(), "description": description},
-        "folds": [test for *_, test in digests],
-        "learned_from": [learned for *learned, _ in digests],
-        "protocol": plan.protocol,
-        "paper": plan.paper,
-        "rule": encode(plan.rule, "rule"),
-        "metrics": list(plan.metrics),
-        "seeds": list(plan.seeds),
-        "baseline": plan.baseline,
-        "systems": dict(plan.systems),
-        "versions": _versions(),
-    }
-
-
-def _is_whole(about: Any) -> bool:
-    """Whether a description has all that a run needs."""
-    if not isinstance(about, dict) or not _PARTS.keys() <= about.keys():
-        return False
-    typed = all(kind is None or isinstance(about[name], kind) for name, kind in _PARTS.items())
-    return typed and {"name", "source", "description"} <= about["data"].keys()
-
-
-def _test_file(folder: Path, fold: int) -> Path:
-    return folder / "folds" / f"fold{fold + 1}.tierank"
-
-
-def _write_test(file: Path, test: RankingDataset) -> None:
-    """Keep what judging needs of the test data, in the order of the data set."""
-    kept = RankingDataset.from_parts(
-        np.zeros((test.n_documents, 1), np.float32),
-        test.ratings,
-        test.offsets,
-        test.query_ids,
-        document_texts=test.document_texts,
-    )
-    make_folder(file.parent)
-    write(kept, file)
-
-
-def _digest(data: RankingDataset) -> str:
-    found = hashlib.sha256()
-    for array in (data.ratings, data.offsets, np.array([str(i) for i in data.query_ids.tolist()])):
-        found.update(np.ascontiguousarray(array).tobytes())
-    found.update(np.ascontiguousarray(data.features[:: max(1, data.n_documents // 4096)]).tobytes())
-    return found.hexdigest()
-
-
-def _merged(old: Run, new: dict[str, Any]) -> dict[str, Any]:
-    """What a run holds when more is asked of it; an error where the two do not belong together."""
-    belongs = {"folds": "data", "learned_from": "training data", "protocol": "protocol", "kind": "kind of run"}
-    for name, what in belongs.items():
-        if old.about.get(name, new[name]) != new[name]:
-            raise DataError(
-                f"{old.folder}: expected a run of the same {what}, got one of another; choose another folder"
-            )
-    for system in new["systems"]:
-        others = _differences(old, new, system)
-        if others and old.has_pieces(system):
-            raise DataError(
-                f"{old.folder}: {system!r} is there with other settings; give the new one a name of its own, or choose"
-                f" another folder. Not the same: {', '.join(others)}"
-            )
-    seeds = sorted({*old.about["seeds"], *new["seeds"]})
-    return new | {
-        "created": old.about["created"],
-        "seeds": seeds,
-        "systems": old.about["systems"] | new["systems"],
-        "baseline": new["baseline"] or old.about["baseline"],
-        "paper": new["paper"] or old.about["paper"],
-    }
-
-
-def _differences(old: Run, new: dict[str, Any], system: str) -> list[str]:
-    """In what a system differs from the one of the same name in an older run."""
-    now = new["systems"].get(system, {})
-    before = old.about["systems"].get(system, now)
-    found = [name for name in {**before, **now} if name not in _TOLD and before.get(name) != now.get(name)]
-    for name in ("settings", "code"):
-        if name in found:
-            place = found.index(name)
-            found[place : place + 1] = _inner_differences(before.get(name, {}), now.get(name, {}), name)
-    return found
-
-
-def _inner_differences(before: dict[str, Any], now: dict[str, Any], kind: str) -> Iterator[str]:
-    for name in {**before, **now}:
-        one, other = before.get(name), now.get(name)
-        if one != other:
-            is_code = isinstance(one, dict) and isinstance(other, dict) and one.get("object") == other.get("object")
-            yield f"{name} (its code has changed)" if kind == "code" or is_code else name
 
 
 def _finite(value: float) -> float | None:
     return value if np.isfinite(value) else None
-
-
-def _versions() -> dict[str, str]:
-    found = {"tierank": __version__, "python": platform.python_version()}
-    for name in _SHOWN_VERSIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # imported from a place that pip does not know
-            continue
-    return found

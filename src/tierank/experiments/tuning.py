@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.base import clone
 
+from tierank import notebook
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, WriteError
 from tierank.extras import needing
@@ -55,6 +56,17 @@ class Tuning:
     value: float
     metric: str
     trials: list[dict[str, Any]]
+
+    def to_pandas(self) -> Any:
+        """A pandas table with a row per trial: its settings and its value."""
+        names = dict.fromkeys(name for trial in self.trials for name in trial)
+        return notebook.as_pandas({name: [trial.get(name) for trial in self.trials] for name in names})
+
+    def _repr_html_(self) -> str:
+        names = list(dict.fromkeys(name for trial in self.trials for name in trial))
+        rows = [[str(i), *(str(trial.get(name, "")) for name in names)] for i, trial in enumerate(self.trials)]
+        words = notebook.note(f"best {self.metric} on validation data: {self.value:.4f} with {self.settings}")
+        return notebook.sheet("Tuning", words, notebook.grid(["trial", *names], rows))
 
 
 def tune(

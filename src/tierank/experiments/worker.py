@@ -1,4 +1,4 @@
-"""The pieces of a run: one ranker, one fold, one seed; and who trains, scores and keeps them, in whatever process."""
+"""The cells of a run: who trains, scores and keeps them, in whatever process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from sklearn.base import clone
 
 from tierank.errors import DataError
 from tierank.experiments.folds import Fold, Folds
-from tierank.experiments.runs import Run
+from tierank.experiments.store import Cell, Store
 from tierank.experiments.tuning import tune
-from tierank.files import remove_folder
 from tierank.models import encode_settings
 from tierank.rankers import Ranker
 from tierank.training.identity import identity_of, is_of_caller, name_of, source_of
@@ -37,61 +36,59 @@ Tables = dict[tuple[str, str], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One ranker, one fold, one seed."""
+class Task:
+    """A cell that is to be filled, and by which ranker."""
 
-    system: str
-    fold: int
-    seed: int
+    cell: Cell
     ranker: Ranker
     protocol: str
     trials: int | None
 
     def __str__(self) -> str:
-        return f"{self.system}, fold {self.fold + 1}, seed {self.seed}"
+        return str(self.cell)
 
     def make_ranker(self) -> Ranker:
-        """The ranker of this piece, not fitted: with its seed, and one thread unless it says otherwise."""
+        """The ranker of this cell, not fitted: with its seed, and one thread unless it says otherwise."""
         ranker: Ranker = clone(self.ranker)
         known = ranker.get_params(deep=False)  # a ranker of the caller's may have no random numbers, or no threads
-        wanted = {"seed": self.seed} | ({"n_jobs": 1} if known.get("n_jobs") is None else {})
+        wanted = {"seed": self.cell.seed} | ({"n_jobs": 1} if known.get("n_jobs") is None else {})
         return ranker.set_params(**{name: value for name, value in wanted.items() if name in known})
 
 
-class Worker:
-    """Runs pieces; keeps the data of the last fold."""
+class CellTrainer:
+    """Fills the cells of a run; keeps the data of the last fold."""
 
     def __init__(self, folder: Path, folds: Folds) -> None:
-        self.run, self.folds = Run.open(folder), folds
+        self.store, self.folds = Store(folder), folds
         self._fold: tuple[int, Fold] | None = None
 
-    def __call__(self, piece: Piece) -> str:
+    def __call__(self, task: Task) -> str:
         """Train, score, write; returns what to say about it."""
-        train, valid, test = self._read(piece.fold)
-        if piece.protocol == "lightgbm":
+        cell = task.cell
+        train, valid, test = self._read(cell.fold)
+        if task.protocol == "lightgbm":
             valid = test
-        ranker = piece.make_ranker()
+        ranker = task.make_ranker()
         start = time.process_time()
-        checkpoint, study = self.run.scratch(piece.system, piece.fold, piece.seed)
-        if piece.trials is None:
+        checkpoint, study = self.store.scratch(cell)
+        if task.trials is None:
             ranker.fit(train, valid=valid, checkpoint=checkpoint)
         else:
-            ranker = tune(ranker, train, valid, trials=piece.trials, seed=piece.seed, study=study).ranker
+            ranker = tune(ranker, train, valid, trials=task.trials, seed=cell.seed, study=study).ranker
         seconds = time.process_time() - start
         scores = ranker.predict(test)
         best = getattr(ranker, "best_", {})
-        about = {
+        result = {
             "settings": encode_settings(ranker.settings_, _identity),
             "history": getattr(ranker, "history_", []),
             "best": best,
             "cpu_seconds": seconds,
         }
         model = ranker if _can_be_saved(ranker) else None
-        self.run.write_piece(piece.system, piece.fold, piece.seed, test.arrange(scores), about, model)
-        remove_folder(checkpoint)
-        study.unlink(missing_ok=True)
+        self.store.write(cell, test.arrange(scores), result, model)
+        self.store.clear_scratch(cell)
         values = " ".join(f"{name} {value:.4f}" for name, value in best.items())
-        return f"{piece}: {values} on validation data" if values else str(piece)
+        return f"{cell}: {values} on validation data" if values else str(cell)
 
     def _read(self, fold: int) -> Fold:
         if self._fold is None or self._fold[0] != fold:
@@ -99,17 +96,17 @@ class Worker:
         return self._fold[1]
 
 
-def starter(folder: Path, folds: Folds) -> Callable[[], Worker]:
-    """What starts a worker in another process, where the tables hold what they hold here."""
+def starter(folder: Path, folds: Folds) -> Callable[[], CellTrainer]:
+    """What starts a ``CellTrainer`` in another process, where the tables hold what they hold here."""
     # Of modules that nobody has imported here nobody has changed the tables.
     tables = {(home, name): dict(getattr(sys.modules[home], name)) for home, name in _TABLES if home in sys.modules}
     return partial(_start, tables, folder, folds)
 
 
-def _start(tables: Tables, folder: Path, folds: Folds) -> Worker:
+def _start(tables: Tables, folder: Path, folds: Folds) -> CellTrainer:
     for (home, name), table in tables.items():
         getattr(import_module(home), name).update(table)
-    return Worker(folder, folds)
+    return CellTrainer(folder, folds)
 
 
 def describe_ranker(ranker: Ranker) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tierank.export.proof import Exportable, Proof, verify_export
 from tierank.export.solr import SOLR
 from tierank.export.target import Target
 from tierank.export.vespa import VESPA
-from tierank.files import Mark, make_folder, replacing
+from tierank.files import FolderKind, make_folder, replacing
 
 __all__ = [
     "NAN",
@@ -54,7 +54,7 @@ __all__ = [
 TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, ELASTICSEARCH, OPENSEARCH, SOLR, VESPA, C)}
 
 # Out of sight: the folder goes to an engine as it is.
-_EXPORT = Mark("a folder of an earlier export", ".tierank.json", ("tierank", "export"))
+_EXPORT = FolderKind("a folder of an earlier export", ".tierank.json", ("tierank", "export"))
 
 
 def as_target(target: str | Target) -> Target:

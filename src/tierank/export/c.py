@@ -25,10 +25,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
-from tierank.export.c_source import COMBINED, ENTRY, HEAD, MAIN, NETWORK, RUNTIME, TRANSFORM, TREES
-from tierank.export.portable import NONE, ZERO, Layer, Model, Network, QueryCopies, Scorer, Sum, Trees
-from tierank.export.target import Executor, Target
-from tierank.transforms import Quantile, QueryRank, Rescaling, Transform
+from tierank.export.c_source import (
+    COMBINED,
+    ENCODE,
+    ENTRY,
+    FIND_MEMBERS,
+    HEAD,
+    INPUTS,
+    MAIN,
+    NETWORK,
+    RUNTIME,
+    TRANSFORM,
+    TREES,
+)
+from tierank.export.portable import (
+    NONE,
+    ZERO,
+    Layer,
+    Model,
+    Network,
+    QueryCopies,
+    Scorer,
+    Sum,
+    Trees,
+    scaling_of,
+)
+from tierank.export.target import Executor, Target, check_transforms
+from tierank.transforms import Piecewise, Quantile, QueryRank, Rescaling, Transform
 from tierank.types import Floats
 
 # How the source is compiled; no option of it may change what numbers are.
@@ -40,7 +63,8 @@ _INPUTS = 4
 
 
 def _check(model: Model) -> None:
-    """Every model of the neutral form has a source."""
+    """Every model of the neutral form with transforms of tierank has a source."""
+    check_transforms("c", model)
 
 
 def _write(model: Model, path: Path) -> None:
@@ -53,7 +77,7 @@ def source(model: Model) -> str:
     scorer = writer.scorer(model.scorer)
     entry = writer.entry(scorer)
     used = "".join(text for word, text in RUNTIME.items() if any(word in part for part in (*writer.parts, entry)))
-    names = "\n".join(f" *   {place} {name}" for place, name in enumerate(model.names))
+    names = "\n".join(f" *   {place} {name}" for place, name in enumerate(model.described_names()))
     head = HEAD.format(n_features=model.n_features, names=names)
     return "\n".join([head, used, *writer.parts, entry, MAIN])
 
@@ -129,6 +153,7 @@ class _Writer:
 
     def trees(self, trees: Trees, rows: str, width: int) -> str:
         """The function of boosted trees that look at these rows."""
+        sets, trees = trees.without_categories(width)
         columns = _Columns(trees)
         layout = _Layout(trees, columns.of_split)
         lines = ",\n".join(
@@ -145,20 +170,48 @@ class _Writer:
                 roots=self.table("int", "roots", layout.roots),
                 depths=self.table("int", "depths", layout.depths),
                 fills=self.table("float", "fills", columns.fill),
-                features=self.table("int", "columns", columns.feature),
+                features=self.table("int", "columns", np.where(columns.feature < width, columns.feature, 0)),
                 zeros=self.table("int", "zeros", columns.is_zero.astype(int)),
                 rows=rows,
                 width=width,
+                find_members=self.find_members(sets, columns, width),
                 n_trees=len(layout.roots),
                 n_columns=len(columns.feature),
             ),
         )
 
+    def find_members(self, sets: list[tuple[int, NDArray[np.bool_]]], columns: _Columns, width: int) -> str:
+        """What fills the columns of splits by category: 0 for members of a set, 1 for other values."""
+        if not sets:
+            return ""
+        used = [(k, *sets[place - width]) for k, place in enumerate(columns.feature.tolist()) if place >= width]
+        sizes = [len(members) for _, _, members in used]
+        tables = {
+            "columns": self.table("int", "set_columns", [column for column, _, _ in used]),
+            "features": self.table("int", "set_features", [feature for _, feature, _ in used]),
+            "sizes": self.table("int", "set_sizes", sizes),
+            "starts": self.table("int", "set_starts", np.cumsum([0, *sizes[:-1]])),
+            "members": self.table("unsigned char", "members", np.concatenate([m for _, _, m in used]).astype(int)),
+        }
+        return FIND_MEMBERS.format(n_sets=len(used), **tables)
+
     def network(self, network: Network) -> str:
         """The function of a network."""
-        width = _padded(max([self.n_features, *(layer.n_out for layer in network.layers)]))
+        n_inputs = network.layers[0].weights.shape[1]
+        width = _padded(max([n_inputs, *(layer.n_out for layer in network.layers)]))
         layers = "".join(self.layer(layer, width) for layer in network.layers)
-        return self.function("network", NETWORK.format(rows=self.transformed(network), width=width, layers=layers))
+        return self.function("network", NETWORK.format(inputs=self.inputs(network, width), width=width, layers=layers))
+
+    def inputs(self, network: Network, width: int) -> str:
+        """The statements that fetch what the network sees of some documents, block by block."""
+        value = "row[k]" if network.limit is None else f"within(row[k], {_number(network.limit)})"
+        statements, first = "", 0
+        for transform, per_query in network.blocks:
+            columns = transform.n_columns(self.n_features)
+            rows = self.transformed(transform, per_query)
+            statements += INPUTS.format(rows=rows, columns=columns, width=width, first=first, value=value)
+            first += columns
+        return statements
 
     def layer(self, layer: Layer, width: int) -> str:
         """The calls for one layer of a network in which documents stand so far apart."""
@@ -173,14 +226,14 @@ class _Writer:
             calls.append(f"for (int j = 0; j < TOGETHER; j++) {copy}")
         return "".join(f"    {call}\n" for call in (*calls, "kept = x, x = y, y = kept;"))
 
-    def transformed(self, network: Network) -> str:
+    def transformed(self, transform: Transform, per_query: bool) -> str:
         """Where the transformed features are."""
-        key = network.scaling
+        key = scaling_of(transform, per_query)
         if key not in self.made:
-            statements = self.transform(network.transform, network.per_query)
+            statements = self.transform(transform, per_query)
             name = f"transform_{next(self.numbers)}"
             self.parts.append(TRANSFORM.format(name=name, statements=statements))
-            self.made[key] = name, self.n_features
+            self.made[key] = name, transform.n_columns(self.n_features)
         return self.rows(key)
 
     def transform(self, transform: Transform, per_query: bool) -> str:
@@ -199,16 +252,31 @@ class _Writer:
             return f"  interpolate(features, n, {', '.join(names)}, rows);\n"
         if not isinstance(transform, Rescaling):
             return "  impute(features, n, rows);\n"
-        take = f"  {'take_logs' if transform.TAKES_LOGS else 'copy_features'}(features, n, rows);\n"
+        if isinstance(transform, Piecewise):
+            return self.pieces(transform)
+        return self.rescaling(transform, per_query, "rows")
+
+    def rescaling(self, transform: Rescaling, per_query: bool, out: str) -> str:
+        """The statements that fill an array with rescaled features."""
+        take = f"  {'take_logs' if transform.TAKES_LOGS else 'copy_features'}(features, n, {out});\n"
         limits = ", ".join(_number(limit) for limit in transform.LIMITS)
         if per_query:
             room = "  double center[N_FEATURES], scale[N_FEATURES];\n"
-            find = f"  find_spans(rows, n, {int(transform.STANDARDISES)}, center, scale);\n"
-            return f"{room}{take}{find}  rescale(rows, n, center, scale, {limits});\n"
+            find = f"  find_spans({out}, n, {int(transform.STANDARDISES)}, center, scale);\n"
+            return f"{room}{take}{find}  rescale({out}, n, center, scale, {limits});\n"
         center, scale = (
             self.table("double", k, v) for k, v in (("center", transform.center_), ("scale", transform.scale_))
         )
-        return f"{take}  rescale(rows, n, {center}, {scale}, {limits});\n"
+        return f"{take}  rescale({out}, n, {center}, {scale}, {limits});\n"
+
+    def pieces(self, transform: Piecewise) -> str:
+        """The statements that fill ``rows`` with the piecewise-linear encoding."""
+        low, slope = (
+            self.table("double", name, array.T, columns=self.n_features)
+            for name, array in (("low", transform.low_), ("slope", transform.slope_))
+        )
+        scaled = self.rescaling(transform, False, "scaled")
+        return ENCODE.format(scaled=scaled, low=low, slope=slope, n=transform.N_PIECES)
 
 
 class _Columns:

@@ -39,7 +39,7 @@ TREES = """  const float *rows = {rows};
         float value = row[{features}[k]];
         x[k][lane] = value != value || ({zeros}[k] && fabsf(value) <= 1e-35f) ? {fills}[k] : value;
       }}
-    }}
+{find_members}    }}
     double sums[LANES] = {{0}};
     for (int tree = 0; tree < {n_trees}; tree++) {{
       int32_t at[LANES];
@@ -56,6 +56,13 @@ TREES = """  const float *rows = {rows};
   return 0;
 """
 
+FIND_MEMBERS = """      for (int k = 0; k < {n_sets}; k++) {{
+        float value = row[{features}[k]];
+        int is_known = value > -1.0f && value < (float){sizes}[k];
+        x[{columns}[k]][lane] = is_known && {members}[{starts}[k] + (int)value] ? 0.0f : 1.0f;
+      }}
+"""
+
 COMBINED = """  double *part = malloc((n ? n : 1) * sizeof(double));
   int failed = part == NULL;
   for (size_t i = 0; i < n; i++) scores[i] = 0;
@@ -63,16 +70,24 @@ COMBINED = """  double *part = malloc((n ? n : 1) * sizeof(double));
   return failed;
 """
 
-NETWORK = """  const float *rows = {rows};
-  double one[TOGETHER * {width}], other[TOGETHER * {width}], *x = one, *y = other, *kept;
+NETWORK = """  double one[TOGETHER * {width}], other[TOGETHER * {width}], *x = one, *y = other, *kept;
   for (size_t first = 0; first < n; first += TOGETHER) {{
     size_t many = n - first < TOGETHER ? n - first : TOGETHER;
-    for (size_t j = 0; j < TOGETHER; j++)
-      for (size_t k = 0; k < N_FEATURES; k++)
-        x[j * {width} + k] = rows[(first + (j < many ? j : 0)) * N_FEATURES + k];
-{layers}    for (size_t j = 0; j < many; j++) scores[first + j] = x[j * {width}];
+{inputs}{layers}    for (size_t j = 0; j < many; j++) scores[first + j] = x[j * {width}];
   }}
   return 0;
+"""
+
+INPUTS = """    for (size_t j = 0; j < TOGETHER; j++) {{
+      const float *row = {rows} + (first + (j < many ? j : 0)) * {columns};
+      for (size_t k = 0; k < {columns}; k++) x[j * {width} + {first} + k] = {value};
+    }}
+"""
+
+ENCODE = """  float *scaled = malloc((n * N_FEATURES + 1) * sizeof(float));
+  if (scaled == NULL) return 1;
+{scaled}  encode_pieces(features, scaled, n, {low}, {slope}, {n}, rows);
+  free(scaled);
 """
 
 TRANSFORM = """static int {name}(const float *features, size_t n, float *rows) {{
@@ -294,6 +309,24 @@ static void find_spans(const float *rows, size_t n, int standard, double *center
     center[k] += mean / scale[k];
     scale[k] /= sqrt(variance > least ? variance : least);
   }
+}
+""",
+    "within(": """\
+static double within(double x, double limit) { return x > limit ? limit : x < -limit ? -limit : x; }
+""",
+    "encode_pieces": """\
+/* How far each scaled feature has come from one edge to the next, piece by piece; 0 where the feature is missing. */
+static void encode_pieces(const float *features, const float *scaled, size_t n, const double (*low)[N_FEATURES],
+                          const double (*slope)[N_FEATURES], int n_pieces, float *rows) {
+  for (size_t i = 0; i < n; i++)
+    for (int t = 0; t < n_pieces; t++)
+      for (int k = 0; k < N_FEATURES; k++) {
+        double value = (scaled[i * N_FEATURES + k] - low[t][k]) * slope[t][k];
+        value = value > 0 ? value : 0;
+        value = value < 1 ? value : 1;
+        float x = features[i * N_FEATURES + k];
+        *rows++ = x == x ? (float)value : 0;
+      }
 }
 """,
     "interpolate(": """\

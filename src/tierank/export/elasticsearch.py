@@ -24,6 +24,7 @@ from tierank.export.target import (
     Target,
     check_missing_is_zero,
     check_size,
+    check_thresholds,
     for_float32_sums,
     only_trees,
     refuse,
@@ -40,6 +41,7 @@ _MOST_TREES = 10_000
 def _target(name: str, title: str) -> Target:
     def check(model: Model) -> None:
         trees = only_trees(name, model)
+        check_thresholds(name, model)
         check_missing_is_zero(name, trees)
         check_size(name, trees)
         if len(trees.roots) > _MOST_TREES:

@@ -9,6 +9,8 @@ Trees are compared and added up in double precision, and networks run in single 
 
 from __future__ import annotations
 
+import json
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +28,20 @@ from tierank.export.portable import (
     StandardisedMean,
     Sum,
     Trees,
+    scaling_of,
     walk,
 )
-from tierank.export.target import Executor, Target, by_query, check_size, check_weights
+from tierank.export.target import Executor, Target, by_query, check_size, check_transforms, check_weights
 from tierank.extras import needing
-from tierank.transforms import Quantile, QueryRank, Rescaling, Transform
+from tierank.kinds import kinds_to_json
+from tierank.transforms import Piecewise, Quantile, QueryRank, Rescaling, Transform
 
 _OPSET, _ML_OPSET, _IR = 18, 3, 8
 
 
 def _check(model: Model) -> None:
     """Every model of the neutral form has a graph; trees of it have scores in float32."""
+    check_transforms("onnx", model)
     for part in walk(model.scorer):
         if isinstance(part, (Trees, QueryCopies)):
             check_size("onnx", part if isinstance(part, Trees) else part.trees)
@@ -64,7 +69,8 @@ def build(model: Model) -> Any:
     )
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid("ai.onnx.ml", _ML_OPSET)]
     proto = helper.make_model(made, opset_imports=opsets, ir_version=_IR, producer_name="tierank")
-    helper.set_model_props(proto, {"features": "\n".join(model.names)})
+    columns = {"columns": json.dumps(kinds_to_json(model.kinds))} if model.kinds else {}
+    helper.set_model_props(proto, {"features": "\n".join(model.names)} | columns)
     onnx.checker.check_model(proto)
     return proto
 
@@ -120,9 +126,9 @@ class _Graph:
     def score(self, scorer: Scorer) -> str:
         """The scores of the documents."""
         if isinstance(scorer, Trees):
-            return self.trees(scorer, self.double("features"))
+            return self.trees(scorer, self.double("features"), self.n_features)
         if isinstance(scorer, QueryCopies):
-            return self.trees(scorer.trees, self.query_copies())
+            return self.trees(scorer.trees, self.query_copies(), QueryCopies.COPIES * self.n_features)
         if isinstance(scorer, Network):
             return self.network(scorer)
         if isinstance(scorer, Sum):
@@ -148,15 +154,34 @@ class _Graph:
         spread = self.add("Sqrt", self.add("ReduceMean", squares, np.array([0])))
         return self.add("Div", centred, self.add("Where", self.add("Greater", spread, 0.0), spread, 1.0))
 
-    def trees(self, trees: Trees, values: str) -> str:
-        """The sum of the trees, given what they look at in double precision."""
+    def trees(self, trees: Trees, values: str, width: int) -> str:
+        """The sum of the trees, given the columns that they look at in double precision, and their number."""
         if not len(trees.feature):  # single leaves: nothing to look at, but a score for each document
             column = self.double(self.add("Gather", "features", np.array(0), axis=1))
             zeros = self.add("Where", self.add("Equal", column, column), 0.0, 0.0)
             return self.add("Add", zeros, float(trees.values[~trees.roots].sum()))
+        sets, trees = trees.without_categories(width)
+        values = self.with_members(sets, values)
         inputs, columns = self.tree_inputs(trees, values)
         sums = self.add("TreeEnsembleRegressor", inputs, domain="ai.onnx.ml", **_tree_attributes(trees, columns))
         return self.double(self.add("Squeeze", sums, np.array([1])))
+
+    def with_members(self, sets: list[tuple[int, NDArray[np.bool_]]], values: str) -> str:
+        """The columns, and one for each set of categories: 0 for members, 1 for other values."""
+        from onnx import TensorProto
+
+        parts = [values]
+        for feature, group in groupby(sets, key=lambda one: one[0]):
+            members = [one for _, one in group]
+            size = max(map(len, members))
+            table = np.ones((size + 1, len(members)))  # the last row is for what is no member of any
+            for column, one in enumerate(members):
+                table[: len(one), column] = ~one
+            codes = self.add("Gather", values, np.array(feature), axis=1)
+            is_known = self.add("And", self.add("Greater", codes, -1.0), self.add("Less", codes, float(size)))
+            places = self.cast(self.add("Where", is_known, codes, float(size)), TensorProto.INT64)
+            parts.append(self.add("Gather", table, places, axis=0))
+        return values if len(parts) == 1 else self.add("Concat", *parts, axis=1)
 
     def tree_inputs(self, trees: Trees, values: str) -> tuple[str, NDArray[np.int64]]:
         """What the splits look at, and the column of each split; numbers that count as missing become NaN."""
@@ -172,7 +197,7 @@ class _Graph:
 
     def network(self, network: Network) -> str:
         """The score of a network."""
-        values = self.transform(network)
+        values = self.inputs(network)
         for layer in network.layers:
             values = self.layer(layer, values)
         return self.double(self.add("Squeeze", values, np.array([1])))
@@ -256,20 +281,47 @@ class _Graph:
 
         return self.double(self.cast(values, TensorProto.FLOAT))
 
-    # Transforms: float32, documents x features
+    # Transforms: float32, documents x columns
 
-    def transform(self, network: Network) -> str:
-        """The transformed features."""
+    def inputs(self, network: Network) -> str:
+        """What a network sees: the transformed features, those of several transforms side by side."""
         key = network.scaling
         if key not in self.transformed:
-            self.transformed[key] = self.impute(self._transform(network.transform, network.per_query))
+            parts = [self.transform(*block) for block in network.blocks]
+            values = parts[0] if len(parts) == 1 else self.add("Concat", *parts, axis=1)
+            if network.limit is not None:
+                values = self.add("Clip", values, np.float32(-network.limit), np.float32(network.limit))
+            self.transformed[key] = values
         return self.transformed[key]
 
-    def impute(self, values: str) -> str:
-        """0 where a feature is missing, and single precision."""
+    def transform(self, transform: Transform, per_query: bool) -> str:
+        """The transformed features."""
+        key = "transform", *scaling_of(transform, per_query)
+        if key not in self.transformed:
+            values = self._transform(transform, per_query)
+            n_copies = transform.n_columns(1)
+            if isinstance(transform, Piecewise):
+                values = self.pieces(transform, values)
+            self.transformed[key] = self.impute(values, n_copies)
+        return self.transformed[key]
+
+    def impute(self, values: str, n_copies: int) -> str:
+        """0 where a feature is missing, in each of its copies, and single precision."""
         from onnx import TensorProto
 
-        return self.cast(self.add("Where", self.add("IsNaN", "features"), 0.0, values), TensorProto.FLOAT)
+        missing = self.copies(self.add("IsNaN", "features"), n_copies)
+        return self.cast(self.add("Where", missing, 0.0, values), TensorProto.FLOAT)
+
+    def copies(self, values: str, n_copies: int) -> str:
+        """The columns, several times."""
+        return values if n_copies == 1 else self.add("Concat", *[values] * n_copies, axis=1)
+
+    def pieces(self, transform: Piecewise, scaled: str) -> str:
+        """The piecewise-linear encoding of scaled features."""
+        values = self.copies(self.rounded(scaled), transform.N_PIECES)
+        low, slope = (array.T.ravel() for array in (transform.low_, transform.slope_))
+        encoded = self.add("Mul", self.add("Sub", values, low), slope)
+        return self.add("Min", self.add("Max", encoded, 0.0), 1.0)
 
     def _transform(self, transform: Transform, per_query: bool) -> str:
         values = self.double("features")

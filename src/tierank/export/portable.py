@@ -15,14 +15,15 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
-from tierank.transforms import Transform
+from tierank.kinds import Kinds
+from tierank.transforms import SideBySide, Transform
 from tierank.types import Floats
 
 # What a split takes for missing: nothing (NaN counts as 0), 0 and NaN, or NaN.
@@ -73,6 +74,9 @@ class Trees:
     Children and roots are numbers of nodes, or ~leaf for a leaf. A missing value goes left where ``default_left``;
     ``missing`` says what counts as missing in a split.
 
+    Where ``category`` is a number k >= 0, the split is by category: x goes left where ``members[k]`` has its whole part
+    (2 of 2.9, 0 of -0.9), and right where it is missing, negative or beyond. Without both there are no such splits.
+
     >>> stump = Trees.stump(feature=1, threshold=0.5, values=(-1.0, 2.0))
     >>> stump.predict(np.array([[9, 0.5], [9, 0.75], [9, np.nan]], np.float32)).tolist()
     [-1.0, 2.0, -1.0]
@@ -86,6 +90,29 @@ class Trees:
     missing: NDArray[np.uint8]
     default_left: NDArray[np.bool_]
     values: Floats
+    category: NDArray[np.int64] | None = None
+    members: NDArray[np.bool_] | None = None  # sets x whole numbers
+
+    @property
+    def is_category(self) -> NDArray[np.bool_]:
+        """Which splits are by category."""
+        return np.zeros(len(self.feature), np.bool_) if self.category is None else self.category >= 0
+
+    def without_categories(self, n_features: int) -> tuple[list[tuple[int, NDArray[np.bool_]]], Trees]:
+        """Trees of thresholds alone, which look at columns after the features: 0 for members of a set, 1 for others.
+
+        Returns the feature and the members of each of these columns too.
+        """
+        if self.category is None or self.members is None or not self.is_category.any():
+            return [], replace(self, category=None, members=None)
+        keys = np.stack([self.feature, self.category], axis=1)[self.is_category]
+        unique, place = np.unique(keys, axis=0, return_inverse=True)
+        feature, threshold, missing = self.feature.copy(), self.threshold.copy(), self.missing.copy()
+        feature[self.is_category] = n_features + place.ravel()
+        threshold[self.is_category], missing[self.is_category] = 0.5, NONE
+        plain = replace(self, feature=feature, threshold=threshold, missing=missing, category=None, members=None)
+        members = self.members
+        return [(int(column), np.trim_zeros(members[chosen], "b")) for column, chosen in unique.tolist()], plain
 
     @classmethod
     def stump(
@@ -115,7 +142,7 @@ class Trees:
         3. NaN goes the default way where the split takes NaN for missing. In all other splits NaN is 0.
         4. 0 goes the default way where the split takes 0 for missing.
         5. Whatever is left goes left where x <= t, in double precision.
-        6. A split by category looks its value up in a set; such trees are refused here.
+        6. A split by category looks its value up in a set; such trees are refused here, and read from LightGBM's text.
 
         LightGBM itself likes to split at -1e-35 and 1e-35, on either side of its 0. See ``lightgbm_thresholds`` for
         what becomes of 2 and 5.
@@ -128,7 +155,7 @@ class Trees:
     @property
     def nan_left(self) -> NDArray[np.bool_]:
         """Which way a NaN goes in each split."""
-        return np.where(self.missing == NONE, self.threshold >= 0, self.default_left)
+        return np.where(self.missing == NONE, self.threshold >= 0, self.default_left) & ~self.is_category
 
     @property
     def zero_left(self) -> NDArray[np.bool_]:
@@ -200,6 +227,24 @@ class Trees:
             yield self.values[~place]
 
     def _goes_left(self, splits: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.bool_]:
+        if self.category is not None and self.members is not None and self.is_category[splits].any():
+            return self._with_members(splits, values, self.category[splits], self.members)
+        return self._by_threshold(splits, values)
+
+    def _with_members(
+        self,
+        splits: NDArray[np.int64],
+        values: NDArray[Any],
+        category: NDArray[np.int64],
+        members: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        is_known = (values > -1) & (values < members.shape[1])
+        codes = np.where(is_known, values, 0).astype(np.int64)
+        return np.where(
+            category >= 0, is_known & members[np.maximum(category, 0), codes], self._by_threshold(splits, values)
+        )
+
+    def _by_threshold(self, splits: NDArray[np.int64], values: NDArray[Any]) -> NDArray[np.bool_]:
         is_nan, kind = np.isnan(values), self.missing[splits]
         is_missing = (is_nan & (kind != NONE)) | ((np.abs(values) <= NEAR_ZERO) & (kind == ZERO))
         known = np.where(is_nan, np.float32(0), values) <= self.threshold[splits]
@@ -318,10 +363,26 @@ class Network:
     layers: tuple[Layer, ...]
 
     @property
+    def blocks(self) -> tuple[tuple[Transform, bool], ...]:
+        """The transforms that stand side by side, or the one, each with whether it scales by query."""
+        parts = self.transform.parts_ if isinstance(self.transform, SideBySide) else (self.transform,)
+        return tuple((part, self.per_query and part.needs_queries) for part in parts)
+
+    @property
+    def limit(self) -> float | None:
+        """The size that inputs are kept within, if any beside the limits of the transforms."""
+        return self.transform.LIMIT if isinstance(self.transform, SideBySide) else None
+
+    @property
     def scaling(self) -> tuple[Any, ...]:
         """What is the same for two networks that are given the same numbers."""
-        learned = {} if self.per_query else self.transform.state()
-        return type(self.transform), self.per_query, *(array.tobytes() for array in learned.values())
+        return self.limit, *(scaling_of(*block) for block in self.blocks)
+
+
+def scaling_of(transform: Transform, per_query: bool) -> tuple[Any, ...]:
+    """What is the same for two transforms that make the same numbers of the features."""
+    learned = {} if per_query else transform.state()
+    return type(transform), per_query, *(array.tobytes() for array in learned.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -349,6 +410,7 @@ class Model:
     n_features: int
     feature_names: tuple[str, ...] | None
     has_missing: bool  # whether training saw missing values
+    kinds: Kinds = field(default_factory=dict)  # what features stand for that are no plain numbers
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -358,6 +420,12 @@ class Model:
         ):
             return self.feature_names
         return tuple(f"feature_{number}" for number in range(1, self.n_features + 1))
+
+    def described_names(self) -> list[str]:
+        """The names, with what the numbers stand for where they are made of something else; safe in a comment of C."""
+        known = [self.kinds.get(name) for name in self.feature_names or [""] * self.n_features]
+        texts = [name if kind is None else f"{name}: {kind}" for name, kind in zip(self.names, known, strict=True)]
+        return [" ".join(text.replace("*/", "* /").replace("\\", "/").split()) for text in texts]
 
     def seen_missing(self) -> NDArray[np.bool_]:
         """Which features may be missing."""

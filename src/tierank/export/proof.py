@@ -33,6 +33,9 @@ class Exportable(Protocol):
     def predict(self, X: Any) -> Floats:
         """One score per document."""
 
+    def match_features(self, X: Any) -> RankingDataset:
+        """The data with the numbers that the model looks at."""
+
     def portable(self) -> Model:
         """The model in the neutral form."""
 
@@ -91,7 +94,7 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
     model, place = ranker.portable(), Path(path)
     if not place.exists():
         raise DataError(f"{place}: expected an export for {target.name}, got nothing there; export the model first")
-    run = target.open(place)
+    run, data = target.open(place), ranker.match_features(data)
     generated = generate_rows(model, data, bounded=target.keeps_limits)
     ours = [np.asarray(ranker.predict(part), np.float64) for part in (data, generated)]
     ours[0] = data.arrange(ours[0])
@@ -146,7 +149,8 @@ def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: in
         blocks.append(_sampled(model, data, len(values), rng))
         blocks[-1][:, feature] = values
     offsets = np.cumsum([0, *map(len, blocks)])
-    return RankingDataset.from_parts(np.concatenate(blocks), None, offsets, np.arange(len(blocks)))
+    rows, queries = np.concatenate(blocks), np.arange(len(blocks))
+    return RankingDataset.from_parts(rows, None, offsets, queries, feature_names=data.feature_names, kinds=data.kinds)
 
 
 def _joined(places: list[_Places]) -> _Places:
@@ -157,9 +161,15 @@ def _joined(places: list[_Places]) -> _Places:
 
 
 def _splits(part: Trees | QueryCopies) -> _Places:
-    """Column and threshold of every split."""
+    """Column and threshold of every split; of a split by category the numbers of all categories and some beyond."""
     trees = part.trees if isinstance(part, QueryCopies) else part
-    return trees.feature, trees.threshold
+    is_category = trees.is_category
+    if trees.members is None or not is_category.any():
+        return trees.feature, trees.threshold
+    features = np.unique(trees.feature[is_category])
+    codes = np.arange(-2, trees.members.shape[1] + 2, dtype=np.float32)
+    columns = np.concatenate([trees.feature[~is_category], np.repeat(features, len(codes))])
+    return columns, np.concatenate([trees.threshold[~is_category], np.tile(codes, len(features))])
 
 
 def _beside(columns: NDArray[np.int64], thresholds: NDArray[np.float32]) -> _Places:

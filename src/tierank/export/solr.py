@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import block_diag
 
+from tierank.errors import ParameterError
 from tierank.export.portable import Layer, Model, Network, Sum, TreeBuilder, Trees, as_float32
 from tierank.export.target import (
     LEAST,
@@ -26,12 +27,13 @@ from tierank.export.target import (
     check_missing_is_zero,
     check_pointwise,
     check_size,
+    check_thresholds,
     check_weights,
     for_float32_sums,
     refuse,
     unused_name,
 )
-from tierank.transforms import Log1p, Quantile, Standard, Transform
+from tierank.transforms import Log1p, Quantile, SideBySide, Standard, Transform
 from tierank.types import Floats
 
 _NAME = "tierank"
@@ -53,6 +55,7 @@ _PACKAGE = "org.apache.solr.ltr"
 
 def _check(model: Model) -> None:
     check_pointwise("solr", model, _TRANSFORMS)
+    check_thresholds("solr", model)
     if isinstance(model.scorer, Trees):
         check_missing_is_zero("solr", model.scorer)
         check_size("solr", model.scorer)
@@ -63,6 +66,8 @@ def _check(model: Model) -> None:
 
 
 def _check_transform(transform: Transform, has_missing: bool) -> None:
+    if isinstance(transform, SideBySide):
+        raise _several_transforms()
     if isinstance(transform, (Log1p, Quantile)):
         raise refuse(
             "solr",
@@ -214,11 +219,7 @@ def _one_network(model: Model) -> Network:
     if len(networks) < len(parts):
         raise refuse("solr", "it adds up no models of two kinds", "train without base")
     if len({network.scaling for network in networks}) > 1:
-        raise refuse(
-            "solr",
-            "it scales a feature in one way, and this model sees several transforms of it",
-            f"train with feature_transform={_TRANSFORMS}",
-        )
+        raise _several_transforms()
     for network in networks:
         _check_layers(network)
     if len({tuple(layer.activation for layer in network.layers) for network in networks}) > 1:
@@ -231,6 +232,14 @@ def _one_network(model: Model) -> Network:
         raise refuse("solr", "learners have an activation on their scores", "train with output_activation=None")
     layers = networks[0].layers if len(parts) == 1 else _side_by_side(networks, [weight for weight, _ in parts])
     return Network(networks[0].transform, False, layers)
+
+
+def _several_transforms() -> ParameterError:
+    return refuse(
+        "solr",
+        "it scales a feature in one way, and this model sees several transforms of it",
+        f"train with feature_transform={_TRANSFORMS} and encoding='none'",
+    )
 
 
 def _check_layers(network: Network) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
 from tierank.export.portable import Model, Network, QueryCopies, StandardisedMean, Trees, walk
+from tierank.transforms import TRANSFORMS, Piecewise
 from tierank.types import Floats
 
 # Up to so many trees, what float32 loses when they are added up one after the other is far below a difference that
@@ -87,6 +88,18 @@ def check_weights(target: str, model: Model) -> None:
                 )
 
 
+def check_transforms(target: str, model: Model) -> None:
+    """An error where features go through a transform that is not tierank's, which targets cannot write."""
+    for part in walk(model.scorer):
+        for transform, _ in part.blocks if isinstance(part, Network) else ():
+            if type(transform) not in (*TRANSFORMS.values(), Piecewise):
+                raise refuse(
+                    target,
+                    f"it holds the transforms of TRANSFORMS, and this model has its own, {type(transform).__name__}",
+                    "train with feature_transform='log1p', for example",
+                )
+
+
 def check_missing_is_zero(target: str, trees: Trees) -> None:
     """An error where a missing value goes another way than 0 would, or 0 another way than its number says."""
     by_number = trees.threshold >= 0
@@ -96,6 +109,18 @@ def check_missing_is_zero(target: str, trees: Trees) -> None:
             "it takes a missing value for 0, and the trees tell them apart",
             "train with use_missing=False, which takes a missing value for 0 too",
         )
+
+
+def check_thresholds(target: str, model: Model) -> None:
+    """An error where trees have splits by category."""
+    for part in walk(model.scorer):
+        trees = part.trees if isinstance(part, QueryCopies) else part
+        if isinstance(trees, Trees) and trees.is_category.any():
+            raise refuse(
+                target,
+                "it compares numbers, and these trees have splits by category",
+                "export to c or onnx, or train on means: columns=Columns(means=[...])",
+            )
 
 
 def only_trees(target: str, model: Model) -> Trees:

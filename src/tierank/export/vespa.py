@@ -4,8 +4,8 @@ Vespa's importer writes ``x < threshold`` or, where a missing value goes left, `
 depends on the number and size of the trees: small forests are compiled, in double precision; large ones have
 thresholds and leaves in float32. Both add up in double precision. So each threshold becomes the lowest float32 above
 it, and leaves are rounded to float32 here: the score is the same either way. Each split says where a missing value
-goes (NaN, as of an attribute without a value). Trees need an ``objective``, which LightGBM leaves out for objectives
-of one's own.
+goes (NaN, as of an attribute without a value). Trees need an ``objective``, which LightGBM leaves out for
+objectives that its users wrote.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from tierank.export.onnx import ONNX
 from tierank.export.portable import Model, TreeBuilder, Trees, as_float32
-from tierank.export.target import Executor, Target, check_pointwise, check_size, check_weights, refuse
+from tierank.export.target import Executor, Target, check_pointwise, check_size, check_thresholds, check_weights, refuse
 from tierank.types import Floats
 
 _NAME = "tierank"
@@ -32,6 +32,7 @@ def _check(model: Model) -> None:
         check_weights("vespa", model)
         ONNX.check(model)
         return
+    check_thresholds("vespa", model)
     check_size("vespa", trees)
     if (trees.zero_left != (trees.threshold >= 0)).any():
         raise refuse(

@@ -148,18 +148,19 @@ def compile_all(folder: Path | None = None) -> Iterator[tuple[str, Loaded]]:
 
 
 class _Notice:
-    """Tells the user, once, about compiling that takes long enough to be noticed, or that will be needed again."""
+    """Tells the user, each once, of compiling that takes long enough to be noticed, and of code that cannot be kept."""
 
     def __init__(self) -> None:
-        self._is_said = False
+        self._said: set[str] = set()
         self._seconds, self._start = 0.0, 0.0
         self._timer: threading.Timer | None = None
 
     def begin(self, name: str, obstacle: str | None) -> None:
         if obstacle is not None:
             self._say(
+                "obstacle",
                 f"tierank: each process compiles anew, for some seconds, as the code cannot be kept ({obstacle});"
-                " `tierank compile --to DIR`, once, and NUMBA_CACHE_DIR=DIR end that"
+                " `tierank compile --to DIR`, once, and NUMBA_CACHE_DIR=DIR end that",
             )
         elif self._timer is None:
             self._start = time.monotonic()
@@ -167,7 +168,7 @@ class _Notice:
                 f"tierank: compiling {name} for this machine; each function is compiled once, when it is first used,"
                 " and `tierank compile` does all of them ahead"
             )
-            self._timer = threading.Timer(max(0.0, _NOTICEABLE - self._seconds), self._say, (text,))
+            self._timer = threading.Timer(max(0.0, _NOTICEABLE - self._seconds), self._say, ("compiling", text))
             self._timer.daemon = True
             self._timer.start()
 
@@ -177,9 +178,9 @@ class _Notice:
             self._timer = None
             self._seconds += time.monotonic() - self._start
 
-    def _say(self, text: str) -> None:
-        if not self._is_said:
-            self._is_said = True
+    def _say(self, what: str, text: str) -> None:
+        if what not in self._said and "obstacle" not in self._said:
+            self._said.add(what)
             logging.getLogger("tierank").warning(text)
 
 

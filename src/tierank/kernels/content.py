@@ -12,8 +12,7 @@ from tierank.kernels import Matrix, Vector, compiled, inner
 Floats = Vector[np.float64]
 Hashes = Vector[np.uint64]
 
-_FACTOR = np.uint64(0x9E3779B97F4A7C15)
-_SHIFT = np.uint64(29)
+_FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 # Parts of a float32. The mark keeps the form of a power of two, which has no other bit, apart from that of 0.
 _MAGNITUDE, _INFINITY, _NAN = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000), np.uint32(0x7FC00000)
 _SIGN_AND_FRACTION, _MARK = np.uint32(0x807FFFFF), np.uint32(0x40000000)
@@ -52,33 +51,31 @@ def order_rows(
     ratings: Floats,
     weights: Floats,
     order: NDArray[np.int64],
+    spare: NDArray[np.int64],
 ) -> None:
     """Sort the rows of queries ``first`` to ``last - 1`` by form, values, rating and weight, into ``order``."""
-    longest = 0
     for query in range(first, last):
-        longest = max(longest, offsets[query + 1] - offsets[query])
-    spare = np.empty(longest, np.int64)
-    for query in range(first, last):
-        rows = order[offsets[query] : offsets[query + 1]]
-        for i in range(len(rows)):
-            rows[i] = offsets[query] + i
+        start, end = offsets[query], offsets[query + 1]
+        for row in range(start, end):
+            order[row] = row
         width = 1
-        while width < len(rows):  # sorted runs of this length are merged, two by two
-            for low in range(0, len(rows) - width, 2 * width):
-                middle, high = low + width, min(low + 2 * width, len(rows))
+        while width < end - start:  # sorted runs of this length are merged, two by two
+            for low in range(start, end - width, 2 * width):
+                middle = low + width
+                high = middle + width if middle + width < end else end
                 for i in range(low, middle):
-                    spare[i] = rows[i]
+                    spare[i] = order[i]
                 left, right = low, middle
                 for place in range(low, high):
                     if left == middle:
                         break
                     if right < high and _is_before(
-                        rows[right], spare[left], features, forms, contents, ratings, weights
+                        order[right], spare[left], features, forms, contents, ratings, weights
                     ):
-                        rows[place] = rows[right]
+                        order[place] = order[right]
                         right += 1
                     else:
-                        rows[place] = spare[left]
+                        order[place] = spare[left]
                         left += 1
             width *= 2
 
@@ -103,32 +100,3 @@ def _is_before(
     if ratings[one] != ratings[other]:
         return ratings[one] < ratings[other]
     return len(weights) > 1 and weights[one] < weights[other]
-
-
-@compiled
-def digest_queries(
-    offsets: Vector[np.int64],
-    forms: Hashes,
-    contents: Hashes,
-    ratings: Floats,
-    weights: Floats,
-    query_weights: Floats,
-    form_digests: NDArray[np.uint64],
-    content_digests: NDArray[np.uint64],
-) -> None:
-    """Two numbers for each query, whatever the order of its documents: one of their forms, one of all that it holds."""
-    rating_bits, weight_bits = ratings.view(np.uint64), weights.view(np.uint64)
-    query_bits = query_weights.view(np.uint64)
-    for query in range(len(offsets) - 1):
-        form, content = np.uint64(0), query_bits[query]
-        for row in range(offsets[query], offsets[query + 1]):
-            weight = weight_bits[row] if len(weight_bits) > 1 else weight_bits[0]
-            form += _mixed(forms[row])
-            content += _mixed(_mixed(contents[row] ^ rating_bits[row]) ^ weight)
-        form_digests[query], content_digests[query] = _mixed(form), _mixed(content)
-
-
-@inner
-def _mixed(value: np.uint64) -> np.uint64:
-    value = (value ^ (value >> _SHIFT)) * _FACTOR
-    return value ^ (value >> _SHIFT)

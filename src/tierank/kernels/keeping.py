@@ -155,6 +155,7 @@ class _Locator(caching._CacheLocator):
 
     def __init__(self, function: Function, folder: Folder) -> None:
         self.function, self.folder = function, folder
+        self._py_file = function.__code__.co_filename  # numba names it where it warns that code cannot be kept
 
     def from_function(self, py_func: Any, py_file: Any) -> Any:  # type: ignore[override]
         """Itself, for its function is known."""

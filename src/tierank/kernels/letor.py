@@ -117,7 +117,8 @@ def parse_rows(
         line = Place(line_starts[row])
         target = Place(targets[row])
         rating, i, trust = _number(text, line, powers)
-        if trust != EXACT or not 0.0 <= rating < np.inf:
+        is_unjudged = trust == NEAR and np.isnan(rating)
+        if not is_unjudged and (trust != EXACT or not 0.0 <= rating < np.inf):
             return row, widest
         ratings[target] = rating
         comments[row] = -1

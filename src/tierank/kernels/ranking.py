@@ -281,6 +281,162 @@ def precision_sum(
 
 
 @compiled
+def preference_sum(
+    relevant: Vector[np.float64],
+    judged: Vector[np.float64],
+    n_relevant: Vector[np.int64],
+    n_others: Vector[np.int64],
+    starts: Vector[np.int64],
+    rows: Vector[np.int64],
+    tie_ends: Vector[np.int64],
+) -> NDArray[np.float64]:
+    """The sum over relevant documents of 1 - min(above, R) / min(R, N), for each query.
+
+    ``above`` is how many of the N judged documents that are not relevant stand above it; R are relevant. In a tie with
+    m of them, 0, 1, ..., m of these stand above a relevant document of the tie with the same chance.
+    """
+    sums = np.zeros(len(starts) - 1)
+    for q in range(len(sums)):
+        start, n = starts[q], starts[q + 1] - starts[q]
+        least = max(1, min(n_relevant[q], n_others[q]))
+        above = 0
+        tie = 0
+        while tie < n:
+            end = tie_ends[start + tie]
+            found, others = 0.0, 0
+            for j in range(tie, end):
+                row = rows[start + j]
+                found += relevant[row]
+                others += judged[row] > relevant[row]
+            if found > 0:
+                passed = 0.0
+                for j in range(above, above + others + 1):
+                    passed += min(j, n_relevant[q]) / least
+                sums[q] += found * (1 - passed / (others + 1))
+            above += others
+            tie = end
+    return sums
+
+
+@compiled
+def bound_ratio(
+    upper: bool,
+    gains: Vector[np.float64],
+    judged: Vector[np.float64],
+    n_unjudged: Vector[np.int64],
+    units: Vector[np.float64],
+    top: float,
+    discounts: Vector[np.float64],
+    k: int,
+    best_starts: Vector[np.int64],
+    best_rows: Vector[np.int64],
+    starts: Vector[np.int64],
+    rows: Vector[np.int64],
+    tie_ends: Vector[np.int64],
+) -> NDArray[np.float64]:
+    """The lowest or highest NDCG@k of each query, if unjudged documents may have the gain 0 or any gain of the data.
+
+    Gains are in units of the query, unit times as large as those of ``top``, the highest gain of the data. Those of
+    unjudged documents are 0. ``best_rows`` has the rows of each query by gain.
+
+    NDCG is a linear function of the gains over a convex one (the highest of many linear functions), so it is lowest
+    where each unjudged document has the gain 0 or the top one; of m with the top gain, the lowest m of the list cost
+    the least DCG for the same ideal.
+
+    For the highest, gains are cut into layers, from one judged gain to the next. With E(m) the sum of the m highest
+    discounts of unjudged documents, D(m) that of the first m ranks, J judged documents above a layer's lower edge and
+    m unjudged ones, the layer adds its height times E(m) to the DCG, and its height times D(J + m) to the ideal. The
+    ratio can be above t if and only if m can be chosen in each layer so that the sum of height (E(m) - t D(J + m)) is
+    positive. Lower layers have a higher J, and so their best m is at least as high: layers are chosen one by one. Then
+    t is set to the ratio that this choice has, and so on, until it rises no more (Dinkelbach's method).
+    """
+    values = np.zeros(len(starts) - 1)
+    sums = np.zeros(k + 1)  # D
+    for i in range(k):
+        sums[i + 1] = sums[i] + discounts[i]
+    for q in range(len(values)):
+        start, n = starts[q], starts[q + 1] - starts[q]
+        depth = min(k, n)
+        seen = np.zeros(n + 1)  # E
+        n_seen = 0
+        dcg = 0.0
+        tie = 0
+        while tie < depth:
+            end = tie_ends[start + tie]
+            discount = (sums[min(end, depth)] - sums[tie]) / (end - tie)
+            for j in range(tie, end):
+                row = rows[start + j]
+                if judged[row] > 0:
+                    dcg += gains[row] * discount
+                else:
+                    seen[n_seen + 1] = seen[n_seen] + discount
+                    n_seen += 1
+            tie = end
+        best = best_rows[best_starts[q] : best_starts[q + 1]]
+        n_best = 0
+        ideal = 0.0
+        while n_best < len(best) and gains[best[n_best]] > 0:
+            if n_best < k:
+                ideal += gains[best[n_best]] * discounts[n_best]
+            n_best += 1
+        values[q] = dcg / ideal if ideal > 0 else 0.0
+        if n_unjudged[q] == 0 or top <= 0:
+            continue
+        if upper:
+            height = top - (units[q] * gains[best[0]] if n_best > 0 else 0.0)
+            while True:
+                least = 0
+                if height > 0:
+                    least = _best_count(seen, n_seen, sums, k, 0, 0, values[q])
+                of_top, ideal_of_top = height * seen[least], height * sums[min(least, k)]
+                raised, ideal = dcg, 0.0
+                i = 0
+                m = least
+                while i < n_best:
+                    gain = gains[best[i]]
+                    while i < n_best and gains[best[i]] == gain:
+                        i += 1
+                    below = gains[best[i]] if i < n_best else 0.0
+                    m = _best_count(seen, n_seen, sums, k, i, m, values[q])
+                    raised += (gain - below) * seen[m]
+                    ideal += (gain - below) * sums[min(i + m, k)]
+                if least > 0:
+                    raised, ideal = units[q] * raised + of_top, units[q] * ideal + ideal_of_top
+                if ideal == 0 or raised / ideal <= values[q]:
+                    break
+                values[q] = raised / ideal
+        else:
+            for m in range(1, min(n_unjudged[q], k) + 1):
+                n_raised = max(0, m - (n_unjudged[q] - n_seen))
+                raised = units[q] * dcg + top * (seen[n_seen] - seen[n_seen - n_raised])
+                ideal = top * sums[m]
+                for i in range(min(n_best, k - m)):
+                    ideal += units[q] * gains[best[i]] * discounts[m + i]
+                values[q] = min(values[q], raised / ideal)
+    return np.minimum(values, 1.0)
+
+
+@inner
+def _best_count(
+    seen: NDArray[np.float64],
+    n_seen: int,
+    sums: NDArray[np.float64],
+    k: int,
+    n_judged: int,
+    least: int,
+    ratio: float,
+) -> int:
+    """The m from ``least`` on for which E(m) - ratio D(J + m) is highest; the lowest of several."""
+    found = least
+    highest = seen[least] - ratio * sums[min(n_judged + least, k)]
+    for m in range(least + 1, n_seen + 1):
+        value = seen[m] - ratio * sums[min(n_judged + m, k)]
+        if value > highest:
+            found, highest = m, value
+    return found
+
+
+@compiled
 def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np.float64]:
     """The highest value of each query; 0 where there is none above it."""
     tops = np.zeros(len(offsets) - 1)

@@ -151,6 +151,29 @@ def rescale(
 
 
 @compiled
+def encode_pieces(
+    features: Matrix[np.float32],
+    scaled: Matrix[np.float32],
+    low: Matrix[np.float64],
+    slope: Matrix[np.float64],
+    out: OutMatrix[np.float32],
+) -> None:
+    """(z - low) slope of each scaled feature z, kept between 0 and 1, a block of columns for each column of ``low``.
+
+    0 where the feature is missing.
+    """
+    n_features = features.shape[1]
+    for row in range(len(features)):
+        for piece in range(low.shape[1]):
+            for column in range(n_features):
+                value = (scaled[row, column] - low[column, piece]) * slope[column, piece]
+                value = value if value > 0.0 else 0.0
+                value = value if value < 1.0 else 1.0
+                is_known = features[row, column] == features[row, column]
+                out[row, piece * n_features + column] = value if is_known else 0.0
+
+
+@compiled
 def rescale_queries(
     features: Matrix[np.float32], offsets: Vector[np.int64], least: float, most: float, out: OutMatrix[np.float32]
 ) -> None:

@@ -3,7 +3,8 @@
 Two steps for each block of documents:
 
 1. A value becomes a *place*: the number of thresholds below it. A *column* is a feature, one way to treat missing
-   values, and 255 of its thresholds at most, so that a place is a byte.
+   values, and 255 of its thresholds at most, so that a place is a byte. A split by category has a column of its set:
+   members of the set have place 0, all other values place 1.
 2. In each tree the leaves are numbered so that the smaller child of every split comes first. A *test* asks whether the
    place of a document is above that of a split's threshold, and rules out the leaves that the document cannot reach if
    it goes to the second child. A *word* is eight leaves, a bit each. The first leaf that nothing rules out is the leaf
@@ -52,6 +53,10 @@ class Columns(NamedTuple):
         Where the thresholds of each column begin, and where the last ones end.
     thresholds : array of float32
         The thresholds, rising within a column; its last ones may be infinite.
+    first_level : array of uint64
+        Where the levels of each column begin, and where the last ones end; none of a column that is no category.
+    places : array of uint8
+        Of a category the place of each level: 0 where it is in the set of the splits of this column, 1 where not.
     """
 
     feature: Vector[np.uint64]
@@ -59,6 +64,8 @@ class Columns(NamedTuple):
     near_zero: Vector[np.float32]
     first: Vector[np.uint64]
     thresholds: Vector[np.float32]
+    first_level: Vector[np.uint64]
+    places: Vector[np.uint8]
 
 
 class Forest(NamedTuple):
@@ -117,6 +124,15 @@ def score_rows(
 
         for column in range(np.uint64(len(columns.feature))):
             feature, missing, near_zero = columns.feature[column], columns.missing[column], columns.near_zero[column]
+            level = columns.first_level[column]
+            n_levels = columns.first_level[column + _ONE] - level
+            if n_levels > 0:
+                most_level = np.float32(n_levels)
+                for d in range(n):
+                    value = features[row + d, feature]
+                    is_level = value > np.float32(-1) and value < most_level  # not if it is missing
+                    places[column, d] = columns.places[level + np.uint64(np.int64(value))] if is_level else _1
+                continue
             for d in range(n):
                 value = features[row + d, feature]
                 values[d] = value if abs(value) > near_zero else _NAN

@@ -19,13 +19,17 @@ the first k whole.
 
 Arrays are named after what indexes them: inputs are by row, ``ranked_...`` by rank in the query, all others by place in
 the layout. They are made once for a span of queries and handed down whole: a view of an array costs more than the work
-on a short list.
+on a short list. Python makes them, because numba takes seconds to compile what makes arrays.
 """
+
+from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, compiled, inner
+from tierank.kernels import OutMatrix, Vector, compiled, inner
 from tierank.types import Floats
 
 Rows = NDArray[np.uint32]  # unsigned: numba asks of every signed index whether it counts from the end
@@ -43,26 +47,56 @@ _MOST_MOVES = 6
 _LEAST_DISTANCE = 0.01
 
 
+class Queries(NamedTuple):
+    """What the gradient knows of each query besides scores; tiers and gains are by row. All arrays are writable."""
+
+    offsets: NDArray[np.int64]
+    tiers: NDArray[np.uint32]
+    n_tiers: NDArray[np.int64]
+    gains: Floats
+    discounts: Floats  # by rank
+
+
+class Rules(NamedTuple):
+    """How pairs count; see ``umart_gradients``."""
+
+    window: int
+    truncation: int
+    sigma: float
+    by_rank: bool
+    over_distance: bool
+    levelled: bool
+    kappa: float
+    steep: bool
+    share_ties: bool
+
+
+class Room(NamedTuple):
+    """Arrays that a span of queries is worked out in. Those of one kind are rows of one array."""
+
+    numbers: OutMatrix[np.float64]
+    places: OutMatrix[np.uint32]
+    ends: OutMatrix[np.uint32]
+    bits: NDArray[np.int64]  # of the first row of numbers
+
+    @classmethod
+    def for_queries(cls, longest: int, most_tiers: int) -> Room:
+        """Room for queries of so many documents and tiers."""
+        numbers = np.empty((18, longest + 2 * _PADDING))
+        places = np.zeros((5, longest + 2 * _PADDING), np.uint32)
+        return cls(numbers, places, np.empty((2, most_tiers + 1), np.uint32), numbers[0].view(np.int64))
+
+
 @compiled
 def umart_gradients(
     first: int,
     last: int,
     scores: Floats,
-    offsets: Vector[np.int64],
-    tiers: NDArray[np.uint32],
-    n_tiers: NDArray[np.int64],
-    gains: Floats,
-    discounts: Floats,
-    window: int,
-    truncation: int,
-    sigma: float,
-    by_rank: bool,
-    over_distance: bool,
-    levelled: bool,
-    kappa: float,
-    steep: bool,
-    share_ties: bool,
+    queries: Queries,
+    rules: Rules,
+    room: Room,
     order: Rows,
+    is_wide: NDArray[np.bool_],
     gradient: NDArray[np.float32],
     hessian: NDArray[np.float32],
 ) -> None:
@@ -77,37 +111,37 @@ def umart_gradients(
 
     Where ``share_ties``, documents with equal scores share discounts and windows; otherwise they rank by row.
 
-    ``order`` holds the rows of each query by their last scores and is left with those by these scores.
+    ``order`` holds the rows of each query by their last scores and is left with those by these scores. ``is_wide`` says
+    of which queries the scores lie so far apart that products of exponentials could leave float64: these are left to
+    ``weighted_gradients``.
     """
-    longest, most_tiers = np.int64(0), np.int64(0)
-    for query in range(first, last):
-        longest = max(longest, offsets[query + 1] - offsets[query])
-        most_tiers = max(most_tiers, n_tiers[query])
-    numbers = np.empty((19, longest + 2 * _PADDING))
-    ranked_scores, ranked_powers, spare = numbers[0], numbers[1], numbers[2]
+    offsets, tiers, n_tiers, gains, discounts = queries
+    window, truncation, sigma, by_rank, over_distance, levelled, kappa, steep, share_ties = rules
+    numbers, places, ends, bits = room
+    spare, ranked_scores, ranked_powers = numbers[0], numbers[1], numbers[2]
     score, power, discount, gain = numbers[3], numbers[4], numbers[5], numbers[6]
-    window_sum, window_top, weight, weighted_discount = numbers[7], numbers[8], numbers[9], numbers[10]
-    low, low_power, high, high_power = numbers[11], numbers[12], numbers[13], numbers[14]
-    shared_discounts, tie_gap, tie_sum, tie_power = numbers[15], numbers[16], numbers[17], numbers[18]
-    bits = spare.view(np.int64)
-    places = np.zeros((5, longest + 2 * _PADDING), np.uint32)
+    window_sum, weight, weighted_discount = numbers[7], numbers[8], numbers[9]
+    low, low_power, high, high_power = numbers[10], numbers[11], numbers[12], numbers[13]
+    shared_discounts, tie_gap, tie_sum, tie_power = numbers[14], numbers[15], numbers[16], numbers[17]
     ranked_places, row, ranked_ties, tie, tie_count = places[0], places[1], places[2], places[3], places[4]
-    ends = np.empty((2, most_tiers + 1), np.uint32)
     top_ends, rest_ends = ends[0], ends[1]
     sums = power if window == 1 else window_sum
+    zero = np.int64(0)  # a plain 0 is a type of its own to numba, for which it would compile again
     for query in range(first, last):
         start, n = offsets[query], offsets[query + 1] - offsets[query]
+        is_wide[query] = False
         if n_tiers[query] < 2:
-            gradient[start : start + n] = 0.0
-            hessian[start : start + n] = 0.0
+            for place in range(start, start + n):
+                gradient[place], hessian[place] = 0.0, 0.0
             continue
         _repair_order(start, n, scores, order, ranked_scores, spare, row)
         spread = ranked_scores[0] - ranked_scores[n - 1]
-        wide = sigma * spread > _WIDEST
-        if not wide:
-            _take_powers(n, sigma, ranked_scores, bits, spare, ranked_powers)
+        if sigma * spread > _WIDEST:
+            is_wide[query] = True
+            continue
+        _take_powers(n, sigma, ranked_scores, bits, spare, ranked_powers)
         by_distance = by_rank and over_distance and spread > 0
-        n_top = min(n, truncation)
+        n_top = truncation if truncation < n else n
         tied = share_ties and _has_ties(n, ranked_scores)
         ranked_discounts = shared_discounts if tied else discounts
         if tied:
@@ -117,7 +151,7 @@ def umart_gradients(
         rest = n_top + _PADDING
         end = rest + n - n_top
         _lay_out(
-            start, 0, n_top, 0, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance,
+            start, zero, n_top, zero, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance,
             ranked_scores, ranked_powers, ranked_places, top_ends, row, score, power, discount, gain,
         )  # fmt: skip
         _lay_out(
@@ -127,19 +161,14 @@ def umart_gradients(
         for rank in range(n if tied else 0):
             tie[ranked_places[rank]] = ranked_ties[rank]
         for end_of_part in (n_top, end):
-            _pad(end_of_part, score, power, window_sum, window_top, weight, weighted_discount)
+            _pad(end_of_part, score, power, window_sum, weight, weighted_discount)
         _clear(end + _PADDING, low, low_power, high, high_power)
         least = _LEAST_DISTANCE if by_distance else 1.0
         n_top_below, n_below = n_top, n
-        top_start, rest_start = np.int64(0), rest
+        top_start, rest_start = zero, rest
         for tier in range(n_tiers[query] - 1):
             top_end, rest_end = np.int64(top_ends[tier]), np.int64(rest_ends[tier])
-            if wide:
-                n_top_below, n_below = _keep_below(n_top_below, n_below, top_end, rest_end, ranked_places)
-                _sum_wide_windows(n_below, window, sigma, scores, row, ranked_places, power, window_sum, window_top)
-                if tied:
-                    _share_wide_windows(n_below, sigma, scores, row, ranked_places, tie, power, window_sum, window_top)
-            elif window >= n:
+            if window >= n:
                 _sum_all(top_end, n_top, rest_end, end, power, window_sum)
             elif window > 1:
                 n_top_below, n_below = _keep_below(n_top_below, n_below, top_end, rest_end, ranked_places)
@@ -154,39 +183,39 @@ def umart_gradients(
                 (top_start, top_end, rest_end, end),
                 (rest_start, rest_end, top_end, n_top),
             ):
-                if a == b or c == d or (tied and by_rank and spread == 0):
-                    continue
-                if wide:
-                    _compare_wide(
-                        a, b, c, d, sigma, least, scores, row, score, discount, power, window_sum, window_top, weight,
-                        weighted_discount, low, low_power, high, high_power,
-                    )  # fmt: skip
-                else:
+                if a < b and c < d and not (tied and by_rank and spread == 0):
                     _compare(
                         a, b, c, d, least, score, discount, power, sums, weight, weighted_discount, low, low_power,
                         high, high_power,
                     )  # fmt: skip
             if tied and by_rank:
                 _compare_ties(
-                    top_start, top_end, n_top, wide, least, power, window_sum if wide else sums, weight, tie, tie_gap,
-                    tie_count, tie_sum, tie_power, low, low_power, high, high_power,
+                    top_start, top_end, n_top, least, power, sums, weight, tie, tie_gap, tie_count, tie_sum, tie_power,
+                    low, low_power, high, high_power,
                 )  # fmt: skip
             top_start, rest_start = top_end, rest_end
         factor = _level(end, sigma, high) if levelled else 1.0
-        for a, b in ((0, n_top), (rest, end)):
+        for a, b in ((zero, n_top), (rest, end)):
             _finish(
-                a, b, sigma, kappa, steep, wide, factor, row, power, low, low_power, high, high_power, gradient,
-                hessian,
+                a, b, sigma, kappa, steep, factor, row, power, low, low_power, high, high_power, gradient, hessian
             )  # fmt: skip
 
 
-@compiled
-def sort_queries(offsets: Vector[np.int64], values: Floats, order: Rows) -> None:
+def sort_queries(offsets: NDArray[np.int64], values: Floats, order: Rows) -> None:
     """Sort the rows of each query by value, highest first; equal values keep their order."""
-    longest = np.int64(0)
-    for query in range(len(offsets) - 1):
-        longest = max(longest, offsets[query + 1] - offsets[query])
-    ranked_values, spare_values, spare_rows = np.empty(longest), np.empty(longest), np.empty(longest, np.uint32)
+    longest = int(np.diff(offsets).max(initial=0))
+    _sort_queries(offsets, values, order, np.empty(longest), np.empty(longest), np.empty(longest, np.uint32))
+
+
+@compiled
+def _sort_queries(
+    offsets: Vector[np.int64],
+    values: Floats,
+    order: Rows,
+    ranked_values: Floats,
+    spare_values: Floats,
+    spare_rows: Rows,
+) -> None:
     for query in range(len(offsets) - 1):
         start = offsets[query]
         _sort(start, offsets[query + 1] - start, values, order, ranked_values, spare_values, spare_rows)
@@ -368,19 +397,10 @@ def _lay_out(
 
 
 @inner
-def _pad(
-    end: int,
-    score: Floats,
-    power: Floats,
-    window_sum: Floats,
-    window_top: Floats,
-    weight: Floats,
-    weighted_discount: Floats,
-) -> None:
+def _pad(end: int, score: Floats, power: Floats, window_sum: Floats, weight: Floats, weighted_discount: Floats) -> None:
     """Behind a layout: documents without weight, with which nothing overflows."""
     for place in range(end, end + _PADDING):
-        score[place], power[place] = 0.0, 1.0
-        window_sum[place], window_top[place] = 1.0, 0.0
+        score[place], power[place], window_sum[place] = 0.0, 1.0, 1.0
         weight[place], weighted_discount[place] = 0.0, 0.0
 
 
@@ -457,62 +477,6 @@ def _share_windows(n: int, ranked_places: Rows, tie: Rows, window_sum: Floats) -
         if last - first > 1:
             for rank in range(first, last):
                 window_sum[ranked_places[rank]] = (last - first) / inverse
-        first = last
-
-
-@inner
-def _sum_wide_windows(
-    n: int,
-    window: int,
-    sigma: float,
-    scores: Floats,
-    row: Rows,
-    ranked_places: Rows,
-    power: Floats,
-    window_sum: Floats,
-    window_top: Floats,
-) -> None:
-    """The same with exponentials relative to the highest score of each window, ``window_top``."""
-    for first in range(0, n, window):
-        last = min(first + window, n)
-        top = scores[row[ranked_places[first]]]
-        total = 0.0
-        for rank in range(first, last):
-            place = ranked_places[rank]
-            power[place] = np.exp(sigma * (scores[row[place]] - top))
-            total += power[place]
-        for rank in range(first, last):
-            window_sum[ranked_places[rank]], window_top[ranked_places[rank]] = total, top
-
-
-@inner
-def _share_wide_windows(
-    n: int,
-    sigma: float,
-    scores: Floats,
-    row: Rows,
-    ranked_places: Rows,
-    tie: Rows,
-    power: Floats,
-    window_sum: Floats,
-    window_top: Floats,
-) -> None:
-    """The same, relative to the lowest of the windows' tops: that of the last document of the tie."""
-    first = 0
-    while first < n:
-        last = first
-        while last < n and tie[ranked_places[last]] == tie[ranked_places[first]]:
-            last += 1
-        top = window_top[ranked_places[last - 1]]
-        inverse = 0.0
-        for rank in range(first, last):
-            place = ranked_places[rank]
-            inverse += np.exp(sigma * (top - window_top[place])) / window_sum[place]
-        if last - first > 1:
-            for rank in range(first, last):
-                place = ranked_places[rank]
-                power[place] = np.exp(sigma * (scores[row[place]] - top))
-                window_sum[place], window_top[place] = (last - first) / inverse, top
         first = last
 
 
@@ -608,51 +572,10 @@ def _compare(
 
 
 @inner
-def _compare_wide(
-    first: int,
-    last: int,
-    first_low: int,
-    last_low: int,
-    sigma: float,
-    least: float,
-    scores: Floats,
-    row: Rows,
-    score: Floats,
-    discount: Floats,
-    power: Floats,
-    window_sum: Floats,
-    window_top: Floats,
-    weight: Floats,
-    weighted_discount: Floats,
-    low: Floats,
-    low_power: Floats,
-    high: Floats,
-    high_power: Floats,
-) -> None:
-    """The same where scores are far apart: exponentials relative to the higher of the document and the window's top.
-
-    Here ``low_power`` and ``high_power`` add up w p' p' and w p' p themselves.
-    """
-    for place in range(first, last):
-        for lower in range(first_low, last_low):
-            above = sigma * (scores[row[place]] - window_top[lower])
-            less = np.exp(-abs(above))
-            of_document, of_window = (1.0, less) if above > 0 else (less, 1.0)
-            r = 1.0 / (of_document + of_window * window_sum[lower])
-            x = abs(weight[lower] * discount[place] - weighted_discount[lower]) * of_window * r
-            x /= least + abs(score[place] - score[lower])
-            low[lower] += x
-            low_power[lower] += x * of_window * power[lower] * r
-            high[place] += x
-            high_power[place] += x * of_document * r
-
-
-@inner
 def _compare_ties(
     first: int,
     last: int,
     end: int,
-    wide: bool,
     least: float,
     power: Floats,
     sums: Floats,
@@ -670,7 +593,7 @@ def _compare_ties(
     """Every pair within a tie of a place in first to last - 1 and a lower one in last to end - 1.
 
     The documents of a tier in a tie are all alike, and counted. They have the exponential of the lower document. x and
-    y as in ``_compare``; where ``wide``, as in ``_compare_wide``.
+    y as in ``_compare``.
     """
     for place in range(first, last):
         tie_count[tie[place]] += 1
@@ -682,7 +605,7 @@ def _compare_ties(
             continue
         r = 1.0 / (power[lower] + sums[lower])
         x = weight[lower] * tie_gap[name] * r / least
-        y = x * r * power[lower] if wide else x * r
+        y = x * r
         tie_sum[name] += x
         tie_power[name] += y
         low[lower] += count * x
@@ -710,7 +633,6 @@ def _finish(
     sigma: float,
     kappa: float,
     steep: bool,
-    wide: bool,
     factor: float,
     row: Rows,
     power: Floats,
@@ -723,7 +645,7 @@ def _finish(
 ) -> None:
     """From sums over pairs to gradient and hessian; the difference may come out below 0 by rounding alone."""
     for place in range(np.uint64(first), np.uint64(last)):
-        e = 1.0 if wide else power[place]
+        e = power[place]
         of_low = max(low[place] - e * low_power[place], 0.0)
         of_high = high[place] if steep else e * high_power[place]
         gradient[row[place]] = factor * sigma * (low[place] - high[place])

@@ -16,6 +16,10 @@ gradient. Adding a number to all scores of a query changes nothing. Values and g
 are, at +-1e4 in single precision too. Losses over pairs go through them in blocks: memory does not grow with the
 number of pairs, time does.
 
+**Row weights.** Where a batch has them, a row of weight 2 is the row twice, in values and gradients, and one of weight
+0 as if it were not there. The exceptions are ``listmle``, ``plistmle`` and ``windowed_urank``, in which copies of a row
+share its place. Each loss says in its own words what a weight does.
+
 ``urank``, ``listnet``, ``listmle``, ``plistmle``, ``softmax`` and ``neuralndcg`` can be differentiated twice; the
 others say that they cannot.
 """
@@ -35,6 +39,7 @@ from tierank.losses.tiers import stepwise_urank, urank, windowed_urank
 __all__ = [
     "LOSSES",
     "WITHOUT_GAINS",
+    "WITH_WEIGHTS",
     "Batch",
     "Loss",
     "Step",
@@ -70,3 +75,6 @@ LOSSES: dict[str, Loss] = {
 
 # Losses that go by the order of the ratings alone, whatever their gains are.
 WITHOUT_GAINS = (listmle, listnet, plistmle, ranknet)
+
+# Losses that take the weights of a batch, and so inverse propensities. The likelihood of an order has none.
+WITH_WEIGHTS = (approxndcg, lambdaloss, lambdarank, listnet, ranknet, softmax, urank, windowed_urank)

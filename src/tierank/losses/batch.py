@@ -11,17 +11,28 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from tierank.checks import as_offsets, as_ratings
+from tierank.checks import as_offsets, as_places, as_positions, as_ratings, as_weights
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError
 from tierank.losses.ladder import Ladder
-from tierank.losses.segments import edges_of
-from tierank.relevance import Gain, as_gain, discounts_to, find_tiers, gains_of, ideal_dcg
+from tierank.losses.segments import edges_of, exact, log_of_nothing, sum_by
+from tierank.relevance import (
+    Gain,
+    as_gain,
+    discount_sums,
+    discounts_to,
+    find_tiers,
+    gains_of,
+    ideal_dcg,
+    ideal_dcg_of_copies,
+)
 from tierank.settings import as_positive
 from tierank.types import Floats
 
 # The highest rating r for which 2^r - 1 is taken as it is: sums of such gains are still far from the end of float32.
 _HIGHEST_RATING = 64.0
+# The most copies that the documents of a query may have where copies take places: some megabytes of discounts.
+_MOST_PLACES = 1 << 20
 
 
 class Batch:
@@ -32,6 +43,10 @@ class Batch:
     ``ratings``         one per document, or None: networks score such a batch, losses need ratings
     ``gain``            ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a list with the gains of the ratings 0, 1,
                         2, ...; a mapping from ratings to gains; or a function that turns ratings into gains
+    ``weights``         one per document, what its gain is multiplied by: 1 / propensity of a click; None: 1
+    ``row_weight``      one per document, how many times it counts: 2 is the document twice, 0.5 half of it, 0 as if it
+                        were not there; None: 1. Every loss says what that means for it
+    ``positions``       where each document was shown, from 1; None where nobody knows
     ``generator``       the source of all that is random in training: the order of tied documents, dropout, groups
     ``dtype``           of gains and weights, and so of the scores
     ``device``          where the tensors live
@@ -54,6 +69,9 @@ class Batch:
         ratings: ArrayLike | None = None,
         *,
         gain: Gain = "exp2",
+        weights: ArrayLike | None = None,
+        row_weight: ArrayLike | None = None,
+        positions: ArrayLike | None = None,
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
@@ -61,7 +79,14 @@ class Batch:
         edges = as_offsets(offsets)
         self.gain, self.generator, self.dtype, self.device = as_gain(gain), generator, dtype, torch.device(device)
         self.offsets = torch.tensor(edges, device=self.device)
-        self._ratings = None if ratings is None else as_ratings(ratings, int(edges[-1]))
+        n = int(edges[-1])
+        self._ratings = None if ratings is None else as_ratings(ratings, n)
+        self._weights = None if weights is None else as_weights(weights, "weights", n)
+        self._positions = None if positions is None else as_positions(positions, n)
+        counts = None if row_weight is None else as_weights(row_weight, "row_weight", n)
+        self._row_weight = None if counts is None or (counts == 1).all() else counts
+        if self._ratings is not None:
+            self._ratings = self._of_counted(self._ratings)
 
     _whole: Batch | None = None  # what this batch was taken from, and which queries of it
     _queries: Tensor
@@ -76,6 +101,9 @@ class Batch:
         taken = Batch.__new__(Batch)
         taken.gain, taken.generator, taken.dtype, taken.device = self.gain, self.generator, self.dtype, self.device
         taken._ratings, taken._whole = self._ratings, self
+        taken._weights, taken._row_weight, taken._positions = self._weights, self._row_weight, self._positions
+        if not isinstance(queries, Tensor):  # of a caller; those of training come as tensors
+            queries = as_places(queries, self.n_queries, "queries", "queries")
         taken._queries = torch.as_tensor(queries, dtype=torch.int64, device=self.device)
         if not len(taken._queries):
             raise DataError("no query is left: expected at least one query to take")
@@ -137,11 +165,101 @@ class Batch:
         return torch.tensor(self._ratings, device=self.device)
 
     @cached_property
+    def weights(self) -> Tensor | None:
+        """What the gain of each document is multiplied by; None where that is 1."""
+        if self._weights is None:
+            return None
+        if self._whole is not None and self._whole.weights is not None:
+            return self._whole.weights.index_select(0, self.rows)
+        return torch.tensor(self._weights, dtype=self.dtype, device=self.device)
+
+    @cached_property
+    def positions(self) -> Tensor | None:
+        """Where each document was shown, from 1."""
+        if self._positions is None:
+            return None
+        if self._whole is not None and self._whole.positions is not None:
+            return self._whole.positions.index_select(0, self.rows)
+        return torch.tensor(self._positions, device=self.device)
+
+    @cached_property
+    def row_weight(self) -> Tensor | None:
+        """How many times each document counts; None where that is 1."""
+        if self._row_weight is None:
+            return None
+        if self._whole is not None and self._whole.row_weight is not None:
+            return self._whole.row_weight.index_select(0, self.rows)
+        return torch.tensor(self._row_weight, dtype=self.dtype, device=self.device)
+
+    @property
+    def ignores_row_weight(self) -> bool:
+        """Whether there are row weights that nobody has asked for."""
+        return self._row_weight is not None and "row_weight" not in vars(self)
+
+    @cached_property
+    def log_row_weight(self) -> Tensor | None:
+        """The logarithm of the row weights, where that of 0 is very low; None where all are 1."""
+        if self.row_weight is None:
+            return None
+        logs = exact(self.row_weight).log()
+        return logs.clamp(min=log_of_nothing(logs.dtype))
+
+    def weighted(self, values: Tensor) -> Tensor:
+        """Values of documents times their weights."""
+        return values if self.weights is None else values * self.weights.to(values.dtype)
+
+    def counted(self, values: Tensor) -> Tensor:
+        """Values of documents times their row weights: the sum over the copies of each."""
+        return values if self.row_weight is None else values * self.row_weight.to(values.dtype)
+
+    def log_powers(self, scores: Tensor) -> Tensor:
+        """ln(c e^f) for scores f and row weights c."""
+        if self.log_row_weight is None:
+            return scores
+        return scores + self.log_row_weight.clamp(min=log_of_nothing(scores.dtype)).to(scores.dtype)
+
+    def _of_counted(self, values: Floats) -> Floats:
+        """The values; documents that do not count have the lowest of their query that do, and so no tier of their own.
+
+        A query in which none counts has 0 everywhere: no order to learn.
+        """
+        if self._row_weight is None:
+            return values
+        counts, starts = self._row_weight > 0, self.offsets[:-1].cpu().numpy()
+        lowest = np.minimum.reduceat(np.where(counts, values, np.inf), starts)
+        lowest[np.isinf(lowest)] = 0.0
+        return np.where(counts, values, np.repeat(lowest, self.lengths.cpu().numpy()))
+
+    def repeated(self, loss: str) -> tuple[Batch, Tensor]:
+        """The batch with every row as many times as its weight says, and the row here that each is a copy of.
+
+        For losses that have ranks for whole documents only. Queries without a row that counts keep their rows, and have
+        no order to learn.
+        """
+        counts = torch.ones(self.n_documents) if self.row_weight is None else self.row_weight.double()
+        if not torch.equal(counts, counts.round()):
+            got = float(counts[counts != counts.round()][0])
+            raise ParameterError(
+                argument="row_weight", expected=f"integers with {loss}, which ranks whole documents", got=f"{got:g}"
+            )
+        is_empty = sum_by(counts, self.query, self.n_queries) == 0
+        counts = torch.where(is_empty[self.query], 1, counts.long())
+        rows = torch.arange(self.n_documents, device=self.device).repeat_interleave(counts)
+        offsets = edges_of(torch.bincount(self.query[rows], minlength=self.n_queries))
+        ratings, weights = (None if one is None else one[rows].cpu().numpy() for one in (self.ratings, self.weights))
+        settings: dict[str, Any] = {"gain": self.gain, "generator": self.generator, "dtype": self.dtype}
+        return Batch(offsets.cpu().numpy(), ratings, weights=weights, device=self.device, **settings), rows
+
+    @cached_property
     def tiers(self) -> Tensor:
-        """Index of each rating among the unique ratings of its query, 0 = highest."""
+        """Index of each rating among the unique ratings of its query, 0 = highest; with weights, of gain times weight.
+
+        A click in a place where few look says more than one where all do.
+        """
         if self._whole is not None:
             return self._whole.tiers.index_select(0, self.rows)
-        tiers, _ = find_tiers(self.ratings.cpu().numpy(), self.offsets.cpu().numpy())
+        values = self.ratings.cpu().numpy() if self._weights is None else self._gains * self._weights
+        tiers, _ = find_tiers(self._of_counted(values), self.offsets.cpu().numpy())
         return torch.from_numpy(tiers.astype(np.int64)).to(self.device)
 
     @cached_property
@@ -150,6 +268,15 @@ class Batch:
         if self._whole is not None:
             return self._whole.n_tiers.index_select(0, self._queries)
         return torch.ones_like(self.lengths).scatter_reduce_(0, self.query, self.tiers + 1, "amax")
+
+    @cached_property
+    def n_ratings(self) -> Tensor:
+        """How many unique ratings each query has, whatever the weights."""
+        if self._weights is None:
+            return self.n_tiers
+        if self._whole is not None:
+            return self._whole.n_ratings.index_select(0, self._queries)
+        return torch.from_numpy(find_tiers(self.ratings.cpu().numpy(), self.offsets.cpu().numpy())[1]).to(self.device)
 
     @cached_property
     def is_ranked(self) -> Tensor:
@@ -172,19 +299,50 @@ class Batch:
 
     @cached_property
     def relative_gains(self) -> Tensor:
-        """G / IDCG, with IDCG the sum of G / log2(1 + rank) in the best order; 0 in queries with no order to learn."""
+        """G / IDCG, with IDCG the sum of G / log2(1 + rank) in the best order; 0 in queries with no order to learn.
+
+        With row weights the copies of a document take places in it.
+        """
         if self._whole is not None:
             return self._whole.relative_gains.index_select(0, self.rows)
-        ideal = torch.from_numpy(ideal_dcg(self._gains, self.offsets.cpu().numpy())).to(self.device) / self.is_ranked
+        ideal = torch.from_numpy(self._ideal_dcg()).to(self.device) / self.is_ranked
         gains = torch.from_numpy(self._gains).to(self.device)
         return torch.where(ideal > 0, 1 / ideal, 0.0)[self.query].mul(gains).to(self.dtype)
 
+    def _ideal_dcg(self) -> Floats:
+        offsets = self.offsets.cpu().numpy()
+        if self._row_weight is None:
+            return ideal_dcg(self._gains, offsets)
+        self._most_places()
+        return ideal_dcg_of_copies(self._gains, self._row_weight, offsets)
+
+    def _most_places(self) -> int:
+        """How many places the copies of the documents of a query take at most, if they can be counted."""
+        most = float(np.add.reduceat(np.asarray(self._row_weight), self.offsets[:-1].cpu().numpy()).max())
+        if most > _MOST_PLACES:
+            raise ParameterError(
+                argument="row_weight",
+                expected=f"a sum of up to {_MOST_PLACES:,} in each query, with a loss in which copies take places",
+                got=f"{most:g}",
+                fix="divide the weights by a number",
+            )
+        return int(np.ceil(most))
+
+    @cached_property
+    def discount_sums(self) -> Tensor:
+        """0, and the sums of the discounts of the first 1, 2, ... places, for all copies of the longest query."""
+        if self._whole is not None:
+            return self._whole.discount_sums
+        return exact(torch.from_numpy(discount_sums(self._most_places() + 2)).to(self.device))
+
     @cached_property
     def urank_weights(self) -> Tensor:
-        """G / (|R| - 1) for each document; 0 in queries with one rating."""
+        """G / (|R| - 1) for each document, times its weight and its row weight; 0 in queries with one rating."""
         if self._whole is not None:
             return self._whole.urank_weights.index_select(0, self.rows)
-        return self.gains * (self.is_ranked / (self.n_tiers - 1).clamp(min=1))[self.query]
+        return (
+            self.counted(self.weighted(self.gains)) * (self.is_ranked / (self.n_ratings - 1).clamp(min=1))[self.query]
+        )
 
     @cached_property
     def discounts(self) -> Tensor:
@@ -207,9 +365,14 @@ class Batch:
         return edges_of(torch.bincount(self.groups, minlength=int(self.first_groups[-1])))
 
     @cached_property
+    def tier_keys(self) -> Tensor:
+        """Numbers that sort the rows by query and tier; documents that do not count stand last in their tier."""
+        return self.groups if self.row_weight is None else 2 * self.groups + (self.row_weight == 0)
+
+    @cached_property
     def by_tier(self) -> Tensor:
         """The rows, query by query, the highest tier first."""
-        return self.groups.argsort(stable=True)
+        return self.tier_keys.argsort(stable=True)
 
     @cached_property
     def tier_ladder(self) -> Ladder:
@@ -227,13 +390,23 @@ class Batch:
         return Ladder(torch.arange(self.n_documents, device=self.device), self.offsets)
 
     @cached_property
+    def n_counted(self) -> Tensor:
+        """How many documents of each query have a weight above 0."""
+        if self.row_weight is None:
+            return self.lengths
+        return sum_by((self.row_weight > 0).long(), self.query, self.n_queries)
+
+    @cached_property
     def place_weights(self) -> Tensor:
-        """(2^(n - i) - 1) / (2^(n - 1) - 1) for the i-th document of each query but its last, which has 0."""
-        last = torch.exp2(-(self.lengths - 1).double()) * self.is_ranked
+        """(2^(n - i) - 1) / (2^(n - 1) - 1) for the i-th document of each query but its last, which has 0.
+
+        n is the number of documents that count.
+        """
+        last = torch.exp2(-(self.n_counted - 1).double()) * self.is_ranked
         scale = self.is_ranked / (1 - last)
         query = self.place_ladder.row_query
         powers = torch.exp2(-self.places[self.place_ladder.rows].double())
-        return ((powers - last[query]) * scale[query]).to(self.dtype)
+        return ((powers - last[query]) * scale[query]).clamp(min=0).to(self.dtype)
 
     @cached_property
     def steps(self) -> list[Step]:
@@ -249,8 +422,11 @@ class Batch:
         return steps
 
     @cached_property
-    def step_ladder(self) -> tuple[Ladder, Tensor, Tensor]:
-        """The documents of all steps: on each step the selected stand above the rest. Their weights and queries."""
+    def step_ladder(self) -> tuple[Ladder, Tensor, Tensor, Tensor | None]:
+        """The documents of all steps: on each step the selected stand above the rest.
+
+        Beside it the weights of those that are selected, the query of each step, and ln of all row weights.
+        """
         rows = torch.cat([step.rows for step in self.steps])
         t = torch.cat([torch.full_like(step.rows, i) for i, step in enumerate(self.steps)])
         first_steps = edges_of(self.n_tiers - 1)
@@ -258,7 +434,27 @@ class Batch:
         ladder = Ladder(rungs, torch.arange(0, 2 * int(first_steps[-1]) + 1, 2, device=self.device))
         selected = rows[ladder.rows]
         queries = torch.arange(self.n_queries, device=self.device).repeat_interleave(self.n_tiers - 1)
-        return ladder, self.urank_weights[selected], queries
+        logs = None if self.log_row_weight is None else self.log_row_weight[rows]
+        return ladder, self.urank_weights[selected], queries, logs
+
+    @cached_property
+    def step_batch(self) -> tuple[Batch, Tensor, Tensor, Tensor]:
+        """Each step of each query as a query of two ratings: the selected above the rest.
+
+        Beside it where each of its rows stands among the rows of all steps, one step after the other; the uRank weights
+        of its documents; and the query that each step is of.
+        """
+        rows = torch.cat([step.rows for step in self.steps])
+        t = torch.cat([torch.full_like(step.rows, i) for i, step in enumerate(self.steps)])
+        steps = edges_of(self.n_tiers - 1)[self.query[rows]] + t
+        order = steps.argsort(stable=True)
+        offsets = edges_of(torch.bincount(steps))
+        ratings = (self.tiers[rows] == t)[order].double()
+        counts = None if self.row_weight is None else self.row_weight[rows[order]].cpu().numpy()
+        where: dict[str, Any] = {"dtype": self.dtype, "device": self.device}
+        batch = Batch(offsets.cpu().numpy(), ratings.cpu().numpy(), row_weight=counts, **where)
+        queries = torch.arange(self.n_queries, device=self.device).repeat_interleave(self.n_tiers - 1)
+        return batch, order, self.urank_weights[rows[order]], queries
 
     def order_by(self, values: Tensor) -> Tensor:
         """The rows, query by query, by decreasing value; equal values in the order of the rows."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tierank.losses.segments import log_sum_by, softplus, sum_by
+from tierank.losses.segments import exact, log_of_nothing, log_sum_by, softplus, sum_by
 
 
 class Ladder:
@@ -42,7 +42,7 @@ class Ladder:
         return self._beyond(logs, self.up)
 
     def _beyond(self, logs: Tensor, jumps: list[Tensor]) -> Tensor:
-        sums = functional.pad(logs, (0, 1), value=torch.finfo(logs.dtype).min / 4)
+        sums = functional.pad(logs, (0, 1), value=log_of_nothing(logs.dtype))
         for jump in jumps[: self.n_jumps]:
             further = sums.index_select(0, jump)
             # torch's second derivative of logaddexp is no number where the two are far apart; it is the faster one.
@@ -60,41 +60,49 @@ def _jump(stride: int, stays: Tensor) -> Tensor:
 class _Selection(torch.autograd.Function):
     """For each query, the sum over the documents d above the lowest rung of w(d) ln(1 + k(below d) / e^f(d)).
 
-    With p(d) = k(below d) / (k(below d) + e^f(d)) the derivative for a document d' is
+    With p(d) = k(below d) / (k(below d) + e^f(d)) and c the row weights the derivative for a document d' is
 
-        -w(d') p(d') + sum over rungs t above d' of e^f(d') / k(below t) * sum over d on rung t of w(d) p(d).
+        -w(d') p(d') + sum over rungs t above d' of c(d') e^f(d') / k(below t) * sum over d on rung t of w(d) p(d).
     """
 
     @staticmethod
-    def forward(ctx: Any, scores: Tensor, weights: Tensor, ladder: Ladder) -> Tensor:
-        below, margins, values = _select(scores, weights, ladder)
-        ctx.ladder = ladder
+    def forward(ctx: Any, scores: Tensor, weights: Tensor, ladder: Ladder, log_counts: Tensor | None) -> Tensor:
+        below, margins, values = _select(scores, weights, ladder, log_counts)
+        ctx.ladder, ctx.log_counts = ladder, log_counts
         ctx.save_for_backward(scores, weights, below, margins)
-        return values
+        return values.to(scores.dtype)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:
         scores, weights, below, margins = ctx.saved_tensors
         ladder: Ladder = ctx.ladder
         if torch.is_grad_enabled():  # the derivative is to be differentiated in turn, which torch does
-            *_, values = _select(scores, weights, ladder)
-            return *torch.autograd.grad(values, scores, outer, create_graph=True), None, None
+            *_, values = _select(scores, weights, ladder, ctx.log_counts)
+            return *torch.autograd.grad(values.to(scores.dtype), scores, outer, create_graph=True), None, None, None
         pulls = torch.sigmoid(margins).mul_(weights)
         # Sums of pulls that are 0 turn into e^-inf = 0. Below the lowest rung nothing is left to divide by, or to pull.
         logs = sum_by(pulls, ladder.row_rung, ladder.n_rungs).log_().sub_(below[:-1])
-        gradient = ladder.above(logs).index_select(0, ladder.rung).add_(scores).exp_()
+        gradient = ladder.above(logs).index_select(0, ladder.rung).add_(scores)
+        gradient = (gradient if ctx.log_counts is None else gradient.add_(ctx.log_counts)).exp_()
         gradient.scatter_add_(0, ladder.rows, pulls.neg_())
-        return gradient.mul_(outer[0].index_select(0, ladder.query)), None, None
+        return gradient.to(scores.dtype).mul_(outer[0].index_select(0, ladder.query)), None, None, None
 
 
-def _select(scores: Tensor, weights: Tensor, ladder: Ladder) -> tuple[Tensor, Tensor, Tensor]:
+def _select(
+    scores: Tensor, weights: Tensor, ladder: Ladder, log_counts: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
     """For each rung ln k(below), for each document to select ln k(below d) - f(d), and the loss of each query."""
-    below = ladder.below(log_sum_by(scores, ladder.rung, ladder.n_rungs))
+    scores, weights = exact(scores), exact(weights)
+    powers = scores if log_counts is None else scores + log_counts
+    below = ladder.below(log_sum_by(powers, ladder.rung, ladder.n_rungs))
     margins = below.index_select(0, ladder.row_rung).sub_(scores.index_select(0, ladder.rows))
     return below, margins, sum_by(softplus(margins).mul_(weights), ladder.row_query, ladder.n_queries)
 
 
-def select_from(scores: Tensor, weights: Tensor, ladder: Ladder) -> Tensor:
-    """For each query, the sum over the documents d above the lowest rung of w(d) ln(1 + k(below d) / e^f(d))."""
-    values: Tensor = _Selection.apply(scores, weights, ladder)  # type: ignore[no-untyped-call]
+def select_from(scores: Tensor, weights: Tensor, ladder: Ladder, log_counts: Tensor | None = None) -> Tensor:
+    """For each query, the sum over the documents d above the lowest rung of w(d) ln(1 + k(below d) / e^f(d)).
+
+    k sums c e^f, with ``log_counts`` ln c of each document, or None where c is 1.
+    """
+    values: Tensor = _Selection.apply(scores, weights, ladder, log_counts)  # type: ignore[no-untyped-call]
     return values

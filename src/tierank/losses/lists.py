@@ -14,8 +14,13 @@ def listnet(scores: Tensor, batch: Batch) -> Tensor:
     """ListNet (Cao et al., 2007), top one: cross entropy from the softmax of the ratings to that of the scores.
 
     L = -sum over d of P(d) ln(e^f(d) / sum of e^f),  P(d) = e^r(d) / sum of e^r
+
+    In a batch with weights P(d) = w(d) r(d): with 1 / propensity the expectation of a click is then its relevance.
+    Row weights are copies: each document counts c(d) times in all three sums.
     """
     check(scores, batch)
+    if batch.weights is not None:
+        return _weighted_entropy(scores, batch.ratings, batch)
     tops = max_by(batch.ratings, batch.query, batch.n_queries)
     return _cross_entropy(scores, (batch.ratings - tops[batch.query]).exp(), batch)
 
@@ -24,16 +29,33 @@ def softmax(scores: Tensor, batch: Batch) -> Tensor:
     """Softmax cross entropy with gains (rank_xendcg of Bruch et al., 2021, with all gammas 1, so without noise).
 
     L = -sum over d of G(d) / (sum of G) * ln(e^f(d) / sum of e^f)
+
+    In a batch with weights w(d) G(d) stands for G(d) / (sum of G). Row weights are copies: each document counts c(d)
+    times in all three sums.
     """
     check(scores, batch)
+    if batch.weights is not None:
+        return _weighted_entropy(scores, batch.gains, batch)
     return _cross_entropy(scores, batch.gains.double(), batch)
 
 
 def _cross_entropy(scores: Tensor, parts: Tensor, batch: Batch) -> Tensor:
     """-sum over d of P(d) ln(e^f(d) / sum of e^f), with P the parts divided by their sum; 0 where that is 0."""
+    parts = batch.counted(parts)
     totals = sum_by(parts, batch.query, batch.n_queries) / batch.is_ranked
     target = torch.where(totals > 0, 1 / totals, 0.0)[batch.query].mul(parts).to(scores.dtype)
-    log_sums = log_sum_by(scores, batch.query, batch.n_queries).index_select(0, batch.query)
+    return _entropy_to(scores, target, batch)
+
+
+def _weighted_entropy(scores: Tensor, parts: Tensor, batch: Batch) -> Tensor:
+    """The same with the parts times their weights, not divided: dividing would take inverse propensities out again."""
+    return _entropy_to(
+        scores, batch.counted(batch.weighted(parts)).to(scores.dtype) * batch.is_ranked[batch.query], batch
+    )
+
+
+def _entropy_to(scores: Tensor, target: Tensor, batch: Batch) -> Tensor:
+    log_sums = log_sum_by(batch.log_powers(scores), batch.query, batch.n_queries).index_select(0, batch.query)
     return sum_by(target * (log_sums - scores), batch.query, batch.n_queries)
 
 
@@ -44,6 +66,11 @@ def listmle(scores: Tensor, batch: Batch) -> Tensor:
 
     Documents d_1, d_2, ... stand by decreasing rating. Tied ones are shuffled by the generator of the batch, anew in
     each call; without a generator they keep the order of the rows.
+
+    Row weights c are no copies here, because copies would be shuffled among the other tied documents. All copies of a
+    row stand in one place, and each is selected from itself and the copies of all rows after it:
+
+        L = -sum over i of c(d_i) ln(e^f(d_i) / (e^f(d_i) + c(d_i+1) e^f(d_i+1) + ... + c(d_n) e^f(d_n)))
     """
     check(scores, batch)
     return _likelihood(scores, batch.is_ranked.index_select(0, batch.place_ladder.row_query), batch)
@@ -55,7 +82,8 @@ def plistmle(scores: Tensor, batch: Batch) -> Tensor:
         L = -sum over i = 1..n of a(i) / a(1) * ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n))),  a(i) = 2^(n - i) - 1
 
     The division by a(1) is ours: the first place weighs 1 in a list of any length, so that no list is too long for
-    floating point, and a list of 41 documents does not weigh twice one of 40.
+    floating point, and a list of 41 documents does not weigh twice one of 40. Row weights as in ``listmle``: the copies
+    of a row share its place, and n counts the rows whose weight is not 0.
     """
     check(scores, batch)
     return _likelihood(scores, batch.place_weights, batch)
@@ -68,5 +96,9 @@ def _likelihood(scores: Tensor, weights: Tensor, batch: Batch) -> Tensor:
         shifts = torch.rand(
             batch.n_documents, dtype=torch.float64, generator=batch.generator, device=batch.generator.device
         )
-        order = (batch.groups + shifts.to(batch.device)).argsort()
-    return select_from(scores.index_select(0, order), weights, batch.place_ladder)
+        order = (batch.tier_keys + shifts.to(batch.device)).argsort()
+    ladder, log_counts = batch.place_ladder, None
+    if batch.row_weight is not None and batch.log_row_weight is not None:
+        weights = weights * batch.row_weight[order][ladder.rows]
+        log_counts = batch.log_row_weight[order]
+    return select_from(scores.index_select(0, order), weights, ladder, log_counts)

@@ -25,20 +25,32 @@ def approxndcg(scores: Tensor, batch: Batch, *, temperature: float = 0.1) -> Ten
 
     L = 1 - 1 / IDCG * sum over d of G(d) / log2(1 + rank(d))
     rank(d) = 1 + sum over d' != d of 1 / (1 + e^((f(d) - f(d')) / temperature))
+
+    In a batch with weights, G(d) is multiplied by that of d, and IDCG is not.
+
+    Row weights are copies: G(d) counts c(d) times, d' counts c(d') times in ranks, the copies of d take places beside
+    each other, (max(c(d), 1) - 1) / 2 on average, and all of them take places in IDCG.
     """
     check(scores, batch, temperature=temperature)
     with torch.no_grad():
-        rows = (batch.relative_gains > 0).nonzero().squeeze(1)
+        relative_gains = batch.counted(batch.weighted(batch.relative_gains))
+        rows = (batch.counted(batch.relative_gains) > 0).nonzero().squeeze(1)
+        counts = batch.row_weight
         query = batch.query[rows]
         reached, gradient = torch.zeros(len(rows), dtype=scores.dtype, device=batch.device), torch.zeros_like(scores)
         for span in blocks(batch.lengths[query]):
-            gains, upper = batch.relative_gains[rows[span]], scores[rows[span]]
+            gains, upper = relative_gains[rows[span]], scores[rows[span]]
             row, other = partners(batch.offsets[query[span]], batch.lengths[query[span]])
             behind = (scores[other] - upper[row]).div_(temperature).sigmoid_()
-            after = 1.5 + sum_by(behind, row, len(upper))  # 1 + rank; a document is half behind itself
+            copies = behind if counts is None else behind * counts[other]
+            after = 1.5 + sum_by(copies, row, len(upper))  # 1 + rank; a document is half behind itself
+            if counts is not None:
+                after += (1 - counts[rows[span]]).clamp(min=0) / 2  # less than one document takes a whole place
             reached[span] = gains / after.log2()
             slopes = gains / (after * after.log2().square() * (math.log(2) * temperature))
-            pull = behind.mul_(1 - behind).mul_(slopes[row])
+            pull = (
+                copies * (1 - behind) * slopes[row] if counts is not None else behind.mul_(1 - behind).mul_(slopes[row])
+            )
             gradient.index_add_(0, other, pull)
             gradient.index_add_(0, rows[span], -sum_by(pull, row, len(upper)))
         has_gain = torch.zeros_like(batch.is_ranked).index_fill_(0, query, 1)
@@ -56,9 +68,13 @@ def neuralndcg(scores: Tensor, batch: Batch, *, temperature: float = 1.0, max_sc
     columns stay within 1e-6 of it.
 
     The one loss that needs a matrix for each query: queries are gone through one by one, in double precision (exponents
-    are differences of long sums), and may have up to 4,096 documents.
+    are differences of long sums), and may have up to 4,096 documents. Row weights are copies, and have to be integers:
+    P has a row for each of them.
     """
     check(scores, batch, temperature=temperature)
+    if batch.row_weight is not None:
+        batch, rows = batch.repeated("neuralndcg")
+        scores = scores.index_select(0, rows)
     max_scalings = as_whole("max_scalings", max_scalings, least=0)
     longest = int(batch.lengths.max())
     if longest > _LONGEST_MATRIX:

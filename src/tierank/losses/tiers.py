@@ -10,7 +10,7 @@ from torch import Tensor
 from tierank.losses.batch import Batch, check
 from tierank.losses.gradient import with_gradient
 from tierank.losses.ladder import select_from
-from tierank.losses.segments import blocks, edges_of, log_sum_by, partners, softplus, sum_by
+from tierank.losses.segments import blocks, edges_of, exact, log_sum_by, partners, softplus, sum_by
 from tierank.settings import as_whole
 
 
@@ -20,20 +20,28 @@ def urank(scores: Tensor, batch: Batch) -> Tensor:
         L = 1 / (|R| - 1) * sum over t < |R| of sum over d in c_t of G(d) ln(1 + k(s~_t) / e^f(d))
 
     with k(s~_t) the sum of e^f over the documents rated lower than tier t. Linear in the documents, in time and memory.
+
+    Row weights c are copies: G(d) becomes c(d) G(d), and k(s~_t) the sum of c e^f. |R| does not change.
     """
     check(scores, batch)
-    return select_from(scores, batch.tier_ladder_weights, batch.tier_ladder)
+    return select_from(scores, batch.tier_ladder_weights, batch.tier_ladder, batch.log_row_weight)
 
 
-def stepwise_urank(step_scores: Sequence[Tensor], batch: Batch) -> Tensor:
+def stepwise_urank(step_scores: Sequence[Tensor], batch: Batch, *, window: int | None = None) -> Tensor:
     """The uRank loss where a document has a score for each step: that of tier t takes the scores of step t.
 
-    ``step_scores[t]`` has one score for each of ``batch.steps[t].rows``, as the networks with steps give them.
+    ``step_scores[t]`` has one score for each of ``batch.steps[t].rows``, as the networks with steps give them. With a
+    ``window`` each step has the likelihood of ``windowed_urank``. Row weights as in these two.
     """
     if not batch.steps:  # no query has an order to learn; backward() then has nothing to do, and does not fail
         return torch.zeros(batch.n_queries, dtype=batch.dtype, device=batch.device, requires_grad=True)
-    ladder, weights, queries = batch.step_ladder
-    values = select_from(torch.cat(list(step_scores)), weights, ladder)
+    scores = torch.cat(list(step_scores))
+    if window is not None:
+        steps, order, weights, queries = batch.step_batch
+        values = _in_windows(scores.index_select(0, order), steps, weights, as_whole("window", window))
+        return sum_by(values, queries, batch.n_queries)
+    ladder, weights, queries, log_counts = batch.step_ladder
+    values = select_from(scores, weights, ladder, log_counts)
     return sum_by(values, queries, batch.n_queries)
 
 
@@ -43,26 +51,36 @@ def windowed_urank(scores: Tensor, batch: Batch, *, window: int | None = 2) -> T
         L = 1 / (|R| - 1) * sum over t < |R| of sum over d in c_t of G(d) * sum over b of ln(1 + k(b) / e^f(d))
 
     The documents rated lower than tier t, by decreasing score, are cut into windows b of ``window`` documents; None:
-    one window, which is ``urank``. The order of the scores is taken as given when differentiating.
+    one window, which is ``urank``. The order of the scores is taken as given when differentiating. A query of n
+    documents takes time in proportion to n^2 / ``window``; memory does not grow with it.
+
+    Row weights c multiply G(d), and k(b) is the sum of c e^f. A window has ``window`` rows, whatever they weigh, so a
+    row of weight 2 is the row twice only if one window has all of them.
     """
     if window is None:
         return urank(scores, batch)
     check(scores, batch)
-    window = as_whole("window", window)
+    return _in_windows(scores, batch, batch.urank_weights, as_whole("window", window))
+
+
+def _in_windows(scores: Tensor, batch: Batch, weights: Tensor, window: int) -> Tensor:
+    """For each query, the sum over the documents d above the lowest tier of w(d) * sum over b of ln(1 + k(b) / e^f)."""
     with torch.no_grad():
-        totals, gradient = torch.zeros_like(scores), torch.zeros_like(scores)
+        wide, of_documents = exact(scores), exact(weights)
+        totals, gradient = torch.zeros_like(wide), torch.zeros_like(wide)
         order = batch.order_by(scores)
         group_query = torch.arange(batch.n_queries, device=batch.device).repeat_interleave(batch.n_tiers)
         for span in blocks(batch.lengths[group_query]):
-            _add_windows(span, scores, batch, window, order, group_query, totals, gradient)
-        values = sum_by(totals.double(), batch.query, batch.n_queries).to(scores.dtype)
-    return with_gradient(scores, values, gradient, batch)
+            _add_windows(span, wide, batch, of_documents, window, order, group_query, totals, gradient)
+        values = sum_by(totals, batch.query, batch.n_queries)
+    return with_gradient(scores, values.to(scores.dtype), gradient.to(scores.dtype), batch)
 
 
 def _add_windows(
     span: slice,
     scores: Tensor,
     batch: Batch,
+    of_documents: Tensor,
     window: int,
     order: Tensor,
     group_query: Tensor,
@@ -74,13 +92,16 @@ def _add_windows(
     tier, place = partners(batch.offsets[queries], batch.lengths[queries])
     lower = order[place]
     is_lower = batch.groups[lower] > tier + span.start
+    if batch.row_weight is not None:
+        is_lower &= batch.row_weight[lower] > 0
     tier, lower = tier[is_lower], lower[is_lower]
     n_lower = torch.bincount(tier, minlength=len(queries))
     n_windows = (n_lower + window - 1) // window
     first_windows = edges_of(n_windows)
     place = torch.arange(len(lower), device=batch.device) - edges_of(n_lower)[tier]
     member_of = first_windows[tier] + place // window
-    sums = log_sum_by(scores[lower], member_of, int(first_windows[-1]))
+    powers = batch.log_powers(scores)[lower]
+    sums = log_sum_by(powers, member_of, int(first_windows[-1]))
     pulls = torch.zeros_like(sums)
 
     upper = batch.by_tier[batch.group_edges[span.start] : batch.group_edges[span.stop]]
@@ -89,9 +110,9 @@ def _add_windows(
         rows, tiers = upper[part], tier[part]
         row, partner = partners(first_windows[tiers], n_windows[tiers])
         margins = sums[partner] - scores[rows][row]
-        weights = batch.urank_weights[rows][row]
+        weights = of_documents[rows][row]
         totals[rows] = sum_by(softplus(margins) * weights, row, len(rows))
         pull = torch.sigmoid(margins) * weights
         gradient.index_add_(0, rows, -sum_by(pull, row, len(rows)))
         pulls.index_add_(0, partner, pull)
-    gradient.index_add_(0, lower, pulls[member_of] * (scores[lower] - sums[member_of]).exp())
+    gradient.index_add_(0, lower, pulls[member_of] * (powers - sums[member_of]).exp())

@@ -16,25 +16,37 @@ objective; copies carry the settings, and make themselves ready with labels, gro
 from __future__ import annotations
 
 from tierank.objectives.checking import check_gradient
-from tierank.objectives.loss import LossObjective, as_loss, check_loss_settings, check_reads_gain, loss_keywords
+from tierank.objectives.loss import (
+    LossObjective,
+    as_loss,
+    check_loss_settings,
+    check_reads_gain,
+    check_reads_propensity,
+    loss_keywords,
+)
 from tierank.objectives.objective import Objective
-from tierank.objectives.umart import LambdaRankObjective, UMartObjective
+from tierank.objectives.stochastic import StochasticUMartObjective
+from tierank.objectives.umart import LAMBDARANK_VERSIONS, LambdaRankObjective, UMartObjective
 
 __all__ = [
+    "LAMBDARANK_VERSIONS",
     "OBJECTIVES",
     "LambdaRankObjective",
     "LossObjective",
     "Objective",
+    "StochasticUMartObjective",
     "UMartObjective",
     "as_loss",
     "check_gradient",
     "check_loss_settings",
     "check_reads_gain",
+    "check_reads_propensity",
     "loss_keywords",
 ]
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "lambdarank": LambdaRankObjective,
     "loss": LossObjective,
+    "stochastic": StochasticUMartObjective,
     "umart": UMartObjective,
 }

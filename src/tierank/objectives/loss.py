@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_offsets
+from tierank.checks import as_offsets, as_propensities
 from tierank.errors import DataError, ParameterError
 from tierank.kernels import n_threads
 from tierank.objectives.objective import Gradients, Objective, scale_of
@@ -88,12 +88,16 @@ class LossObjective(Objective):
         offsets: ArrayLike,
         row_weight: ArrayLike | None = None,
         query_weight: ArrayLike | None = None,
+        *,
+        position: ArrayLike | None = None,
+        propensity: ArrayLike | None = None,
     ) -> Self:
-        """Make ready for these documents; weights as of all objectives."""
+        """Make ready for these documents; weights and propensities as of all objectives. Positions are not used."""
         from tierank.losses import Batch
 
         edges = as_offsets(offsets)
-        whole = Batch(edges, ratings, gain=self.gain)
+        weights = None if propensity is None else 1 / as_propensities(propensity)
+        whole = Batch(edges, ratings, gain=self.gain, weights=weights)
         parts = [(int(edges[a]), int(edges[b]), whole.take(np.arange(a, b))) for a, b in _spans_of_queries(edges)]
         self._data = (parts, edges, scale_of(edges, row_weight, query_weight))
         self._seen = None
@@ -212,6 +216,21 @@ def check_reads_gain(loss: Callable[..., Tensor], gain: Gain) -> None:
     if loss in WITHOUT_GAINS and as_gain(gain) != "exp2":
         name = getattr(loss, "__name__", "")
         raise ParameterError(f"gain: expected to be left out beside the loss {name}, which looks at ratings alone")
+
+
+def check_reads_propensity(loss: Callable[..., Tensor]) -> None:
+    """An error where inverse propensities cannot go into a loss."""
+    from tierank.losses import WITH_WEIGHTS
+
+    function = getattr(loss, "func", loss)
+    if function not in WITH_WEIGHTS:
+        known = ", ".join(one.__name__ for one in WITH_WEIGHTS)
+        raise ParameterError(
+            argument="propensity",
+            expected=f"None with the loss {getattr(function, '__name__', function)!r}, which has no weights",
+            got="some",
+            fix=f"these losses have: {known}; or learn from tierank.clicks.judgements",
+        )
 
 
 def loss_keywords(loss: Callable[..., Any]) -> set[str]:

@@ -33,15 +33,29 @@ class Objective(ABC):
         offsets: ArrayLike,
         row_weight: ArrayLike | None = None,
         query_weight: ArrayLike | None = None,
+        *,
+        position: ArrayLike | None = None,
+        propensity: ArrayLike | None = None,
     ) -> Self:
         """Make ready for these documents: query i owns the rows ``offsets[i]:offsets[i+1]``.
 
         A row weight multiplies the gradient and the hessian of its document, a query weight those of the whole query.
+        For ratings that are clicks, ``propensity`` has the chance that each document was examined, ``position`` where
+        it was shown; an objective that learns propensities takes the second.
         """
 
     @abstractmethod
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
+
+    def state(self) -> dict[str, list[float]]:
+        """What the objective has learned itself, for JSON; training that is resumed goes on from it."""
+        return {}
+
+    def load_state(self, state: dict[str, list[float]]) -> None:
+        """Go on from what ``state`` gave."""
+        if state:
+            raise DataError(expected="no state of the objective, which learns nothing itself", got=", ".join(state))
 
     def __call__(self, scores: Any, dataset: Any, weight: Any = None, group: Any = None) -> Gradients:
         """What ``lightgbm.train`` calls each round, with its own data set; used as it is after ``prepare``.

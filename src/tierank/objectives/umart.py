@@ -9,19 +9,24 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_offsets, as_ratings
+from tierank.checks import as_offsets, as_positions, as_propensities, as_ratings
 from tierank.errors import DataError
 from tierank.kernels import in_threads, n_threads
-from tierank.kernels.umart import umart_gradients
+from tierank.kernels.propensity import weighted_gradients
+from tierank.kernels.umart import Queries, Room, Rules, sort_queries, umart_gradients
 from tierank.objectives.objective import Gradients, Objective, scale_of
+from tierank.objectives.propensity import LearnedWeights
 from tierank.relevance import Gain, as_gain, discounts_to, find_tiers, gains_of, ideal_dcg
-from tierank.settings import as_choice, as_flag, as_limit, as_positive
+from tierank.settings import as_choice, as_flag, as_least, as_limit, as_positive
 from tierank.types import Floats
 
 # hessian: (kappa, whether the higher document's part leaves out p)
-_HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
+HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
 _WEIGHTS = ("ndcg", "gain", "none")
 _TIES = ("mean", "rows")
+# Of which LightGBM a lambdarank is; and the ranks that the ideal DCG of the old one had, its max_position.
+LAMBDARANK_VERSIONS = ("lightgbm-4", "lightgbm-2")
+_OLD_IDCG_AT = 20
 
 # Gradients are float32 numbers: weights that come undivided have to stay well inside.
 _MOST_GAIN = 1e30
@@ -70,6 +75,17 @@ class UMartObjective(Objective):
     ``ties``             ``"mean"``: documents with equal scores stand in no order, see below; ``"rows"``: they rank in
                          the order of the rows, as in the authors' program and in LightGBM
     ``n_jobs``           threads; None: one for each core. The result is the same, bit for bit
+    ``propensity_norm``  p of learned propensities, see below; ``clip``: the most that a document counts for
+
+    **Clicks.** With ``prepare(..., propensity=...)`` the gain of d is G(d) / propensity(d), whose expectation over
+    users is its relevance; tiers go by it too, IDCG does not, and sums of queries are not levelled. With
+    ``prepare(..., position=...)`` a pair counts 1 / (t+(k) t-(l)) times, where d was shown at k and d' at l: pairwise
+    debiasing (Hu et al. 2019). Each call of ``gradients`` ends with an update of t+ and t-, which start at 1:
+
+        t+(k) = (A(k) / A(1))^(1 / (p + 1)),  A(k) = sum over pairs with d shown at k of L / t-(l)
+        t-(l) = (B(l) / B(1))^(1 / (p + 1)),  B(l) = sum over pairs with d' shown at l of L / t+(k)
+        L = w ln(1 + k_b / e^(sigma f(d))) e^(sigma f(d')) / k_b,  which is w ln(1 + e^(sigma (f(d') - f(d)))) at
+        ``window=1``
 
     **Equal scores.** All scores are equal in the first round, many are in the next. With ``ties="mean"`` disc is the
     mean discount of the ranks that the tied documents share, and |disc(d) - disc(d')| of two of them is the mean over
@@ -101,16 +117,20 @@ class UMartObjective(Objective):
         gain: Gain = "exp2",
         ties: str = "mean",
         n_jobs: int | None = None,
+        propensity_norm: float = 1.0,
+        clip: float = 10.0,
     ) -> None:
         self.window = as_limit("window", window)
         self.truncation = as_limit("truncation", truncation)
         self.idcg_at = as_limit("idcg_at", idcg_at)
         self.sigma = as_positive("sigma", sigma)
-        self.hessian = as_choice("hessian", hessian, _HESSIANS)
+        self.hessian = as_choice("hessian", hessian, HESSIANS)
         self.weights = as_choice("weights", weights, _WEIGHTS)
         self.gain = as_gain(gain)
         self.ties = as_choice("ties", ties, _TIES)
         self.n_jobs = n_jobs
+        self.propensity_norm = as_least("propensity_norm", propensity_norm)
+        self.clip = as_least("clip", clip, 1.0)
 
     def __repr__(self) -> str:
         settings = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "ties")
@@ -122,49 +142,97 @@ class UMartObjective(Objective):
         offsets: ArrayLike,
         row_weight: ArrayLike | None = None,
         query_weight: ArrayLike | None = None,
+        *,
+        position: ArrayLike | None = None,
+        propensity: ArrayLike | None = None,
     ) -> Self:
-        """Make ready for these documents; weights as of all objectives."""
-        offsets = as_offsets(offsets)
+        """Make ready for these documents; weights, positions and propensities as of all objectives."""
+        offsets = np.require(as_offsets(offsets), requirements=["C", "W"])
         ratings = as_ratings(ratings, int(offsets[-1]))
         tiers, n_tiers = find_tiers(ratings, offsets)
+        gains = self._pair_gains(ratings, offsets, n_tiers)
+        if propensity is not None:  # a click in a place where few look says more than one where all do
+            gains = gains * np.minimum(1 / as_propensities(propensity), self.clip)
+            tiers, n_tiers = find_tiers(gains, offsets)
         longest = int(np.diff(offsets).max())
-        self._data = _Prepared(
-            offsets=offsets,
-            tiers=tiers,
-            n_tiers=n_tiers,
-            gains=self._pair_gains(ratings, offsets, n_tiers),
-            discounts=discounts_to(longest) if self.weights == "ndcg" else np.ones(longest),
+        discounts = discounts_to(longest) if self.weights == "ndcg" else np.ones(longest)
+        kappa, steep = HESSIANS[self.hessian]
+        self._data = Prepared(
+            queries=Queries(offsets, tiers, n_tiers, gains, discounts),
+            rules=Rules(
+                window=self.window or len(ratings),
+                truncation=self.truncation or len(ratings),
+                sigma=self.sigma,
+                by_rank=self.weights == "ndcg",
+                over_distance=self._by_distance,
+                levelled=self._is_levelled and propensity is None,  # it would take propensities out again
+                kappa=kappa,
+                steep=steep,
+                share_ties=self.ties == "mean",
+            ),
             scale=scale_of(offsets, row_weight, query_weight),
             spans=_spans(offsets, tiers, n_tiers, self.truncation, self.n_jobs),
             order=np.arange(len(ratings), dtype=np.uint32),
+            is_wide=np.zeros(len(n_tiers), np.bool_),
             gradient=np.empty(len(ratings), np.float32),
             hessian=np.empty(len(ratings), np.float32),
         )
+        if position is not None and propensity is None:
+            places = as_positions(position, len(ratings))
+            self._data.pairs = LearnedWeights(places, self._data.scale, self.propensity_norm, self.clip)
         self._seen = None
         return self
 
+    def state(self) -> dict[str, list[float]]:
+        """The propensities that were learned, by position: ``clicked`` (t+) and ``unclicked`` (t-)."""
+        return {} if self._data is None or self._data.pairs is None else self._data.pairs.state()
+
+    def load_state(self, state: dict[str, list[float]]) -> None:
+        """Go on from the propensities that ``state`` gave."""
+        if self._data is not None and self._data.pairs is not None and state:
+            self._data.pairs.load(state)
+
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
-        data: _Prepared | None = self._data
+        data: Prepared | None = self._data
         if data is None:
             raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
         scores = self._checked_scores(scores, len(data.order))
-        kappa, steep = _HESSIANS[self.hessian]
-        n = len(scores)
+        pairs = data.pairs
+        if pairs is not None:
+            sort_queries(data.queries.offsets, scores, data.order)
+            loss_above, loss_below = self._add_weighted(scores, data, data.spans, pairs.above, pairs.below)
+            pairs.learn(loss_above, loss_below)
+            return data.scaled()
 
         def compute(first: int, last: int) -> None:
+            room = Room.for_queries(len(data.queries.discounts), int(data.queries.n_tiers.max()))
             umart_gradients(
-                first, last, scores, data.offsets, data.tiers, data.n_tiers, data.gains, data.discounts,
-                self.window or n, self.truncation or n, self.sigma, self.weights == "ndcg", self._by_distance,
-                self._is_levelled, kappa, steep, self.ties == "mean",
-                data.order, data.gradient, data.hessian,
+                first, last, scores, data.queries, data.rules, room,
+                data.order, data.is_wide, data.gradient, data.hessian,
             )  # fmt: skip
 
         in_threads(compute, data.spans, self.n_jobs)
-        if data.scale is not None:
-            np.multiply(data.gradient, data.scale, out=data.gradient)
-            np.multiply(data.hessian, data.scale, out=data.hessian)
-        return data.gradient, data.hessian
+        if data.is_wide.any():
+            ones = np.ones(len(scores))
+            wide = [(query, query + 1) for query in np.flatnonzero(data.is_wide).tolist()]
+            self._add_weighted(scores, data, wide, ones, ones)
+        return data.scaled()
+
+    def _add_weighted(
+        self, scores: Floats, data: Prepared, spans: list[tuple[int, int]], above: Floats, below: Floats
+    ) -> tuple[Floats, Floats]:
+        """Gradient and hessian with weights of pairs, for these spans of queries; what documents add to the loss."""
+        loss_above, loss_below = np.empty(len(scores)), np.empty(len(scores))
+
+        def compute(first: int, last: int) -> None:
+            weighted_gradients(
+                first, last, scores, data.queries, data.rules, above, below,
+                data.order, data.gradient, data.hessian, loss_above, loss_below,
+            )  # fmt: skip
+
+        in_threads(compute, spans, self.n_jobs)
+        return loss_above, loss_below
 
     def _pair_gains(self, ratings: Floats, offsets: NDArray[np.int64], n_tiers: NDArray[np.int64]) -> Floats:
         """What the weight of a pair has of each document: G / IDCG, G / (|R| - 1) or 1."""
@@ -172,13 +240,7 @@ class UMartObjective(Objective):
             return np.ones(len(ratings))
         lengths = np.diff(offsets)
         if self.weights == "gain":
-            gains = gains_of(ratings, self.gain)
-            if gains.max() > _MOST_GAIN:
-                raise DataError(
-                    f"weights='gain': expected ratings with gains up to {_MOST_GAIN:g}, got {ratings.max():g};"
-                    " take weights='ndcg', which has no such limit, or another gain"
-                )
-            return np.asarray(gains / np.repeat(np.maximum(n_tiers - 1, 1), lengths))
+            return np.asarray(plain_gains(ratings, self.gain) / np.repeat(np.maximum(n_tiers - 1, 1), lengths))
         gains = gains_of(ratings, self.gain, np.repeat(np.ceil(np.maximum.reduceat(ratings, offsets[:-1])), lengths))
         ideal = np.repeat(ideal_dcg(gains, offsets, self.idcg_at), lengths)
         shares: Floats = np.divide(gains, ideal, out=np.zeros(len(gains)), where=ideal > 0)
@@ -198,8 +260,13 @@ class LambdaRankObjective(UMartObjective):
     ``norm``          LightGBM's ``lambdarank_norm``: w is divided by 0.01 + |f(d) - f(d')|, but in a query of equal
                       scores; then gradient and hessian of the query are multiplied by log2(1 + S) / S, with S the sum
                       of 2 sigma w p' over its pairs
+    ``version``       ``"lightgbm-4"``: the above. ``"lightgbm-2"``: as in the versions 2.x of LightGBM, which the paper
+                      compares with (its LambdaMart-L): sigma is doubled, no pair is left out, IDCG is that of the first
+                      20 ranks, w is divided by the distance, nothing is scaled by S, and the hessian is doubled.
+                      ``truncation`` and ``norm`` are not read. It is uMart with a window of 1 and ``idcg_at=20``
     ``gain``          as of ``UMartObjective``; LightGBM's ``label_gain``
     ``ties``          as of ``UMartObjective``; LightGBM's is ``"rows"``
+    ``propensity_norm``, ``clip``   as of ``UMartObjective``, for training on clicks
 
     Both are LightGBM's up to its table of sigmoids (2e-5), where no scores are equal or ``ties="rows"``.
 
@@ -215,42 +282,69 @@ class LambdaRankObjective(UMartObjective):
         sigma: float = 1.0,
         truncation: int | None = 30,
         norm: bool = True,
+        version: str = "lightgbm-4",
         gain: Gain = "exp2",
         ties: str = "mean",
         n_jobs: int | None = None,
+        propensity_norm: float = 1.0,
+        clip: float = 10.0,
     ) -> None:
+        self.version = as_choice("version", version, LAMBDARANK_VERSIONS)
+        is_old = version == "lightgbm-2"
         super().__init__(
             window=1,
-            sigma=sigma,
-            hessian="exact",
-            truncation=truncation,
-            idcg_at=truncation,
+            sigma=2 * as_positive("sigma", sigma) if is_old else sigma,
+            hessian="code" if is_old else "exact",
+            truncation=None if is_old else truncation,
+            idcg_at=_OLD_IDCG_AT if is_old else truncation,
             gain=gain,
             ties=ties,
             n_jobs=n_jobs,
+            propensity_norm=propensity_norm,
+            clip=clip,
         )
-        self._by_distance = self._is_levelled = as_flag("norm", norm)
+        self._by_distance = as_flag("norm", norm) or is_old
+        self._is_levelled = norm and not is_old
 
     def __repr__(self) -> str:
-        settings = {name: getattr(self, name) for name in ("sigma", "truncation", "gain", "ties")}
+        settings = {name: getattr(self, name) for name in ("sigma", "truncation", "gain", "ties", "version")}
         settings["norm"] = self._is_levelled
+        if self.version == "lightgbm-2":
+            settings = {"sigma": self.sigma / 2} | {name: settings[name] for name in ("gain", "ties", "version")}
         return f"LambdaRankObjective({', '.join(f'{name}={value!r}' for name, value in settings.items())})"
 
 
 @dataclass
-class _Prepared:
+class Prepared:
     """What an objective keeps of its data, and the arrays that it uses again each round."""
 
-    offsets: NDArray[np.int64]
-    tiers: NDArray[np.uint32]
-    n_tiers: NDArray[np.int64]
-    gains: Floats
-    discounts: Floats
+    queries: Queries
+    rules: Rules
     scale: NDArray[np.float32] | None
     spans: list[tuple[int, int]]
     order: NDArray[np.uint32]
+    is_wide: NDArray[np.bool_]
     gradient: NDArray[np.float32]
     hessian: NDArray[np.float32]
+    pairs: LearnedWeights | None = None
+
+    def scaled(self) -> Gradients:
+        """Gradient and hessian, multiplied by the weights."""
+        if self.scale is not None:
+            np.multiply(self.gradient, self.scale, out=self.gradient)
+            np.multiply(self.hessian, self.scale, out=self.hessian)
+        return self.gradient, self.hessian
+
+
+def plain_gains(ratings: Floats, gain: Gain) -> Floats:
+    """Gains that weigh pairs undivided; an error where they are too large for that."""
+    gains = gains_of(ratings, gain)
+    if gains.max() > _MOST_GAIN:
+        raise DataError(
+            f"weights='gain': expected ratings with gains up to {_MOST_GAIN:g}, got {ratings.max():g};"
+            " take weights='ndcg', which has no such limit, or another gain"
+        )
+    return gains
 
 
 def _spans(

@@ -8,11 +8,13 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from tierank.models import Known, class_name
-from tierank.rankers.base import Ranked, Ranker, read_ranker
+from tierank.rankers.base import Ranked, Ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.boosted import UBoost, UrBoost
+from tierank.rankers.distilling import distill
 from tierank.rankers.imported import LightGBMRanker, from_lightgbm
 from tierank.rankers.linear import LinearRanker
+from tierank.rankers.loading import read_ranker
 from tierank.rankers.networks import (
     ApproxNDCG,
     LambdaLoss,
@@ -47,6 +49,7 @@ __all__ = [
     "UMart",
     "URank",
     "UrBoost",
+    "distill",
     "from_lightgbm",
     "known_classes",
     "load",

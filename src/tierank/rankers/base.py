@@ -7,7 +7,7 @@ import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -16,39 +16,40 @@ from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils import Tags
 
-from tierank import __version__
-from tierank.checks import as_names
+from tierank import __version__, notebook
+from tierank.columns import Plan
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError, TierankError
+from tierank.errors import DataError, ParameterError
 from tierank.estimators import Estimator, as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
-from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name, parse_metric
+from tierank.kinds import Columns
+from tierank.metrics import Judge, Rule
 from tierank.models import (
-    MODEL,
-    Known,
     class_name,
-    damaged,
-    decode_settings,
     encode_settings,
-    known_class,
-    read_folder,
-    read_settled,
     with_description,
     write_folder,
 )
 from tierank.rankers.hints import refuse_unknown
-from tierank.settings import Checked, Integer, Optional, Setting, as_limit, as_whole, declared, setting
+from tierank.rankers.importance import losses_of_shuffles
+from tierank.rankers.training_data import (
+    as_rows,
+    as_validation,
+    settle_unjudged,
+    warn_of_columns,
+    warn_of_odd_queries,
+    with_propensities,
+)
+from tierank.settings import Setting, as_limit, declared
 from tierank.team import Team
 from tierank.training.agreement import agreement, check_contents, facts_of_call
 from tierank.training.callbacks import Callback, Callbacks, check_callbacks
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, TrainingStopped
+from tierank.types import Floats
 
-# Documents beyond which a list looks like a mistake: the longest list of the public collections has 1,251
-# (MSLR-WEB30K), and a search engine hands over 1,000 documents or fewer to be ranked again.
-_LONG_LIST = 2_000
-# What reading a file that is not what it claims to be can end in.
-_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+# Features whose importance a notebook shows.
+_IMPORTANT = 15
 
 
 class Ranked(NamedTuple):
@@ -59,6 +60,19 @@ class Ranked(NamedTuple):
     row: NDArray[np.int64]
     document: NDArray[np.object_] | None
     score: NDArray[np.float64]
+
+    def to_pandas(self) -> Any:
+        """A pandas table with a row per document; no column ``document`` if the data have no document ids."""
+        return notebook.as_pandas({name: values for name, values in self._asdict().items() if values is not None})
+
+    def _repr_html_(self) -> str:
+        shown = {name: values for name, values in self._asdict().items() if values is not None}
+        rows = [[_cell(value) for value in row] for row in zip(*shown.values(), strict=True)]
+        return notebook.sheet("Ranked", notebook.grid(list(shown), rows))
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, (float, np.floating)) else str(value)
 
 
 class Ranker(Estimator):
@@ -97,6 +111,14 @@ class Ranker(Estimator):
         return instance
 
     # What a subclass defines
+
+    def takes_categories(self) -> bool:
+        """Whether ``fit_model`` learns from numbers of levels; without it each level is a feature of 0 and 1."""
+        return False
+
+    def takes_unjudged(self) -> bool:
+        """Whether ``fit_model`` leaves out documents whose rating is NaN; without it, it is given no such documents."""
+        return False
 
     @abstractmethod
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> FittedModel:
@@ -140,6 +162,27 @@ class Ranker(Estimator):
             argument="start", expected=f"None, as {type(self).__name__} cannot go on from a model", got="a ranker"
         )
 
+    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+        """Raise ``ParameterError`` if the ranker cannot learn from the positions or propensities of these data.
+
+        A ranker that can overrides it; its ``fit_model`` finds them in ``train.position`` and ``train.propensity``.
+
+        Parameters
+        ----------
+        train : RankingDataset
+            The training data.
+        settings : mapping of str to object
+            The settings of this ranker in their plain form.
+        """
+        for name in ("propensity", "position"):
+            if getattr(train, name) is not None:
+                raise ParameterError(
+                    argument=name,
+                    expected=f"None, as {type(self).__name__} cannot correct for positions",
+                    got="some",
+                    fix="train UMart, LambdaMART or URank, or learn from tierank.clicks.judgements",
+                )
+
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The form that the model will have after training, with meaningless numbers: for ``for_target``."""
         raise ParameterError(argument="for_target", expected="None", got=f"a target, which {type(self).__name__} lacks")
@@ -161,7 +204,7 @@ class Ranker(Estimator):
         --------
         >>> import tierank
         >>> tierank.UMart.from_preset("paper-ohsumed", n_trees=50).n_leaves
-        64
+        31
         """
         if name not in cls.PRESETS:
             raise ParameterError.unknown(f"preset of {cls.__name__}", name, cls.PRESETS)
@@ -247,30 +290,44 @@ class Ranker(Estimator):
         valid: RankingDataset | Sequence[Any] | None = None,
         row_weight: ArrayLike | None = None,
         query_weight: ArrayLike | Mapping[Hashable, float] | None = None,
+        position: ArrayLike | None = None,
+        propensity: Any = None,
         checkpoint: str | os.PathLike[str] | None = None,
         progress: bool = False,
         team: Team | None = None,
         callbacks: Sequence[Callback] | None = None,
         start: Ranker | None = None,
+        columns: Columns | None = None,
+        ignore: Sequence[str] | None = None,
         **unknown: Any,
     ) -> Self:
         """Learn to rank.
+
+        Warns (``ColumnWarning``) if columns with names look like ids, have one value, or give the ratings away.
 
         Parameters
         ----------
         X : RankingDataset, array, sparse matrix or table
             A data set, or features with one row per document.
         y : array, optional
-            One rating per row, any finite number >= 0. Not needed with a ``RankingDataset``.
+            One rating per row, any finite number >= 0; NaN or None for an unjudged document. Not needed with a
+            ``RankingDataset``.
         qid : array, optional
             One query id per row, in any order. Without it all rows are one query.
         valid : RankingDataset or (X, y, qid), optional
             Validation data: training keeps what is best on it by ``select_by``, and stops after ``patience`` rounds
             without improvement.
         row_weight : array, optional
-            One weight per row. Only for trees and linear rankers.
+            One weight per row: how much a document counts. See the page on weights for what that means in each ranker.
         query_weight : array or mapping, optional
             One weight per query, or a mapping from query id to weight.
+        position : array, optional
+            Where each document was shown, from 1, if ``y`` are clicks (1 or 0) and ``qid`` are the lists that were
+            shown. ``UMart`` and ``LambdaMART`` then learn the propensities of positions in turns with their trees;
+            networks need ``propensity`` or the setting ``position_tower``. A ``RankingDataset`` holds its own.
+        propensity : array or Propensities, optional
+            The chance that a document is examined, which clicks are divided by: one number for each position, one per
+            row, or what ``tierank.clicks.estimate_propensities`` gives. Those of positions hold for ``valid`` too.
         checkpoint : path, optional
             A folder that training writes to as it goes. A run with the same data and settings that finds it continues
             from there, to the same model, bit for bit.
@@ -285,6 +342,12 @@ class Ranker(Estimator):
         start : Ranker, optional
             A fitted ranker to go on from. Tree rankers keep its trees and add ``n_trees`` more; networks begin with its
             weights and keep its transform. It is not changed.
+        columns : Columns, optional
+            What the columns of a table are, where that is not seen by themselves, as in ``tierank.read``; those of
+            ``valid`` too.
+        ignore : list of str, optional
+            Columns of a table, or named features of a ``RankingDataset``, to leave out; those of a table may hold
+            anything.
         **unknown
             Refused, with what to give instead.
 
@@ -297,12 +360,32 @@ class Ranker(Estimator):
         with agreement(team) as facts, needing(type(self).__name__):
             self._refuse_unknown("fit", unknown)
             functions = check_callbacks(callbacks)
-            train = self._as_training(X, y, qid, row_weight=row_weight, query_weight=query_weight)
+            weights = {"row_weight": row_weight, "query_weight": query_weight, "position": position}
+            train = self._as_training(X, y, qid, columns, ignore, weights)
             train = train if start is None else _with_features_of_start(train, start)
-            held_out = None if valid is None else _as_valid(valid, has_queries)
+            held_out = None if valid is None else as_validation(valid, has_queries, columns, ignore)
+            train, held_out = settle_unjudged(
+                train,
+                held_out,
+                getattr(self, "unjudged", "skip"),
+                is_taken=self.takes_unjudged(),
+                are_clicks=propensity is not None,
+            )
+            if train.kinds and team.holds_parts:
+                raise DataError(
+                    argument="X",
+                    expected="columns of numbers where each process has a part of the data",
+                    got=f"other columns: {', '.join(map(repr, list(train.kinds)[:8]))}",
+                    fix="encode them as numbers first, or give all data to every process",
+                )
+            raw, by_levels = train, self.takes_categories()
+            plan, train = (start.seen_.columns, train) if start is not None else Plan.learn(train, by_levels=by_levels)
             if held_out is not None:
-                held_out = self._with_features_of(held_out, train.n_features, train.feature_names)
+                held_out = self._with_features_of(plan.expand(held_out), train.n_features, train.feature_names)
+                held_out = plan.apply(held_out)
             settings = self.checked_settings()
+            train, held_out = with_propensities(train, held_out, propensity, settings.get("clip"))
+            self.check_shown(train, settings)
             given = {"qid": has_queries, "checkpoint": checkpoint is not None}
             facts |= facts_of_call(type(self).__name__, settings, given, train, held_out, team)
             if start is not None:
@@ -310,9 +393,11 @@ class Ranker(Estimator):
                 if team.size > 1:
                     facts["arguments of fit"]["start"] = {"content": start.model_.digest()}
         if team.is_first:
-            _warn_of_odd_queries({"": train, "valid: ": held_out})
+            warn_of_odd_queries({"": train, "valid: ": held_out})
+            if start is None:
+                warn_of_columns(raw)
         check_contents(team, train, held_out, self.resources().n_jobs)
-        seen = Seen.of(train, has_queries, team)
+        seen = Seen.of(train, plan, has_queries, team)
         seen = seen if start is None else seen.after(start.seen_)
         target = None if settings.get("for_target") is None else as_target(settings["for_target"])
         if target is not None:  # before the work, and again after it: training decides what the model is
@@ -353,17 +438,35 @@ class Ranker(Estimator):
         self.model_, self.seen_, self.settings_ = model, seen, dict(settings)
         self._set_features(seen.n_features, seen.feature_names)
 
-    def _as_training(self, X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:
+    def _as_training(
+        self,
+        X: Any,
+        y: ArrayLike | None,
+        qid: ArrayLike | None,
+        columns: Columns | None,
+        ignore: Sequence[str] | None,
+        weights: Mapping[str, Any],
+    ) -> RankingDataset:
         if y is None and not isinstance(X, RankingDataset):
             # The words are what scikit-learn's checks look for.
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None: give the ratings"
             )
-        train = as_dataset(X, y, qid, **weights)
+        train = as_rows(X, y, qid, columns, ignore, **weights)
         train.check_rated()
         return train
 
     # Fitted
+
+    @property
+    def _plan(self) -> Plan:
+        return self.seen_.columns
+
+    @property
+    def columns_(self) -> Columns:
+        """What the model expects of columns that are no plain numbers: ``read`` takes it as ``columns=``."""
+        self._check_fitted()
+        return self.seen_.columns.columns()
 
     def check_fitted(self) -> None:
         """Raise ``NotFittedError`` if the ranker was not fitted."""
@@ -378,6 +481,41 @@ class Ranker(Estimator):
     def best_(self) -> dict[str, float]:
         """The validation metrics of the model that was kept; empty without validation data."""
         return self.model_.best
+
+    def _repr_html_(self) -> str:
+        """Settings, history and importances for notebooks."""
+        settings = self.get_params(deep=False)
+        known = declared(self)
+        changed = [name for name in settings if name not in known or settings[name] != known[name].default]
+        rows = [[name, _short(settings[name])] for name in settings]
+        parts = [notebook.grid(["setting", "value"], [row for row in rows if row[0] in changed])] if changed else []
+        parts.append(notebook.folded(f"all {len(rows)} settings", notebook.grid(["setting", "value"], rows, len(rows))))
+        if not hasattr(self, "model_"):
+            return notebook.sheet(f"{type(self).__name__}, not fitted", *parts)
+        best = ", ".join(f"{name} {value:.4f}" for name, value in self.best_.items())
+        parts.insert(
+            0, notebook.note(f"fitted on {self.seen_.n_features:,} features{f'; best: {best}' if best else ''}")
+        )
+        metric = next((name for name in (self.history_[0] if self.history_ else {}) if name in self.best_), None)
+        if metric is not None:
+            values = [float(row.get(metric, np.nan)) for row in self.history_]
+            parts.append(notebook.curve(f"{metric} on validation data, {len(values)} rounds", values))
+        names, gains = self.named_importances()
+        if len(names):
+            top = np.argsort(-gains, kind="stable")[:_IMPORTANT]
+            drawn = notebook.bars([names[j] for j in top], gains[top].tolist(), "gain")
+            parts.append(notebook.folded(f"importances of {len(top)} features", drawn))
+        return notebook.sheet(type(self).__name__, *parts)
+
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        return {"text/plain": repr(self), "text/html": self._repr_html_()}
+
+    def named_importances(self) -> tuple[list[str], NDArray[np.float64]]:
+        """The names of the features and what each is worth to the model by itself; both empty if it cannot tell.
+
+        Trees tell the gain of their splits. For other rankers, ``permutation_importance`` measures it on data.
+        """
+        return [], np.empty(0)
 
     def match_features(self, X: Any, qid: ArrayLike | None = None) -> RankingDataset:
         """The data with the features that the ranker was fitted on, in that order."""
@@ -469,7 +607,8 @@ class Ranker(Estimator):
     ) -> NDArray[np.float64]:
         """What the mean of a metric loses if a feature is shuffled among all documents.
 
-        Takes one copy of the features, and one prediction for each feature that the model uses and each repeat.
+        Takes one prediction for each feature that the model uses and each repeat. Small data are copied, and several
+        shuffles of them predicted together; of large data there is one copy.
 
         Parameters
         ----------
@@ -495,24 +634,14 @@ class Ranker(Estimator):
         data = self._as_own_features(data, None)
         judge, resources = Judge(data, metric, rule), self.resources()
 
-        def mean(scored: RankingDataset) -> float:
-            (values,) = judge(self.model_.predict(scored, resources)).values()
+        def mean(scores: Floats) -> float:
+            (values,) = judge(scores).values()
             return float(np.nanmean(values))
 
-        base = mean(data)
-        losses = np.zeros((data.n_features, n_repeats))
-        features = np.array(data.features)
-        shuffled = RankingDataset.from_parts(features, data.ratings, data.offsets, data.query_ids)
-        rng = np.random.default_rng(seed)
         used = self.model_.used_features(data.n_features)
-        for column in range(data.n_features):
-            for repeat in range(n_repeats):
-                order = rng.permutation(data.n_documents)
-                if used[column]:
-                    features[:, column] = data.features[order, column]
-                    losses[column, repeat] = base - mean(shuffled)
-            features[:, column] = data.features[:, column]
-        return losses
+        return losses_of_shuffles(
+            data, lambda scored: self.model_.predict(scored, resources), mean, used, n_repeats, seed
+        )
 
     def needs_list(self) -> bool:
         """Whether the score of a document depends on the other documents of its query: predict needs the whole list."""
@@ -522,7 +651,8 @@ class Ranker(Estimator):
     def portable(self) -> Model:
         """The model in the neutral form that export targets read."""
         self._check_fitted()
-        return Model(self.model_.portable(), self.n_features_in_, self.seen_.feature_names, self.seen_.has_missing)
+        seen = self.seen_
+        return Model(self.model_.portable(), seen.n_features, seen.feature_names, seen.has_missing, seen.columns.kinds)
 
     def export(self, path: str | os.PathLike[str], to: str | Target) -> None:
         """Write the model in the form of another engine. ``tierank.verify`` proves that it gives the same scores.
@@ -562,9 +692,10 @@ class Ranker(Estimator):
             "has_queries": seen.has_queries,
             "has_missing": seen.has_missing,
             "longest_query": seen.longest_query,
+            "columns": seen.columns.to_json(),
             "fitted": self.model_.facts(),
         }
-        return with_description(description, self.model_.files())
+        return with_description(description, self.model_.files() | seen.columns.files())
 
     def _as_candidates(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
         """The data to score; warns if the lists of many queries seem to come as one list."""
@@ -589,70 +720,9 @@ class Ranker(Estimator):
         return tags
 
 
-# Settings that our rankers share
-
-
-def _as_metrics(value: Any) -> tuple[Any, ...]:
-    """The setting ``select_by``: metrics, the first of which decides."""
-    metrics = (value,) if isinstance(value, str) or callable(value) else value
-    is_list = isinstance(metrics, (list, tuple)) and len(metrics) > 0
-    if not is_list or not all(isinstance(one, str) or callable(one) for one in metrics):
-        raise ParameterError(
-            argument="select_by", expected="a metric or a list of metrics, such as ['ndcg@10']", got=repr(value)
-        )
-    for metric in metrics:
-        if isinstance(metric, str):
-            parse_metric(metric)
-        metric_name(metric)
-    return tuple(metrics)
-
-
-def _as_rule(value: Any) -> str | Rule:
-    as_rule(value)
-    rule: str | Rule = value
-    return rule
-
-
-def _as_target(value: Any) -> Any:
-    as_target(value)
-    return value
-
-
-def as_base(value: Any) -> Ranker:
-    """The setting ``base``: a ranker."""
-    if not isinstance(value, Ranker):
-        raise ParameterError(argument="base", expected="a ranker, such as UMart()", got=repr(value))
-    return value
-
-
-BASE = Optional(Checked("a ranker, such as UMart()", as_base), "no base")
-_METRICS = Checked("a metric or a list of metrics", _as_metrics)
-_RULE = Checked("a rule", _as_rule)
-_TARGET = Optional(Checked("an export target", _as_target))
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class SelectingRanker(Ranker):
-    """A ranker that chooses what it keeps by metrics on validation data."""
-
-    select_by: Metric | Sequence[Metric] = setting(
-        ("ndcg@10",),
-        _METRICS,
-        "metrics that choose the best round on the validation data, names or functions (ratings, scores) -> number; the"
-        " second decides if the first is equal within 1e-6, and so on",
-    )
-    rule: str | Rule = setting("tierank", _RULE, "the rule of these metrics, a key of RULES or a Rule")
-    for_target: str | Target | None = setting(
-        None, _TARGET, "an export target the model is meant for: what it cannot represent is refused before training"
-    )
-    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core"), "number of threads")
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class JudgedRanker(SelectingRanker):
-    """A ranker whose training is judged by metrics on validation data, and draws random numbers."""
-
-    seed: int = setting(0, Integer(0, 2**31 - 1), "random seed")
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
@@ -660,54 +730,6 @@ def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
     copy: Ranker = clone(ranker)
     copy.hold(model, seen)
     return copy
-
-
-# Loading
-
-
-def read_ranker(path: str | os.PathLike[str], known: Known) -> Ranker:
-    """The ranker of a model folder; every file is checked before anything looks into it."""
-    return read_settled(Path(path), lambda folder: _read_once(folder, known))[0]
-
-
-def _read_once(folder: Path, known: Known) -> Ranker:
-    description, files = read_folder(folder)
-    file = folder / MODEL.file
-    try:
-        ranker = _constructed(description, known)
-        names, n_features = description["feature_names"], as_whole("n_features", description["n_features"])
-        seen = Seen(
-            n_features,
-            as_names(names, n_features),
-            bool(description["has_queries"]),
-            bool(description["has_missing"]),
-            as_whole("longest_query", description["longest_query"]),
-        )
-        if not isinstance(description["fitted"], dict):
-            raise TypeError("fitted")
-        with needing(type(ranker).__name__):
-            model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
-        ranker.hold(model, seen)
-    except ParameterError as error:
-        raise DataError(f"settings: {error}", where=file) from None
-    except TierankError as error:
-        raise error.at(file) if error.where is None else error from None
-    except KeyError as error:
-        raise damaged(file, f"no {error}") from None
-    except _OF_DAMAGE as error:
-        raise damaged(file, str(error)) from None
-    return ranker
-
-
-def _constructed(description: Mapping[str, Any], known: Known) -> Ranker:
-    kind = known_class(known.rankers, "ranker", description["ranker"])
-    ranker = kind(**decode_settings(description["settings"], known))
-    if not isinstance(ranker, Ranker):
-        raise DataError(argument="rankers", expected="classes derived from tierank.Ranker", got=kind.__name__)
-    return ranker
-
-
-# Checks of fit
 
 
 def _with_features_of_start(train: RankingDataset, start: Any) -> RankingDataset:
@@ -723,44 +745,5 @@ def _with_features_of_start(train: RankingDataset, start: Any) -> RankingDataset
 
 
 def _check_outline(ranker: Ranker, target: Target, train: RankingDataset, seen: Seen) -> None:
-    target.check(Model(ranker.outline(train, seen), train.n_features, train.feature_names, seen.has_missing))
-
-
-def _warn_of_odd_queries(data: Mapping[str, RankingDataset | None]) -> None:
-    for where, one in data.items():
-        doubt = None if one is None else _doubt_of_queries(one)
-        if doubt is not None:
-            warnings.warn(where + doubt, stacklevel=3)
-
-
-def _doubt_of_queries(data: RankingDataset) -> str | None:
-    """What looks wrong about the queries, if ids were probably forgotten or taken from the wrong column.
-
-    >>> print(_doubt_of_queries(RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "c"])))
-    each of the 3 rows is a query of its own, and a list of one document has no order to learn: give the documents of
-    one list the same query id
-    """
-    if data.n_queries == data.n_documents > 1:
-        return (
-            f"each of the {data.n_documents:,} rows is a query of its own, and a list of one document has no order to"
-            " learn: give the documents of one list the same query id"
-        )
-    if data.n_queries == 1 and data.n_documents > _LONG_LIST:
-        return (
-            f"all {data.n_documents:,} rows are one query, longer than lists of candidates are: give one query id per"
-            " row as qid, or ignore this if they are one list"
-        )
-    return None
-
-
-def _as_valid(valid: RankingDataset | Sequence[Any], has_queries: bool) -> RankingDataset:
-    if isinstance(valid, RankingDataset):
-        data = valid
-    elif isinstance(valid, Sequence) and len(valid) in (2, 3):
-        if has_queries and (len(valid) == 2 or valid[2] is None):
-            raise DataError(argument="valid", expected="(X, y, qid), as the training data have query ids", got="no qid")
-        data = RankingDataset(*valid)
-    else:
-        raise DataError(argument="valid", expected="a RankingDataset or (X, y, qid)", got=type(valid).__name__)
-    data.check_rated()
-    return data
+    scorer = ranker.outline(train, seen)
+    target.check(Model(scorer, train.n_features, train.feature_names, seen.has_missing, train.kinds))

@@ -1,4 +1,4 @@
-"""Blend: trees and networks, several of each, averaged."""
+"""Blend: trees, networks and a linear ranker, weighted by what they are worth."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
@@ -16,15 +17,32 @@ from tierank.export import Scorer, Sum
 from tierank.files import replacing
 from tierank.models import Known, class_name
 from tierank.progress import Progress
-from tierank.rankers.base import JudgedRanker, Ranker, fitted_copy, read_ranker
+from tierank.rankers.base import Ranker, fitted_copy
+from tierank.rankers.judged import JudgedRanker
+from tierank.rankers.linear import LinearRanker
+from tierank.rankers.loading import read_ranker
 from tierank.rankers.networks import URank
 from tierank.rankers.trees import LambdaMART, UMart
 from tierank.settings import Choice, Flag, Integer, setting
-from tierank.training.blend import NETWORKS, TREES, BlendModel, Fold, Member, mean_of_means, take_turns
+from tierank.training.blend import (
+    FAMILIES,
+    LINEAR,
+    NETWORKS,
+    PLAIN_TREES,
+    TREES,
+    BlendModel,
+    Fold,
+    Member,
+    choose_weights,
+    deal,
+    equal_weights,
+    sum_of_means,
+    take_turns,
+)
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.model import FitContext, FittedModel, SavedModel, Seen
-from tierank.training.order import canonical_rows
-from tierank.training.selection import make_judge
+from tierank.training.order import canonical_rows, join_contents
+from tierank.training.selection import Judging, make_judge
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
 
@@ -37,61 +55,169 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"n_leaves": 20, "min_documents": 200, "feature_fraction": 0.7},
     {"n_leaves": 63, "min_documents": 50, "feature_fraction": 0.3, "lambda_l2": 30.0},
 )
+# The preset rich-inputs with a third of its steps: in a blend the rest gains nothing, at three times the price.
+NETWORK: dict[str, Any] = {"queries_per_step": 16, "learning_rate": 2e-3, "step_budget": 400}
+# How many queries equal weights count for: chosen once, on out-of-fold scores (docs/blend.md).
+STRENGTH = 30.0
 # The file of a checkpoint that names the member in which a callback stopped training.
 _STOPPED = "stopped"
-_TRANSFORMS = ("query_minmax", "query_log1p")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Blend(JudgedRanker):
-    """Blend: small boosted trees that see each feature relative to its query, and uRank networks, averaged.
+    """Blend: boosted trees, networks and a linear ranker, weighted by what each family is worth on the data.
 
-    Each family is the mean of the scores of its members, standardised within each query, and both count the same:
+    Scores are standardised within each query, z(f) = (f - mean) / deviation. A family is the mean of its members:
 
-        F(d) = z(mean over trees of z(f(d))) + z(mean over networks of z(f(d))),   z(f) = (f - mean) / deviation
+        F(d) = sum over families k of w_k z(mean over members of k of z(f(d))),   w >= 0,  sum of w = 1
 
-    Only the number of rounds of each member is chosen on validation data. With ``rotate`` the queries, those of
-    ``valid`` included, are cut into four parts; each part validates once, and the members of that turn learn from the
-    other three. So the ratings of ``valid`` are learned from too; ``rotate=False`` keeps them for validation only.
+    ``trees`` see each feature relative to its query too, ``plain trees`` (with ``plain_trees``) as it is, ``networks``
+    are uRank networks with the inputs of the preset ``rich-inputs``, ``linear`` is ``LinearRanker``.
+
+    With ``rotate`` the queries, those of ``valid`` included, are cut into four parts; each part validates once, and the
+    members of that turn learn from the other three. So the ratings of ``valid`` are learned from too; ``rotate=False``
+    keeps them for validation only.
+
+    The weights are those that are best by the first metric m of ``select_by`` where members score queries that they
+    have not learned from, drawn towards equal weights e = 1 / families. With n such queries and s the deviation of m
+    over them at equal weights, they have the highest
+
+        mean of m(w) / s - 30 / n * sum over families of (w - e)^2
+
+    in steps of a twelfth; less than a sixth is 0. A family with the weight 0 is not kept: it is neither saved nor
+    exported nor scored.
 
     ``Blend.from_preset("1x")``, ``"3x"`` and ``"10x"`` cost about that many times one tree model with the same
     features.
+
+    Attributes
+    ----------
+    members_ : list of Member
+        The members that are kept, with their metrics on the part that validated them.
+    weights_ : dict of str to float
+        The weight of each family; 0 for one that is not kept.
 
     Examples
     --------
     >>> from tierank import make_ranking
     >>> train, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.7, 0.3)
-    >>> ranker = Blend(n_configs=1, n_seeds=1, n_trees=5, max_epochs=2).fit(train)
+    >>> ranker = Blend(n_trees=5, max_epochs=2, weights="equal").fit(train)
     >>> [(member.family, member.part) for member in ranker.members_[:4]]
-    [('trees', 0), ('networks', 0), ('networks', 0), ('trees', 1)]
+    [('trees', 0), ('networks', 0), ('linear', 0), ('trees', 1)]
+    >>> ranker.weights_["linear"] == 1 / 3
+    True
     """
 
     trees: str = setting("lambdamart", Choice(("lambdamart", "umart")), "kind of trees")
-    n_configs: int = setting(3, Integer(0, len(CONFIGS)), "number of tree configurations; 0 for no trees")
-    n_seeds: int = setting(2, Integer(0), "number of networks for each of two transforms; 0 for no networks")
+    n_configs: int = setting(1, Integer(0, len(CONFIGS)), "number of tree configurations; 0 for no trees")
+    plain_trees: bool = setting(False, Flag(), "a family of trees that see features only as they are")
+    n_seeds: int = setting(1, Integer(0), "number of networks in each turn; 0 for no networks")
+    linear: bool = setting(True, Flag(), "a linear ranker in each turn")
+    weights: str = setting(
+        "learned",
+        Choice(("learned", "equal")),
+        "weights of families: learned from scores of validating parts, or equal",
+    )
     rotate: bool = setting(
         True, Flag(), "let four parts of the queries take turns in validating; otherwise valid validates, or one part"
     )
     query_features: bool = setting(True, Flag(), "give trees the features relative to their query, as in UMart")
     n_trees: int = setting(500, Integer(1), "maximum number of trees per tree model")
-    max_epochs: int = setting(200, Integer(1), "maximum number of epochs per network")
+    max_epochs: int = setting(40, Integer(1), "maximum number of epochs per network")
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "1x": {"n_configs": 1, "n_seeds": 0, "rotate": False},
-        "3x": {"n_configs": 1, "n_seeds": 1, "rotate": False},
-        "10x": {"n_configs": 1, "n_seeds": 1, "rotate": True},
+        "1x": {"n_seeds": 0, "rotate": False},
+        "3x": {"rotate": False},
+        "10x": {},
     }
 
     @property
     def members_(self) -> list[Member]:
-        """The members, with their metrics on the part that validated them."""
-        return cast("BlendModel", self.model_).members
+        """The members that are kept, with their metrics on the part that validated them."""
+        return self._blend.members
+
+    @property
+    def weights_(self) -> dict[str, float]:
+        """The weight of each family; 0 for one that is not kept."""
+        return self._blend.weights
+
+    @property
+    def _blend(self) -> BlendModel:
+        self._check_fitted()
+        return cast("BlendModel", self.model_)
+
+    def scores_by_family(self, X: Any, qid: ArrayLike | None = None) -> dict[str, NDArray[np.float64]]:
+        """What each family says of documents.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        qid : array, optional
+            One query id per row.
+
+        Returns
+        -------
+        dict of str to array
+            One score per row, standardised within each query, for each family that is kept. Their sum, each times its
+            weight in ``weights_``, is what ``predict`` gives.
+        """
+        data = self.match_features(X, qid)
+        scores = self._blend.by_family(data, self.members_, self.resources())
+        return {family: data.restore(one) for family, one in scores.items()}
+
+    def out_of_fold(self, train: RankingDataset, valid: RankingDataset | None = None) -> NDArray[np.float64]:
+        """The scores of the training data by members that have not learned from them.
+
+        Parameters
+        ----------
+        train : RankingDataset
+            The data that the blend was fitted on.
+        valid : RankingDataset, optional
+            The validation data that it was fitted with.
+
+        Returns
+        -------
+        array
+            One score per row of ``train``: each query is scored by the members that it validated.
+        """
+        model, settings = self._blend, self.settings_
+        if not settings["rotate"]:
+            raise ParameterError(
+                argument="rotate", expected="True, so that each query validates some members", got="False"
+            )
+        own = self.match_features(train)
+        pool, parts = deal(
+            own, None if valid is None else self.match_features(valid), settings["seed"], self.resources().n_jobs
+        )
+        if _content(pool, self.resources().n_jobs) != model.content:
+            raise DataError(
+                argument="train",
+                expected="the data that the blend was fitted on, and valid if it was given",
+                got="other data",
+            )
+        scores = np.zeros(pool.n_documents)
+        for turn, queries in enumerate(parts):
+            members = [member for member in model.members if member.part == turn or len(parts) < 2]
+            rows = np.isin(pool.query_of_row, queries)
+            found = model.by_family(pool.select(queries), members, self.resources())
+            scores[rows] = model.weighted(found, model.weights)
+        return own.restore(scores[: own.n_documents])
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
         """Check that there are members, and the settings of each."""
-        if not settings["n_configs"] and not settings["n_seeds"]:
-            raise ParameterError("n_configs, n_seeds: expected trees or networks, got 0 of both")
-        for _, ranker in _plans(settings):
+        plans = list(_plans(settings))
+        if not plans:
+            raise ParameterError(
+                "n_configs, n_seeds, linear: expected trees, networks or a linear ranker, got none of them"
+            )
+        if settings["plain_trees"] and not (settings["n_configs"] and settings["query_features"]):
+            raise ParameterError(
+                argument="plain_trees",
+                expected="trees beside them that see features relative to their query",
+                got=f"n_configs={settings['n_configs']}, query_features={settings['query_features']}",
+            )
+        for _, ranker in plans:
             ranker.check_settings()
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
@@ -102,58 +228,86 @@ class Blend(JudgedRanker):
             got="a ranker",
         )
 
+    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+        """A blend takes what all its members take; the linear ranker is left out if there are propensities."""
+        plans = _plans_for(train, settings)
+        if not plans:
+            raise ParameterError(
+                argument="propensity", expected="None, as a linear ranker cannot correct for positions", got="some"
+            )
+        for _, ranker in plans:
+            ranker.check_shown(train, ranker.plain_settings())
+
+    def takes_unjudged(self) -> bool:
+        """All members leave out unjudged documents."""
+        return True
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BlendModel:
-        """Fit the members of each turn, one after the other."""
+        """Fit the members of each turn, one after the other, and weigh their families."""
         if context.team.size > 1:
             raise ParameterError("team: Blend trains its members in one process; train trees or networks in a team")
         settings = self.checked_settings()
         turns = list(take_turns(train, valid, settings["rotate"], settings["seed"], settings["n_jobs"]))
         kept = None if context.checkpoint is None else _Members(context.checkpoint, settings, train, valid)
         model = BlendModel([], context.seen, settings["query_features"])
-        plans = list(product(range(len(turns)), _plans(settings)))
+        plans = list(product(range(len(turns)), enumerate(_plans_for(train, settings))))
         with Progress("blend", len(plans), show=context.progress) as shown:
             widened: tuple[int, Fold] | None = None
-            for number, (turn, (family, ranker)) in enumerate(plans):
+            for number, (turn, (plan, (family, ranker))) in enumerate(plans):
                 if widened is None or widened[0] != turn:
                     widened = turn, _widened(turns[turn], model.is_widened, settings["n_jobs"])
                 fold = widened[1] if family == TREES else turns[turn]
-                ranker.set_params(seed=settings["seed"] + number)
+                if "seed" in ranker.declared_settings():
+                    ranker.set_params(seed=settings["seed"] + number)
                 inner = replace(context, part=_joined(context.part, family), member=number)
                 fitted = _fit_member(ranker, fold, inner, kept, number)
-                model.members.append(self._described(family, turn, fitted, fold[0], context.seen))
+                model.members.append(self._described((family, turn, plan), fitted, fold[0], context.seen))
                 shown.step(" ".join(f"{name} {value:.4f}" for name, value in fitted.best.items()))
                 context.callbacks.stopped |= kept is not None and kept.last == number
                 if context.is_stopped:
                     break
-        model.best = self._judged(model, turns, settings)
+        self._weigh(model, turns, settings, is_whole=not context.is_stopped)
+        contents = [canonical_rows(data, settings["n_jobs"])[2] for data in (train, valid) if data is not None]
+        model.content = join_contents(contents)
         return model
 
-    def _described(self, family: str, part: int, model: FittedModel, learned: RankingDataset, seen: Seen) -> Member:
+    def _described(
+        self, place: tuple[str, int, int], model: FittedModel, learned: RankingDataset, seen: Seen
+    ) -> Member:
         if seen.has_queries:
-            return Member(family, part, model.best, model)
+            return Member(*place, model.best, model)
         scores = model.predict(learned, self.resources())
-        return Member(family, part, model.best, model, float(scores.mean()), float(scores.std()) or 1.0)
+        return Member(*place, model.best, model, float(scores.mean()), float(scores.std()) or 1.0)
 
-    def _judged(self, model: BlendModel, turns: list[Fold], settings: Mapping[str, Any]) -> dict[str, float]:
-        """The metrics of the blend: each part judged by the members that it validated."""
-        values: dict[str, list[Floats]] = {}
+    def _weigh(self, model: BlendModel, turns: list[Fold], settings: Mapping[str, Any], *, is_whole: bool) -> None:
+        """Weigh the families and judge the blend, each part by the members that it validated."""
+        model.weigh(equal_weights(model.members))
+        parts: list[tuple[Judging, dict[str, Floats]]] = []
         for turn, (_, valid) in enumerate(turns):
-            if valid is None:
-                return {}
             members = [member for member in model.members if member.part == turn]
-            if not members:  # a callback stopped training before this turn
+            if valid is None or not members:  # too few queries, or a callback stopped training before this turn
                 break
-            judge = make_judge(valid, settings["select_by"], settings["rule"], 1)
-            for metric, per_query in judge(model.blended(valid, members, self.resources())).items():
-                values.setdefault(metric, []).append(per_query)
-        return {metric: float(np.nanmean(np.concatenate(parts))) for metric, parts in values.items()}
+            judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"])
+            parts.append((judge, model.by_family(valid, members, self.resources())))
+
+        def values_of(weights: Mapping[str, float]) -> dict[str, Floats]:
+            found = [judge(model.weighted(scores, weights)) for judge, scores in parts]
+            return {metric: np.concatenate([one[metric] for one in found]) for metric in found[0]}
+
+        if not parts:
+            return
+        families = list(model.weights)
+        if settings["weights"] == "learned" and is_whole and len(families) > 1:
+            first = next(iter(values_of(model.weights)))
+            model.weigh(choose_weights(lambda weights: values_of(weights)[first], families, STRENGTH))
+        model.best = {metric: float(np.nanmean(values)) for metric, values in values_of(model.weights).items()}
 
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The members of one turn; those of the others are alike."""
         settings = self.checked_settings()
-        members = [(family, ranker.outline(train, seen)) for family, ranker in _plans(settings)]
+        members = [(family, ranker.outline(train, seen)) for family, ranker in _plans_for(train, settings)]
         if seen.has_queries:
-            return mean_of_means(members, settings["query_features"])
+            return sum_of_means(members, dict.fromkeys(FAMILIES, 1.0), settings["query_features"])
         return Sum(tuple((1.0, one) for _, one in members))
 
     def restore_model(self, saved: SavedModel) -> BlendModel:
@@ -161,34 +315,65 @@ class Blend(JudgedRanker):
         settings = self.get_params(deep=False)
         plans = list(_plans(settings))
         model = BlendModel([], saved.seen, settings["query_features"])
+        if "members" in saved.facts and "weights" not in saved.facts:
+            raise DataError(
+                expected="a blend with weights of its families",
+                got="one of an earlier version of tierank",
+                fix="read it with that version, or train it again",
+            )
         try:
-            model.best = dict(saved.facts["best"])
             for number, facts in enumerate(saved.facts["members"]):
-                family, ranker = plans[number % len(plans)]
+                family, ranker = plans[facts["plan"]]
                 if facts["family"] != family:
                     raise ValueError(f"member {number} of the family {facts['family']!r}")
                 seen = saved.seen
                 if family == TREES and model.is_widened:
                     seen = Seen(seen.n_features * 3, None, seen.has_queries, seen.has_missing, seen.longest_query)
                 part = saved.inside(f"member{number}", facts["fitted"])._replace(seen=seen)
-                inner = ranker.restore_model(part)
-                place = family, int(facts["part"]), dict(facts["best"])
-                model.members.append(Member(*place, inner, float(facts["center"]), float(facts["scale"])))
-        except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+                place = family, int(facts["part"]), int(facts["plan"]), dict(facts["best"])
+                fixed = float(facts["center"]), float(facts["scale"])
+                model.members.append(Member(*place, ranker.restore_model(part), *fixed))
+            model.best, model.content = dict(saved.facts["best"]), str(saved.facts["content"])
+            model.weights = _as_weights(saved.facts["weights"], model.members)
+        except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
             if isinstance(error, DataError):
                 raise
             raise DataError(expected="the members of a blend", got="a damaged description") from None
         return model
 
 
+def _as_weights(facts: Any, members: list[Member]) -> dict[str, float]:
+    """The weights of a description: one above 0 for each family that has members."""
+    weights = {str(family): float(weight) for family, weight in facts.items()}
+    families = {member.family for member in members}
+    if {family for family, weight in weights.items() if weight > 0} != families or not members:
+        raise ValueError("weights of other families")
+    return weights
+
+
+def _content(pool: RankingDataset, n_jobs: int | None) -> str:
+    return canonical_rows(pool, n_jobs)[2]
+
+
 def _plans(settings: Mapping[str, Any]) -> Iterator[tuple[str, Ranker]]:
     """The members of one turn, not fitted."""
     common = {name: settings[name] for name in ("select_by", "rule", "n_jobs")}
-    for config in CONFIGS[: settings["n_configs"]]:
-        ranker = LambdaMART if settings["trees"] == "lambdamart" else UMart
-        yield TREES, ranker(n_trees=settings["n_trees"], **config, **common)
-    for _, transform in product(range(settings["n_seeds"]), _TRANSFORMS):
-        yield NETWORKS, URank(max_epochs=settings["max_epochs"], feature_transform=transform, **common)
+    clipped = common | {"clip": settings["clip"]}
+    kind = LambdaMART if settings["trees"] == "lambdamart" else UMart
+    for family in (TREES, PLAIN_TREES) if settings["plain_trees"] else (TREES,):
+        for config in CONFIGS[: settings["n_configs"]]:
+            yield family, kind(n_trees=settings["n_trees"], **config, **clipped)
+    for _ in range(settings["n_seeds"]):
+        epochs = {"max_epochs": settings["max_epochs"], "patience": settings["max_epochs"]}
+        yield NETWORKS, URank.from_preset("rich-inputs", **NETWORK, **epochs, **clipped)
+    if settings["linear"]:
+        yield LINEAR, LinearRanker(**common)
+
+
+def _plans_for(train: RankingDataset, settings: Mapping[str, Any]) -> list[tuple[str, Ranker]]:
+    """The members of one turn that can learn from these data."""
+    is_linear_left_out = train.propensity is not None or train.position is not None
+    return [plan for plan in _plans(settings) if not (plan[0] == LINEAR and is_linear_left_out)]
 
 
 def _joined(outer: str, inner: str) -> str:

@@ -9,7 +9,7 @@ from tierank.errors import ParameterError
 _QID = "`qid`, one query id per row"
 _FROM_SIZES = "np.repeat(np.arange(len(group)), group) makes it from group sizes"
 _VALID = "`valid`=(X, y, qid), or a RankingDataset"
-_WEIGHT = "`row_weight`, one weight per row (trees only), or `query_weight`, one per query"
+_WEIGHT = "`row_weight`, one weight per row, or `query_weight`, one per query"
 _SELECT_BY = "the setting `select_by`"
 _SELECT_FIX = "such as UMart(select_by=['ndcg@10'])"
 _PATIENCE = "the setting `patience`"
@@ -70,8 +70,8 @@ _FIT: dict[str, tuple[str, str | None]] = {
     "base_margin_eval_set": (_BASE, "UMart(base=URank()) adds trees to the scores of URank"),
     "baseline": (_BASE, "UMart(base=URank()) adds trees to the scores of URank"),
     # Positions
-    "position": ("no positions: fit cannot correct for the positions of clicks yet", None),
-    "positions": ("no positions: fit cannot correct for the positions of clicks yet", None),
+    "positions": ("`position`, where each document was shown", "rename positions to position"),
+    "eval_position": ("positions inside `valid`", "RankingDataset(X, y, qid, position=...) holds them"),
     # Features
     "feature_name": (_NAMES, None),
     "feature_names": (_NAMES, None),

@@ -12,35 +12,25 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer
-from tierank.rankers.base import SelectingRanker
+from tierank.rankers.judged import SelectingRanker
 from tierank.rankers.trees import GAIN
 from tierank.relevance import Gain
-from tierank.settings import Between, Checked, Number, OneOf, Optional, as_choice, setting
+from tierank.settings import Between, Checked, Number, OneOf, Optional, setting
 from tierank.training.model import FitContext, SavedModel, Seen
-from tierank.transforms import TRANSFORMS, Transform
+from tierank.transforms import EXPECTED, Transform, as_transforms, make_transform
 
 if TYPE_CHECKING:
     from tierank.training.linear import LinearModel
 
-_EXPECTED = "a key of TRANSFORMS, a Transform, or a list of these"
 
-
-def _as_transforms(value: Any) -> tuple[Any, ...]:
-    """The setting ``feature_transform``: one transform or several, always as a tuple."""
-    values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
-    if not values:
-        raise ParameterError(argument="feature_transform", expected=_EXPECTED, got=repr(value))
-    transforms = tuple(_as_transform(one) for one in values)
-    names = [one for one in transforms if isinstance(one, str)]
-    if len(set(names)) < len(names):
-        raise ParameterError(argument="feature_transform", expected="each transform once", got=repr(value))
+def _with_a_weight_each(value: Any) -> tuple[Any, ...]:
+    """The transforms, if each makes one number of a feature."""
+    transforms = as_transforms(value)
+    for one in transforms:
+        if make_transform(one).n_columns(1) != 1:
+            expected = "transforms that make one number of a feature"
+            raise ParameterError(argument="feature_transform", expected=expected, got=repr(one))
     return transforms
-
-
-def _as_transform(value: Any) -> Any:
-    if isinstance(value, type) and issubclass(value, Transform):
-        return value()
-    return value if isinstance(value, Transform) else as_choice("feature_transform", value, TRANSFORMS)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -86,7 +76,7 @@ class LinearRanker(SelectingRanker):
 
     feature_transform: str | Transform | Sequence[str | Transform] = setting(
         ("query_minmax", "query_rank", "query_log1p"),
-        Checked(_EXPECTED, _as_transforms),
+        Checked(EXPECTED, _with_a_weight_each),
         "how features are scaled: a key of TRANSFORMS, a Transform, or several side by side; the default looks at the"
         " whole list of a query, so predict needs it; standard and none score one document at a time",
     )
@@ -104,6 +94,10 @@ class LinearRanker(SelectingRanker):
         " cannot be saved)",
         search=OneOf(("linear", "exp2")),
     )
+
+    def takes_unjudged(self) -> bool:
+        """Unjudged documents have a weight of 0, after features were transformed within whole lists."""
+        return True
 
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> LinearModel:
         """Solve the normal equations."""

@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer
-from tierank.objectives import as_loss, check_loss_settings, check_reads_gain, loss_keywords
-from tierank.rankers.base import JudgedRanker, Ranker
+from tierank.objectives import (
+    as_loss,
+    check_loss_settings,
+    check_reads_gain,
+    check_reads_propensity,
+    loss_keywords,
+)
+from tierank.rankers.base import Ranker
+from tierank.rankers.judged import JudgedRanker
+from tierank.rankers.presets import Presets, network_presets
 from tierank.rankers.trees import GAIN, LOSS, LOSS_SETTINGS, as_mapping
 from tierank.relevance import Gain
 from tierank.settings import (
@@ -30,26 +38,11 @@ from tierank.settings import (
 )
 from tierank.training.checkpoint import described_settings
 from tierank.training.model import FitContext, SavedModel, Seen
-from tierank.transforms import TRANSFORMS, Transform
+from tierank.transforms import EXPECTED, Transform, as_transform, as_transforms
 
 # torch is imported where networks are trained or loaded.
 if TYPE_CHECKING:
     from tierank.training.networks import Loss, NetworkModel
-
-_PAPER = {
-    "activation": "elu",
-    "queries_per_step": 1,
-    "clip_norm": 5.0,
-    "patience": 200,
-    "max_epochs": 10_000,
-    "select_by": ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10"),
-    "feature_transform": "query_minmax",
-}
-_PRESETS: dict[str, dict[str, Any]] = {
-    "paper-ohsumed": _PAPER | {"hidden": (100, 50), "learning_rate": 1e-4},
-    "paper-mq2007": _PAPER | {"hidden": (100, 100), "learning_rate": 1e-5},
-    "paper-mslr": _PAPER | {"hidden": (200, 200), "learning_rate": 1e-5},
-}
 
 
 def _network_names() -> list[str]:
@@ -74,18 +67,24 @@ def _as_network(value: Any) -> Any:
     return value
 
 
-def _as_transform(value: Any) -> Any:
-    if isinstance(value, type) and issubclass(value, Transform):
-        return value()
-    if isinstance(value, Transform):
-        return value
-    return as_choice("feature_transform", value, TRANSFORMS)
+def _as_inputs(value: Any) -> Any:
+    """One transform as it is; several as a tuple."""
+    return as_transforms(value) if isinstance(value, (list, tuple)) else as_transform(value)
 
 
 _ACTIVATION = Choice(_activations)
 _NETWORK = Checked("a key of NETWORKS, or a class derived from torch.nn.Module", _as_network)
-_TRANSFORM = Checked("a key of TRANSFORMS, or a Transform", _as_transform)
+_TRANSFORM = Checked(EXPECTED, _as_inputs)
 _NETWORK_SETTINGS = Optional(Checked("a mapping from names to values", partial(as_mapping, "network_settings")))
+
+
+def window_setting() -> Any:
+    """The setting ``window`` of the rankers that follow the uRank loss."""
+    return setting(
+        None,
+        Optional(Integer(1), "all of them"),
+        "number of lower-rated documents per window of the likelihood (Eq. 3 of the paper); None is Eq. 1",
+    )
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -96,7 +95,7 @@ class NeuralRanker(JudgedRanker):
     """
 
     LOSS: ClassVar[Any] = None  # a key of LOSSES, or a function
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = _PRESETS
+    PRESETS: ClassVar[Presets] = network_presets()
 
     network: str | type = setting("mlp", _NETWORK, "a key of NETWORKS, or a class derived from torch.nn.Module")
     network_settings: Mapping[str, Any] | None = setting(
@@ -115,14 +114,20 @@ class NeuralRanker(JudgedRanker):
         None, Optional(_ACTIVATION), "activation of the score; the paper has one, its authors' program does not"
     )
     dropout: float = setting(
-        0.0, Number(0, 0.99), "fraction of hidden values set to 0 in training", search=Between(0.0, 0.5)
+        0.3, Number(0, 0.99), "fraction of hidden values set to 0 in training", search=Between(0.0, 0.5)
     )
-    feature_transform: str | Transform = setting(
-        "query_minmax",
+    feature_transform: str | Transform | Sequence[str | Transform] = setting(
+        ("query_minmax", "query_log1p", "log1p"),
         _TRANSFORM,
-        "how features are scaled, a key of TRANSFORMS or a Transform; query_minmax and query_log1p look at the whole"
-        " list of a query, so predict needs it, with its qid",
+        "how features are scaled, a key of TRANSFORMS, a Transform, or several side by side, kept within -5 and 5;"
+        " query_minmax and query_log1p look at the whole list of a query, so predict needs it, with its qid",
         search=OneOf(("query_minmax", "query_log1p", "quantile")),
+    )
+    encoding: str = setting(
+        "piecewise",
+        Choice(("none", "piecewise")),
+        "what a network sees beside the scaled features: none, or piecewise, how far each one, by log1p, has come"
+        " between each two neighbouring quantiles of the training documents (0, 1/8, ..., 1)",
     )
     gain: Gain = setting(
         "exp2",
@@ -130,14 +135,47 @@ class NeuralRanker(JudgedRanker):
         "gain of a rating: exp2 (2^r - 1), linear, a list for the ratings 0, 1, 2, ..., a mapping, or a function (which"
         " cannot be saved)",
     )
+    initial_weights: str = setting(
+        "uniform",
+        Choice(("uniform", "glorot")),
+        "how linear layers begin: uniform within 1 / sqrt(inputs), biases too, or glorot (the authors' program):"
+        " uniform within sqrt(6 / (inputs + outputs)), biases 0",
+    )
+    query_order: str = setting(
+        "shuffled",
+        Choice(("shuffled", "given")),
+        "order of the training queries in an epoch: shuffled anew, or given (the authors' program): as in the data,"
+        " where the order of the rows then matters",
+    )
     queries_per_step: int = setting(8, Integer(1), "number of queries per step of Adam", search=OneOf((4, 8, 16, 32)))
     learning_rate: float = setting(1e-3, Number(above=0), "learning rate of Adam", search=Between(1e-4, 1e-2, log=True))
-    weight_decay: float = setting(0.0, Number(0, 1e6), "weight decay of AdamW", search=Between(1e-6, 1e-1, log=True))
+    weight_decay: float = setting(1e-2, Number(0, 1e6), "weight decay of AdamW", search=Between(1e-6, 1e-1, log=True))
     clip_norm: float | None = setting(
         5.0, Optional(Number(above=0), "no clipping"), "maximum norm of a gradient; longer ones are scaled down"
     )
-    max_epochs: int = setting(200, Integer(1), "maximum number of passes over the training queries")
-    patience: int = setting(20, Integer(1), "epochs without improvement after which training stops")
+    schedule: str = setting(
+        "cosine",
+        Choice(("constant", "cosine")),
+        "the learning rate from step to step: constant, or cosine, which rises over the first 5% of all steps and then"
+        " falls to 0 by half a cosine",
+    )
+    max_epochs: int = setting(40, Integer(1), "maximum number of passes over the training queries")
+    step_budget: int | None = setting(
+        1500,
+        Optional(Integer(1), "no budget"),
+        "number of steps after whose epoch training ends, if max_epochs allows; at least 8 epochs",
+    )
+    patience: int = setting(
+        40,
+        Integer(1),
+        "epochs without improvement after which training stops; a cosine schedule is best near its end, so wait for it",
+    )
+    position_tower: str = setting(
+        "none",
+        Choice(("none", "additive", "multiplicative")),
+        "what a position adds to scores in training, one number each, which predict leaves out: additive (f + g), or"
+        " multiplicative (ln sigmoid(f) + ln sigmoid(g)); needs position in fit",
+    )
     n_seeds: int = setting(
         1,
         Integer(1),
@@ -157,9 +195,13 @@ class NeuralRanker(JudgedRanker):
                 )
         return super().unknown_setting(name, known)
 
+    def takes_unjudged(self) -> bool:
+        """Networks leave out unjudged documents, after features were transformed within whole lists."""
+        return True
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> NetworkModel:
         """Train one network for each seed."""
-        from tierank.training.networks import NetworkModel, fit_transform, train_networks
+        from tierank.training.networks import NetworkModel, fit_inputs, train_networks
 
         settings = self.checked_settings()
         loss, start = self.loss_function(settings), context.start
@@ -170,10 +212,26 @@ class NeuralRanker(JudgedRanker):
                 this = "these data have" if context.seen.has_queries else "these data have no"
                 raise ParameterError(argument="start", expected=f"query ids in both or in neither; {this} ids", got=got)
         else:
-            transform = fit_transform(settings["feature_transform"], train)
+            transform = fit_inputs(settings, train)
         model = NetworkModel(settings, context.seen, transform)
         train_networks(model, loss, (train, valid), context)
         return model
+
+    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+        """Networks take propensities if their loss does, or learn what positions add by a tower."""
+        tower = settings["position_tower"]
+        if tower != "none" and (train.position is None or train.propensity is not None):
+            got = "none" if train.position is None else "propensities, which leave nothing for it to learn"
+            raise ParameterError(argument="position_tower", expected="`position` alone in fit", got=got)
+        if train.propensity is not None:
+            check_reads_propensity(self.loss_function(settings))
+        elif train.position is not None and tower == "none":
+            raise ParameterError(
+                argument="position",
+                expected="`propensity` beside it, or the setting `position_tower`",
+                got="positions alone",
+                fix="tierank.clicks.estimate_propensities finds them; UMart and LambdaMART learn them in training",
+            )
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
         """The weights of another ranker can be the start if they mean the same: same layers, same transform."""
@@ -204,10 +262,10 @@ class NeuralRanker(JudgedRanker):
 
     def outline_model(self, train: RankingDataset, seen: Seen) -> NetworkModel:
         """The model before training."""
-        from tierank.training.networks import NetworkModel, fit_transform
+        from tierank.training.networks import NetworkModel, fit_inputs
 
         settings = self.checked_settings()
-        return NetworkModel(settings, seen, fit_transform(settings["feature_transform"], train.select([0])))
+        return NetworkModel(settings, seen, fit_inputs(settings, train.select([0])))
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
         """Check the network and the loss."""
@@ -262,7 +320,9 @@ class URank(NeuralRanker):
 
         L = 1 / (|R| - 1) * sum over t < |R| of sum over d in c_t of G(d) ln(1 + k(s~_t) / e^f(d))
 
-    ``tierank list settings urank`` lists the settings.
+    With a ``window`` of u documents, the likelihood is that of Eq. 3: s~_t, by decreasing score, is cut into windows b
+    of u documents, and ln(1 + k(s~_t) / e^f(d)) becomes the sum over b of ln(1 + k(b) / e^f(d)). A query of n documents
+    then takes time in proportion to n^2 / u instead of n. ``tierank list settings urank`` lists the settings.
 
     Examples
     --------
@@ -273,7 +333,9 @@ class URank(NeuralRanker):
     True
     """
 
-    LOSS = "urank"
+    window: int | None = window_setting()
+
+    LOSS = "windowed_urank"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -281,6 +343,8 @@ class ListNet(NeuralRanker):
     """ListNet (Cao et al. 2007): cross entropy from the softmax of the ratings to that of the scores.
 
     L = -sum over d of P(d) ln(e^f(d) / sum of e^f),  P(d) = e^r(d) / sum of e^r
+
+    With propensities it is the softmax loss of clicks divided by them: P(d) = r(d) / propensity(d).
     """
 
     LOSS = "listnet"
@@ -351,6 +415,8 @@ class LambdaLoss(NeuralRanker):
     mu: float = setting(10.0, Number(0), "weight of delta; 0 for LambdaRank", search=Between(1.0, 20.0, log=True))
 
     LOSS = "lambdaloss"
+    # The paper's is "the ensemble model that combines NDCG-Loss++ and group-wise functions".
+    PRESETS: ClassVar[Presets] = network_presets(*[{"network": "groupwise"}] * 2)
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -373,9 +439,7 @@ class MDPRank(NeuralRanker):
         "random: compare a return with that of a random order; none (Wei et al.): use it as it is, which is noisier",
     )
 
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        name: settings | {"reward": "dcg", "baseline": "none"} for name, settings in _PRESETS.items()
-    }
+    PRESETS: ClassVar[Presets] = network_presets(*[{"reward": "dcg", "baseline": "none"}] * 2)
 
     def loss_function(self, settings: Mapping[str, Any]) -> Loss:
         """Minus the return of rankings drawn from the policy."""

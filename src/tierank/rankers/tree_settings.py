@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from tierank.errors import ParameterError
-from tierank.rankers.base import BASE, JudgedRanker, Ranker
+from tierank.rankers.base import Ranker
+from tierank.rankers.judged import BASE, JudgedRanker
 from tierank.settings import Between, Choice, Flag, Integer, Kind, Number, Optional, Setting, declared, setting
 
 # The largest integer that LightGBM holds, and the largest tree.
@@ -157,6 +158,11 @@ class TreeSettings(JudgedRanker):
         20, Integer(0, _MOST), "minimum number of documents per leaf", search=Between(5, 200, log=True)
     )
     patience: int = setting(50, Integer(1), "rounds without improvement after which training stops")
+    keep: str = setting(
+        "best",
+        Choice(("best", "all")),
+        "which trees are kept if there are validation data: best, those up to the best round, or all n_trees",
+    )
     query_features: bool = setting(
         False,
         Flag(),
@@ -245,19 +251,11 @@ class TreeSettings(JudgedRanker):
     categorical_feature: Sequence[int | str] | None = _lightgbm(
         None, Optional(_Features()), "features that hold categories, by number or by name"
     )
-    min_data_per_group: int = _lightgbm(
-        100, _COUNT, "minimum number of documents per group of categories", needs=("categorical_feature",)
-    )
-    max_cat_threshold: int = _lightgbm(
-        32, _COUNT, "maximum number of split points over categories", needs=("categorical_feature",)
-    )
-    cat_l2: float = _lightgbm(
-        10.0, _POSITIVE, "L2 regularisation of splits over categories", needs=("categorical_feature",)
-    )
-    cat_smooth: float = _lightgbm(10.0, _POSITIVE, "smoothing of rare categories", needs=("categorical_feature",))
-    max_cat_to_onehot: int = _lightgbm(
-        4, _COUNT, "up to this many categories, split one from the rest", needs=("categorical_feature",)
-    )
+    min_data_per_group: int = _lightgbm(100, _COUNT, "minimum number of documents per group of categories")
+    max_cat_threshold: int = _lightgbm(32, _COUNT, "maximum number of split points over categories")
+    cat_l2: float = _lightgbm(10.0, _POSITIVE, "L2 regularisation of splits over categories")
+    cat_smooth: float = _lightgbm(10.0, _POSITIVE, "smoothing of rare categories")
+    max_cat_to_onehot: int = _lightgbm(4, _COUNT, "up to this many categories, split one from the rest")
     # Bins and missing values
     max_bin: int = _lightgbm(255, _BINS, "maximum number of bins per feature")
     max_bin_by_feature: Sequence[int] | None = _lightgbm(
@@ -269,16 +267,28 @@ class TreeSettings(JudgedRanker):
     use_missing: bool = _lightgbm(True, Flag(), "treat missing values as missing; otherwise as 0")
     zero_as_missing: bool = _lightgbm(False, Flag(), "treat 0 as missing")
     # Coarse gradients
-    use_quantized_grad: bool = _lightgbm(False, Flag(), "round gradients to a few levels")
-    num_grad_quant_bins: int = _lightgbm(4, Integer(2, 127), "number of these levels", needs=("use_quantized_grad",))
-    quant_train_renew_leaf: bool = _lightgbm(
-        False, Flag(), "compute leaf values from the exact gradients", needs=("use_quantized_grad",)
+    use_quantized_grad: bool = _lightgbm(False, Flag(), "round gradients to a few levels: faster, and less exact")
+    num_grad_quant_bins: int = _lightgbm(
+        127, Integer(2, 127), "number of these levels; LightGBM's default is 4", needs=("use_quantized_grad",)
     )
-    stochastic_rounding: bool = _lightgbm(True, Flag(), "round at random", needs=("use_quantized_grad",))
+    quant_train_renew_leaf: bool = _lightgbm(
+        True,
+        Flag(),
+        "compute leaf values from the exact gradients; LightGBM's default is False",
+        needs=("use_quantized_grad",),
+    )
+    stochastic_rounding: bool = _lightgbm(
+        False,
+        Flag(),
+        "round at random, by numbers that depend on the number of threads; LightGBM's default is True",
+        needs=("use_quantized_grad",),
+    )
     # How the work is done: time, memory, and sums in another order
     deterministic: bool = _lightgbm(True, Flag(), "same bits for any number of threads; LightGBM's default is False")
     force_col_wise: bool | None = _lightgbm(
-        None, Optional(Flag(), "True unless force_row_wise"), "build histograms feature by feature"
+        None,
+        Optional(Flag(), "True for goss and for more than 2^30 values; else whichever way is faster"),
+        "build histograms feature by feature",
     )
     force_row_wise: bool = _lightgbm(False, Flag(), "build histograms row by row")
     histogram_pool_size: float = _lightgbm(-1.0, Number(), "megabytes for histograms; -1 for no limit")

@@ -14,18 +14,22 @@ from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer, Sum
 from tierank.objectives import (
+    LAMBDARANK_VERSIONS,
     LambdaRankObjective,
     LossObjective,
     Objective,
+    StochasticUMartObjective,
     UMartObjective,
     as_loss,
     check_loss_settings,
     check_reads_gain,
+    check_reads_propensity,
 )
 from tierank.rankers.base import Ranker, fitted_copy
+from tierank.rankers.presets import Presets, tree_presets
 from tierank.rankers.tree_settings import TreeSettings
 from tierank.relevance import Gain, as_gain, gain_levels
-from tierank.settings import Between, Checked, Choice, Flag, Integer, Number, OneOf, Optional, setting
+from tierank.settings import Between, Checked, Choice, Flag, Integer, Number, OneOf, Optional, declared, setting
 from tierank.training.checkpoint import described_settings
 from tierank.training.model import FitContext, SavedModel, Seen
 
@@ -35,17 +39,15 @@ if TYPE_CHECKING:
 
     from tierank.training.trees import TreeModel
 
-_PAPER = {
-    "n_trees": 1000,
+# Neighbours in random orders; docs/stochastic.md has the figures.
+_STOCHASTIC = {
+    "noise": 1.0,
+    "window": 1,
+    "sigma": 1.0,
+    "hessian": "exact",
+    "weights": "gain",
+    "gain": "linear",
     "learning_rate": 0.05,
-    "n_leaves": 64,
-    "min_documents": 5,
-    "max_bin": 10_000,
-    "min_sum_hessian_in_leaf": 5.0,
-    "bagging_fraction": 0.9,
-    "bagging_freq": 1,
-    "select_by": ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10"),
-    "patience": 200,
 }
 
 GAIN = Checked("'exp2', 'linear', a list, a mapping or a function", as_gain)
@@ -53,8 +55,16 @@ _GAIN_HELP = (
     "gain of a rating: exp2 (2^r - 1), linear, a list for the ratings 0, 1, 2, ..., a mapping, or a function (which"
     " cannot be saved)"
 )
+_NORM_HELP = (
+    "p of learned propensities (Hu et al. 2019), which are raised to 1 / (p + 1): 0 takes them as they are, more is"
+    " more careful; XGBoost's lambdarank_bias_norm"
+)
 _TIES = Choice(("mean", "rows"))
 _TIES_HELP = "documents with equal scores: mean takes the expectation over their orders, rows an arbitrary order"
+
+
+# Settings of objectives that learn propensities.
+_OF_CLICKS = ("propensity_norm", "clip")
 
 
 class FittedTrees(Ranker):
@@ -86,6 +96,12 @@ class FittedTrees(Ranker):
         gains = self.importance("gain")
         return gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
 
+    def named_importances(self) -> tuple[list[str], NDArray[np.float64]]:
+        """The names of the features and the total gain of the splits on each."""
+        gains = self.importance("gain")
+        names = self.seen_.feature_names or tuple(f"feature {j}" for j in range(1, len(gains) + 1))
+        return list(names), gains
+
     @property
     def booster_(self) -> lightgbm.Booster:
         """A copy of the trees as LightGBM's own model, for its plots, SHAP and other tools; without ``base``.
@@ -110,6 +126,10 @@ class BoostedTrees(FittedTrees, TreeSettings):
     # What to do instead of setting a parameter of LightGBM's own lambdarank.
     INSTEAD: ClassVar[dict[str, str]] = {}
 
+    def takes_categories(self) -> bool:
+        """Trees have splits by category; what they add to may not."""
+        return not isinstance(self.base, Ranker) or self.base.takes_categories()
+
     @abstractmethod
     def objective(self, settings: Mapping[str, Any]) -> Objective:
         """What the trees optimise."""
@@ -126,6 +146,12 @@ class BoostedTrees(FittedTrees, TreeSettings):
         from tierank.training.tree_parameters import check_parameters
 
         check_parameters(settings)
+        if settings["keep"] == "all" and settings["patience"] != declared(self)["patience"].default:
+            raise ParameterError(
+                argument="patience",
+                expected="its default with `keep`='all', which grows all trees",
+                got=repr(settings["patience"]),
+            )
         self.objective(settings)
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
@@ -149,13 +175,24 @@ class BoostedTrees(FittedTrees, TreeSettings):
                 argument="start", expected="a model with the same `base`, which stays as it is", got="another one"
             )
 
+    def takes_unjudged(self) -> bool:
+        """Trees leave out unjudged documents, after copies of features within the query were made of all."""
+        base = getattr(self, "base", None)
+        return not isinstance(base, Ranker) or base.takes_unjudged()
+
+    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+        """Trees take propensities, and learn them from positions, as far as their base does."""
+        if settings["base"] is not None:
+            settings["base"].check_shown(train, settings["base"].plain_settings())
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> TreeModel:
         """Grow trees, on the residuals of ``base`` if there is one."""
         from tierank.training.trees import TreeModel, train_trees
 
         settings = self.checked_settings()
         if not isinstance(settings["gain"], str):
-            gain_levels(train.ratings, settings["gain"])  # of all data, so that every process of a team knows
+            # Of all data, so that every process of a team knows.
+            gain_levels(train.ratings[train.is_judged], settings["gain"])
         team, base = context.team, settings["base"]
         parts = team.part(train), None if valid is None else team.part(valid)
         objective = self.objective(settings)
@@ -206,6 +243,11 @@ class BoostedTrees(FittedTrees, TreeSettings):
         return None if base is None else fitted_copy(self.settings_["base"], base, self.seen_)
 
     @property
+    def propensities_(self) -> dict[str, NDArray[np.float64]]:
+        """What was learned of positions: the propensities ``clicked`` and ``unclicked``, by position; or nothing."""
+        return {name: np.array(values) for name, values in self._trees.propensities.items()}
+
+    @property
     def team_(self) -> list[dict[str, Any]]:
         """The processes that took part in training, with the size of their data."""
         return self._trees.processes
@@ -250,6 +292,16 @@ class UMart(BoostedTrees):
     idcg_at: int | None = setting(None, Optional(Integer(1), "all"), "number of ranks in the ideal DCG")
     gain: Gain = setting("exp2", GAIN, _GAIN_HELP)
     ties: str = setting("mean", _TIES, _TIES_HELP)
+    noise: float = setting(
+        0.0,
+        Number(0),
+        "above 0: the stochastic uMart, which compares neighbours in random orders; the scale of the noise on scores",
+    )
+    n_draws: int = setting(10, Integer(1), "number of random orders in each round, with noise above 0")
+    decay: float = setting(
+        0.99, Number(above=0, most=1), "factor of the weight of a pair for each place further down, with noise above 0"
+    )
+    propensity_norm: float = setting(1.0, Number(0), _NORM_HELP)
 
     INSTEAD: ClassVar[dict[str, str]] = {
         "sigmoid": "give sigma",
@@ -257,14 +309,14 @@ class UMart(BoostedTrees):
         "lambdarank_norm": "give weights",
         "label_gain": "give gain, which takes such a list",
     }
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        "paper-ohsumed": _PAPER | {"window": 2},
-        "paper-mq2007": _PAPER | {"window": 10},
-        "paper-mslr": _PAPER | {"window": 2},
+    PRESETS: ClassVar[Presets] = {
+        **tree_presets(paper={}, authors={"idcg_at": 20, "ties": "rows"}, is_windowed=True),
+        "stochastic": _STOCHASTIC,
     }
 
     def objective(self, settings: Mapping[str, Any]) -> Objective:
-        """The windowed likelihood."""
+        """The windowed likelihood, by the order of the scores or by random orders around it."""
+        self._check_noise(settings)
         if settings["idcg_at"] is not None and settings["weights"] != "ndcg":
             raise ParameterError(
                 argument="idcg_at",
@@ -273,8 +325,34 @@ class UMart(BoostedTrees):
             )
         if settings["gain"] != "exp2" and settings["weights"] == "none":
             raise ParameterError(argument="gain", expected="its default with `weights`='none', where all pairs weigh 1")
-        names = ("window", "sigma", "hessian", "weights", "truncation", "idcg_at", "gain", "ties", "n_jobs")
-        return UMartObjective(**{name: settings[name] for name in names})
+        common = ("window", "sigma", "hessian", "weights", "idcg_at", "gain", "n_jobs")
+        if settings["noise"] > 0:
+            names = (*common, "noise", "n_draws", "decay", "seed", "clip")
+            return StochasticUMartObjective(**{name: settings[name] for name in names})
+        return UMartObjective(**{name: settings[name] for name in (*common, "truncation", "ties", *_OF_CLICKS)})
+
+    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+        """Propensities are learned by the order of the scores; with noise they have to be given."""
+        super().check_shown(train, settings)
+        if settings["noise"] > 0 and train.position is not None and train.propensity is None:
+            raise ParameterError(
+                argument="position",
+                expected="`propensity` beside it with `noise` above 0, which learns no propensities",
+                got="positions alone",
+                fix="`noise`=0 learns them",
+            )
+
+    def _check_noise(self, settings: Mapping[str, Any]) -> None:
+        """An error for settings that have no effect with noise, or without."""
+        has_noise = settings["noise"] > 0
+        idle = ("truncation", "ties") if has_noise else ("n_draws", "decay")
+        when = "`noise` above 0" if has_noise else "`noise`=0, which draws no orders"
+        declared = self.declared_settings()
+        for name in idle:
+            if settings[name] != declared[name].default:
+                raise ParameterError(argument=name, expected=f"its default with {when}", got=repr(settings[name]))
+        if has_noise and settings["weights"] == "none":
+            raise ParameterError(argument="weights", expected="'gain' or 'ndcg' with `noise` above 0", got="'none'")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -303,8 +381,15 @@ class LambdaMART(BoostedTrees):
     norm: bool = setting(
         True, Flag(), "divide by the distance of scores and by the sum over the query, as LightGBM does"
     )
+    version: str = setting(
+        "lightgbm-4",
+        Choice(LAMBDARANK_VERSIONS),
+        "whose lambdarank: that of LightGBM 4, or lightgbm-2, which the paper compares with and which has neither"
+        " truncation nor norm",
+    )
     gain: Gain = setting("exp2", GAIN, _GAIN_HELP)
     ties: str = setting("mean", _TIES, f"{_TIES_HELP}, as LightGBM does")
+    propensity_norm: float = setting(1.0, Number(0), _NORM_HELP)
 
     INSTEAD: ClassVar[dict[str, str]] = {
         "sigmoid": "give sigma",
@@ -312,13 +397,21 @@ class LambdaMART(BoostedTrees):
         "lambdarank_norm": "give norm, True or False",
         "label_gain": "give gain, which takes such a list",
     }
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
-        name: dict(_PAPER) for name in ("paper-ohsumed", "paper-mq2007", "paper-mslr")
-    }
+    PRESETS: ClassVar[Presets] = tree_presets(
+        paper={"version": "lightgbm-2"}, authors={"version": "lightgbm-2", "ties": "rows"}
+    )
 
     def objective(self, settings: Mapping[str, Any]) -> Objective:
         """The gradients of lambdarank."""
-        names = ("sigma", "truncation", "norm", "gain", "ties", "n_jobs")
+        if settings["version"] == "lightgbm-2":
+            for name in ("truncation", "norm"):
+                if settings[name] != declared(self)[name].default:
+                    raise ParameterError(
+                        argument=name,
+                        expected="its default with `version`='lightgbm-2', which does not read it",
+                        got=repr(settings[name]),
+                    )
+        names = ("sigma", "truncation", "norm", "version", "gain", "ties", "n_jobs", *_OF_CLICKS)
         return LambdaRankObjective(**{name: settings[name] for name in names})
 
 
@@ -373,7 +466,7 @@ class TreeRanker(BoostedTrees):
         "lambdarank_norm": _BY_LOSS,
         "label_gain": "give gain, which takes such a list",
     }
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = LambdaMART.PRESETS
+    PRESETS: ClassVar[Presets] = tree_presets(paper={}, authors={})
 
     def objective(self, settings: Mapping[str, Any]) -> Objective:
         """The loss, differentiated automatically."""
@@ -382,6 +475,19 @@ class TreeRanker(BoostedTrees):
         check_loss_settings(function, given)
         names = ("loss", "gain", "n_jobs", "seed")
         return LossObjective(**{name: settings[name] for name in names}, **given)
+
+    def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
+        """A loss takes given propensities, and learns none."""
+        super().check_shown(train, settings)
+        if train.propensity is not None:
+            check_reads_propensity(as_loss(settings["loss"]))
+        elif train.position is not None:
+            raise ParameterError(
+                argument="position",
+                expected="`propensity` beside it, as a loss learns no propensities",
+                got="positions alone",
+                fix="UMart and LambdaMART learn them",
+            )
 
     def _check_loaded(self, settings: Mapping[str, Any]) -> None:
         if settings["loss"] is not None:  # otherwise it was the user's own, and was not saved

@@ -13,19 +13,31 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.memory import Room, check_width, in_memory
+from tierank.kinds import Columns
+from tierank.memory import Allocator, check_width, in_memory
 from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder
 from tierank.readers.columns import PARQUET_ENDINGS, files_of, left_over
 from tierank.readers.letor import read_letor, write_letor
 from tierank.readers.paths import kind_of, nearby, piped, unreadable
 from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
-from tierank.readers.tables import read_csv, read_parquet, read_table, to_arrow, write_csv, write_parquet
+from tierank.readers.tables import (
+    read_attributes,
+    read_columns,
+    read_csv,
+    read_parquet,
+    read_table,
+    to_arrow,
+    write_csv,
+    write_parquet,
+)
 from tierank.tables import is_table
 
 __all__ = [
     "FORMATS",
     "convert",
     "read",
+    "read_attributes",
+    "read_columns",
     "read_fold",
     "read_scores",
     "to_arrow",
@@ -63,8 +75,10 @@ def read(
     query: str | None = None,
     rating: str | None = None,
     document: str | None = None,
+    position: str | None = None,
     features: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
+    columns: Columns | None = None,
     cache: bool | str | os.PathLike[str] = True,
     n_jobs: int | None = None,
 ) -> RankingDataset:
@@ -92,11 +106,17 @@ def read(
         The columns of a table that hold query ids, ratings and document ids. Default: columns called ``query`` or
         ``qid``, ``rating`` or ``label``, ``document`` or ``docid``, and so on. Ratings and document ids are optional.
         In CSV, query ids are integers if all are written plainly, and texts otherwise: ``007`` is not ``7``.
+    position : str, optional
+        The column of a table that says where each document was shown, if the ratings are clicks. No column is taken for
+        it without being named.
     features : list of str, optional
         The columns of a table to learn from. Default: all others, except those of ``ignore``. ``[]`` reads no features,
         for a file whose scores are to be judged.
     ignore : list of str, optional
         Columns of a table to leave out; they may hold anything.
+    columns : Columns, optional
+        What columns are, where that is not seen by themselves, and what is made of them. Without it texts and
+        categories are categories, dates become ages, and vectors as many features as they have numbers.
     cache : bool or path, default True
         Whether to use and write the cache beside a large file; or the ``.tierank`` folder to use as cache.
     n_jobs : int, optional
@@ -118,29 +138,41 @@ def read(
     >>> read(pd.DataFrame({"qid": ["a", "a", "b"], "label": [0, 1, 2], "price": [3.5, None, 1.0]}))
     RankingDataset(2 queries, 3 documents, 1 feature, ratings 0 to 2)
     """
-    columns: dict[str, Any] = {
+    declared = Columns() if columns is None else columns
+    if not isinstance(declared, Columns):
+        raise ParameterError(argument="columns", expected="a tierank.Columns", got=type(columns).__name__)
+    named: dict[str, Any] = {
         "query": query,
         "rating": rating,
         "document": document,
         "features": None if features is None else list(features),
         "ignore": None if ignore is None else list(ignore),
     }
+    if position is not None:
+        named["position"] = position
     if is_table(source):
-        return read_table(source, **columns)
+        return read_table(source, declared=declared, **named)
     path = _as_path(source)
     if kind_of(path) == "pipe":
         with piped(path) as file:
-            columns |= {"n_features": n_features, "zero_based": zero_based, "n_jobs": n_jobs}
-            return read(file, format=format, cache=False if cache is True else cache, **columns)
+            named |= {"n_features": n_features, "zero_based": zero_based, "n_jobs": n_jobs, "columns": columns}
+            return read(file, format=format, cache=False if cache is True else cache, **named)
     name = _readable_format(path, format)
     if name == "tierank":
-        found = _chosen(read_folder(path), str(path), columns["features"], columns["ignore"])
+        found = _chosen(read_folder(path), str(path), named["features"], named["ignore"])
+        if position is not None and found.position is None:
+            raise DataError(where=path, argument="position", expected="data that hold positions", got="none")
         return _widened(found, n_features, path)
-    settings: dict[str, Any] = columns if name != "letor" else {"zero_based": zero_based}
+    if name == "letor" and position is not None:
+        raise DataError(
+            where=path, argument="position", expected="a table with such a column, CSV or Parquet", got="text without"
+        )
+    settings: dict[str, Any] = named if name != "letor" else {"zero_based": zero_based}
     width = n_features if name == "letor" else None
-    build = partial(_build, path, name, settings if name != "letor" else {**settings, "n_jobs": n_jobs})
-    identity = {"format": name, **settings}
-    if columns["features"] == []:  # a map cannot be empty
+    more: dict[str, Any] = {"declared": declared} if name != "letor" else {"n_jobs": n_jobs}
+    build = partial(_build, path, name, settings | more)
+    identity = {"format": name, **settings} | ({"columns": declared.to_json()} if declared != Columns() else {})
+    if named["features"] == []:  # a map cannot be empty
         return build(in_memory)
     if cache is True:
         # As wide as the file is, whatever was asked for: readings that differ in the width share one cache.
@@ -162,14 +194,14 @@ def _as_path(source: Any) -> Path:
         ) from None
 
 
-def _limited(room: Room, most: int | None, n: int, width: int) -> NDArray[np.float32]:
+def _limited(room: Allocator, most: int | None, n: int, width: int) -> NDArray[np.float32]:
     """The allocation that is needed, up to this many features."""
     if most is not None:
         check_width(width, most)
     return room(n, width)
 
 
-def _fixed(room: Room, wanted: int | None, n: int, width: int) -> NDArray[np.float32]:
+def _fixed(room: Allocator, wanted: int | None, n: int, width: int) -> NDArray[np.float32]:
     """Room for as many features as were asked for, which must not be fewer than are needed."""
     return _limited(lambda n, width: room(n, wanted or width), wanted, n, width)
 
@@ -190,12 +222,23 @@ def _chosen(
         return data
     kept = left_over(names, where, features, ignore)
     wanted = kept if features is None else features
+    wanted = _features_from(wanted, data)
     unknown = next((name for name in wanted if name not in kept), None)
     if unknown is not None:
         raise DataError(f"{where}: {ParameterError.unknown('column', unknown, kept)}")
     if tuple(wanted) == names:
         return data
     return data.with_features(data.features[:, [names.index(name) for name in wanted]], tuple(wanted))
+
+
+def _features_from(wanted: Sequence[str], data: RankingDataset) -> list[str]:
+    """The features of a data set that are called so, or were made of columns that are."""
+    made: dict[str, list[str]] = {}
+    for name, kind in data.kinds.items():
+        for column in kind.sources(name):
+            made.setdefault(column, []).append(name)
+    names = data.feature_names or ()
+    return list(dict.fromkeys(name for one in wanted for name in ([one] if one in names else made.get(one, [one]))))
 
 
 def _checked_folder(cache: str | os.PathLike[str]) -> Path:
@@ -205,7 +248,7 @@ def _checked_folder(cache: str | os.PathLike[str]) -> Path:
     return Path(cache)
 
 
-def _build(path: Path, name: str, settings: dict[str, Any], room: Room) -> RankingDataset:
+def _build(path: Path, name: str, settings: dict[str, Any], room: Allocator) -> RankingDataset:
     """Read a file, with features that lie where ``room`` puts them."""
     reader = FORMATS[name].read
     if reader is None:

@@ -24,14 +24,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.checks import as_ids, as_names, as_offsets, as_weights, check_finite, check_ratings, check_texts
-from tierank.dataset import RankingDataset, Texts
+from tierank.checks import (
+    as_ids,
+    as_names,
+    as_offsets,
+    as_positions,
+    as_propensities,
+    as_weights,
+    check_finite,
+    check_ratings,
+    check_texts,
+)
+from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.files import Mark, building, read_json
-from tierank.memory import Room, chunks, in_file
+from tierank.files import FolderKind, building, read_json
+from tierank.kinds import Category, kinds_from_json, kinds_to_json
+from tierank.memory import Allocator, chunks, in_file
 from tierank.readers.arrays import mapped_array, read_array
 from tierank.readers.columns import files_of
 from tierank.readers.paths import unreadable
+from tierank.text_blocks import Texts
 
 FORMAT = 1
 SUFFIX = ".tierank"
@@ -49,12 +61,14 @@ _TYPES = {
     "source_rows": "<i8",
     "row_weight": "<f8",
     "query_weight": "<f8",
+    "position": "<i8",
+    "propensity": "<f8",
     "document_blob": "|u1",
     "document_ends": "<i8",
 }
 
 
-class _CacheMark(Mark):
+class _CacheKind(FolderKind):
     """Data sets that were made from a file, and can be made from it again; not those that somebody wrote."""
 
     def is_in(self, folder: Path) -> bool:
@@ -63,8 +77,8 @@ class _CacheMark(Mark):
         return found is not None and found["source"] is not None
 
 
-_DATA = Mark("a data set", "meta.json", ("format", "source", "feature_names", "files"))
-_CACHE = _CacheMark("the cache of a file", _DATA.file, _DATA.names)
+_DATA = FolderKind("a data set", "meta.json", ("format", "source", "feature_names", "files"))
+_CACHE = _CacheKind("the cache of a file", _DATA.file, _DATA.names)
 
 
 def write_folder(data: RankingDataset, path: Path) -> None:
@@ -75,7 +89,7 @@ def write_folder(data: RankingDataset, path: Path) -> None:
 
 
 def build_folder(
-    path: Path, build: Callable[[Room], RankingDataset], source: dict[str, Any] | None = None
+    path: Path, build: Callable[[Allocator], RankingDataset], source: dict[str, Any] | None = None
 ) -> RankingDataset:
     """The data set that ``build`` gives, with features that it filled in their place in a new binary folder.
 
@@ -104,6 +118,8 @@ def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -
         "source_rows": None if data.is_in_order else data.source_rows,
         "row_weight": data.row_weight,
         "query_weight": data.query_weight,
+        "position": data.position,
+        "propensity": data.propensity,
         "document_blob": None if data.document_texts is None else data.document_texts.blob,
         "document_ends": None if data.document_texts is None else data.document_texts.ends,
     }
@@ -112,7 +128,8 @@ def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -
         if array is not None:
             np.save(folder / f"{name}.npy", array, allow_pickle=False)
             files[name] = _fingerprint(folder / f"{name}.npy")
-    meta = {"format": FORMAT, "source": source, "feature_names": data.feature_names, "files": files}
+    kinds = kinds_to_json(data.kinds)
+    meta = {"format": FORMAT, "source": source, "feature_names": data.feature_names, "kinds": kinds, "files": files}
     (folder / "meta.json").write_text(json.dumps(meta), encoding="utf-8")
 
 
@@ -161,10 +178,13 @@ def read_folder(path: Path) -> RankingDataset:
         source_rows=arrays.get("source_rows"),
         row_weight=arrays.get("row_weight"),
         query_weight=arrays.get("query_weight"),
+        position=arrays.get("position"),
+        propensity=arrays.get("propensity"),
         feature_names=tuple(meta["feature_names"]) if meta["feature_names"] else None,
         document_texts=texts,
     )
     try:
+        data = data.replace(kinds=kinds_from_json(meta.get("kinds", {}), data.feature_names))
         _check_values(data)
     except DataError as error:
         raise DataError(f"{path}: {error}; delete the folder") from None
@@ -172,7 +192,7 @@ def read_folder(path: Path) -> RankingDataset:
 
 
 def held_in(
-    folder: Path, path: Path, settings: dict[str, Any], build: Callable[[Room], RankingDataset]
+    folder: Path, path: Path, settings: dict[str, Any], build: Callable[[Allocator], RankingDataset]
 ) -> RankingDataset:
     """What ``folder`` holds, if it was made from ``path`` with these settings; or else what ``build`` fills it with."""
     found = _cached(folder, path, settings)
@@ -181,7 +201,9 @@ def held_in(
     return build_folder(folder, build, _source(path, settings))
 
 
-def held_beside(path: Path, settings: dict[str, Any], build: Callable[[Room], RankingDataset]) -> RankingDataset | None:
+def held_beside(
+    path: Path, settings: dict[str, Any], build: Callable[[Allocator], RankingDataset]
+) -> RankingDataset | None:
     """As ``held_in``, of the cache beside ``path``; None where there is none and none is to be made, or can be."""
     folder, source = _beside(path), _source(path, settings)
     found = _cached(folder, path, settings)
@@ -329,8 +351,24 @@ def _check_values(data: RankingDataset) -> None:
         weights = getattr(data, name)
         if weights is not None:
             as_weights(weights, name, n)
+    _check_codes(data)
+    if data.position is not None:
+        as_positions(data.position, data.n_documents)
+    if data.propensity is not None:
+        as_propensities(data.propensity)
     step = 1 if data.features.nbytes <= 64 * _SAMPLE else max(1, data.n_documents // 64)
     infinite = np.isinf(data.features[::step]).any(axis=1)
     if infinite.any():
         row = step * int(infinite.argmax())
         check_finite(data.features[row : row + 1], data.features[row : row + 1], row)
+
+
+def _check_codes(data: RankingDataset) -> None:
+    """An error where a category has a number that is none of its levels; of large data some rows are looked at."""
+    step = max(1, data.n_documents // _SAMPLE)
+    for place, name in enumerate(data.feature_names or ()):
+        kind = data.kinds.get(name)
+        if isinstance(kind, Category):
+            codes = data.features[::step, place]
+            if (((codes < 0) | (codes >= len(kind.levels)) | (codes != np.rint(codes))) & ~np.isnan(codes)).any():
+                raise DataError(f"feature {name!r}: expected numbers of its {len(kind.levels)} levels, got others")

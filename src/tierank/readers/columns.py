@@ -17,12 +17,24 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.checks import as_names, as_numbers, as_weights, check_finite, check_ratings, group_codes, group_rows
-from tierank.dataset import RankingDataset, Texts
+from tierank.checks import (
+    as_names,
+    as_numbers,
+    as_positions,
+    as_weights,
+    check_finite,
+    check_ratings,
+    group_codes,
+    group_rows,
+)
+from tierank.dataset import RankingDataset
+from tierank.encoding import Encoder
 from tierank.errors import DataError, ParameterError
 from tierank.extras import needing
-from tierank.memory import Room, release_pages
-from tierank.tables import as_column, decoded, odd_columns, table_matrix, unusable_columns
+from tierank.kinds import Columns
+from tierank.memory import Allocator, release_pages
+from tierank.tables import as_column, decoded
+from tierank.text_blocks import Texts
 
 # What a column may be called to be found without being named.
 QUERY_NAMES = ("qid", "query", "query_id")
@@ -44,7 +56,7 @@ _AT_ONCE = 1 << 16
 _BUFFERS, _BUFFER, _LEAST_BUFFER = 1 << 24, 1 << 18, 1 << 14
 
 
-class Columns(NamedTuple):
+class Layout(NamedTuple):
     """Which column is what."""
 
     query: str
@@ -52,6 +64,7 @@ class Columns(NamedTuple):
     document: str | None
     weights: list[str]
     features: list[str]
+    position: str | None = None
 
     @classmethod
     def of(
@@ -64,7 +77,9 @@ class Columns(NamedTuple):
         document: str | None = None,
         features: Sequence[str] | None = None,
         ignore: Sequence[str] | None = None,
-    ) -> Columns:
+        declared: Columns,
+        position: str | None = None,
+    ) -> Layout:
         """As named, or as found; what is not query, rating, document, weight or to be ignored is a feature."""
         names = left_over(names, where, features, ignore)
         query = query or _found(names, QUERY_NAMES)
@@ -75,13 +90,15 @@ class Columns(NamedTuple):
             )
         rating = rating or _found(names, RATING_NAMES)
         document = document or _found(names, DOCUMENT_NAMES)
-        others = {query, rating, document, *WEIGHT_NAMES}
+        others = {query, rating, document, position, *WEIGHT_NAMES}
         free = [name for name in names if name not in others and not _ROW_NUMBERS.fullmatch(name)]
         chosen = free if features is None else list(features)
+        chosen = list(dict.fromkeys([*chosen, *declared.hidden()]))
         if not chosen and features is None:
             raise DataError(f"{where}: expected at least one feature column, got only {_listed(names)}")
-        self = cls(query, rating, document, [name for name in WEIGHT_NAMES if name in names], chosen)
-        unknown = next((name for name in [*self.heads, *chosen] if name not in names), None)
+        self = cls(query, rating, document, [name for name in WEIGHT_NAMES if name in names], chosen, position)
+        wanted = [*self.heads, *chosen, *declared.named()]
+        unknown = next((name for name in wanted if name not in names), None)
         if unknown is not None:
             raise DataError(f"{where}: {ParameterError.unknown('column', unknown, names)}")
         counts = Counter(names)
@@ -93,7 +110,8 @@ class Columns(NamedTuple):
     @property
     def heads(self) -> list[str]:
         """All but the features."""
-        return [name for name in (self.query, self.rating, self.document, *self.weights) if name is not None]
+        heads = (self.query, self.rating, self.document, *self.weights, self.position)
+        return [name for name in heads if name is not None]
 
 
 def left_over(
@@ -195,25 +213,48 @@ class TablePart:
         return (chosen.slice(start, n_rows) for start in range(0, self.n_rows, n_rows))
 
 
-def read_parts(parts: Sequence[Part], where: str, room: Room, **named: Any) -> RankingDataset:
+def read_parts(parts: Sequence[Part], where: str, room: Allocator, **named: Any) -> RankingDataset:
     """The data set of all rows of some files; the rows of a query may be in any of them."""
     parts = [part for part in parts if part.n_rows]
     if not parts:
         raise DataError(f"{where}: expected at least one document, got none")
-    columns = Columns.of(parts[0].names, parts[0].where, **named)
+    columns = Layout.of(parts[0].names, parts[0].where, **named)
     for part in parts[1:]:
         _check_columns(part, parts[0], columns, named.get("features") is not None)
     heads = [_Heads.of(part, columns) for part in parts]
     _unite_ids(heads)
     try:
-        names = as_names(columns.features, len(columns.features))
+        as_names(columns.features, len(columns.features))
         query_ids, offsets, source_rows = _grouped([head.query for head in heads])
-        features = room(sum(part.n_rows for part in parts), len(columns.features))
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
-    _fill(features, parts, columns.features, source_rows)
-    data = RankingDataset.from_parts(features, None, offsets, query_ids, source_rows=source_rows, feature_names=names)
+    encoder = _encoder_of(parts[0], columns.features, named["declared"])
+    try:
+        names = as_names(encoder.names, len(encoder.names))
+        features = room(sum(part.n_rows for part in parts), len(encoder.names))
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from None
+    _fill(features, parts, encoder, columns.features, source_rows)
+    kinds = encoder.finish(features)
+    data = RankingDataset.from_parts(
+        features, None, offsets, query_ids, source_rows=source_rows, feature_names=names, kinds=kinds
+    )
     return _with_heads(data, heads, where)
+
+
+def _encoder_of(part: Part, names: list[str], declared: Columns) -> Encoder:
+    """What makes features of the columns, found by the first rows of the first file."""
+    if not names:
+        return Encoder({})
+    first = next(part.batches(names, _rows_at_once(names)))
+    try:
+        return Encoder.of(first, names, declared, can_ignore=True)
+    except DataError as error:
+        raise DataError(f"{part.where}: {error}") from None
+
+
+def _rows_at_once(names: list[str]) -> int:
+    return max(1, _BATCH // (4 * len(names)))
 
 
 def files_of(path: Path) -> list[Path]:
@@ -248,11 +289,12 @@ class _Heads:
     ratings: NDArray[np.float64] | None
     documents: Texts | None
     weights: dict[str, NDArray[np.float64]]
+    position: NDArray[np.int64] | None
 
     @classmethod
-    def of(cls, part: Part, columns: Columns) -> _Heads:
+    def of(cls, part: Part, columns: Layout) -> _Heads:
         table = part.read(columns.heads)
-        rating, document = columns.rating, columns.document
+        rating, document, position = columns.rating, columns.document, columns.position
         return cls(
             part.where,
             _checked_ids(table.column(columns.query), part),
@@ -262,10 +304,13 @@ class _Heads:
                 name: as_weights(as_column(table, name), f"{part.where}: {name}", part.n_rows)
                 for name in columns.weights
             },
+            None
+            if position is None
+            else as_positions(as_column(table, position), part.n_rows, f"{part.where}: {position}"),
         )
 
 
-def _check_columns(part: Part, first: Part, columns: Columns, all_named: bool) -> None:
+def _check_columns(part: Part, first: Part, columns: Layout, all_named: bool) -> None:
     """An error where a file lacks a column that the first one has, or has one more."""
     used = [*columns.heads, *columns.features]
     missing = next((name for name in used if name not in part.names), None)
@@ -281,7 +326,11 @@ def _check_columns(part: Part, first: Part, columns: Columns, all_named: bool) -
 
 
 def _fill(
-    features: NDArray[np.float32], parts: Sequence[Part], names: list[str], source_rows: NDArray[np.int64] | None
+    features: NDArray[np.float32],
+    parts: Sequence[Part],
+    encoder: Encoder,
+    names: list[str],
+    source_rows: NDArray[np.int64] | None,
 ) -> None:
     """Read the features of all rows, each into its place."""
     if not names:
@@ -293,11 +342,10 @@ def _fill(
     end = 0
     for part in parts:
         first = end
-        for table in part.batches(names, max(1, _BATCH // (4 * len(names)))):
+        for table in part.batches(names, _rows_at_once(names)):
             start, end = end, end + len(table)
             try:
-                _check_types(table, names)
-                rows = table_matrix(table, names, can_ignore=True)
+                rows = encoder.encode(table)
                 check_finite(rows, rows, start - first)
             except DataError as error:
                 raise DataError(f"{part.where}: {error}") from None
@@ -308,21 +356,6 @@ def _fill(
                 own = places[start:end]
                 features[own] = rows
                 release_pages(features[own.min() : own.max() + 1])
-
-
-def _check_types(table: Any, names: list[str]) -> None:
-    """An error where columns hold no numbers; those of the same kind without a value in this batch are named too."""
-    types = {name: decoded(table.column(name)).type for name in names}
-    doubtful = [name for name, kind in types.items() if not _is_number(kind)]
-    odd = odd_columns(table, doubtful)
-    if odd:
-        raise unusable_columns({name: odd.get(name, f"the type {types[name]}") for name in doubtful}, can_ignore=True)
-
-
-def _is_number(kind: Any) -> bool:
-    types = needs_arrow("Parquet").types
-    kinds = (types.is_integer, types.is_floating, types.is_boolean, types.is_decimal, types.is_null)
-    return any(is_kind(kind) for is_kind in kinds)
 
 
 def _checked_ratings(values: NDArray[Any], name: str, part: Part) -> NDArray[np.float64]:
@@ -373,7 +406,10 @@ def _with_heads(data: RankingDataset, heads: list[_Heads], where: str) -> Rankin
     ratings = [head.ratings for head in heads if head.ratings is not None]
     documents = [head.documents for head in heads if head.documents is not None]
     weights = {name: np.concatenate([head.weights[name] for head in heads]) for name in heads[0].weights}
+    positions = [head.position for head in heads if head.position is not None]
     parts: dict[str, Any] = {}
+    if positions:
+        parts["position"] = data.arrange(np.concatenate(positions))
     if ratings:
         parts["ratings"] = data.arrange(np.concatenate(ratings))
     if documents:

@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.checks import as_weights, group_runs
-from tierank.dataset import RankingDataset, Texts
+from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.kernels import in_threads, letor
-from tierank.memory import Room, in_memory, release_pages
+from tierank.memory import Allocator, in_memory, release_pages
 from tierank.readers.paths import unreadable
+from tierank.text_blocks import Texts
 
 # Bytes that one thread reads in one go: few enough to stay near the processor, enough that calls cost nothing.
 _PART = 1 << 21
@@ -38,11 +39,11 @@ _GUESS = 200
 def read_letor(
     path: Path,
     *,
-    room: Room = in_memory,
+    room: Allocator = in_memory,
     zero_based: bool | None = None,
     n_jobs: int | None = None,
 ) -> RankingDataset:
-    """Read ``<rating> qid:<id> <index>:<value> ... # comment`` lines.
+    """Read ``<rating> qid:<id> <index>:<value> ... # comment`` lines; a rating of ``nan`` is an unjudged document.
 
     Where the first line has no ``qid:`` and ``<path>.query`` lies beside the file, it is LightGBM's form: group sizes
     there, row weights in ``<path>.weight`` if that exists, and indices that count from 0. ``room`` may give more
@@ -274,7 +275,7 @@ class _Source:
             raise DataError(f"{self.text.name}:{line}: {error}") from None
 
     def parsed(
-        self, targets: NDArray[np.int64], first_index: int, room: Room, n_jobs: int | None
+        self, targets: NDArray[np.int64], first_index: int, room: Allocator, n_jobs: int | None
     ) -> tuple[NDArray[np.float32], NDArray[np.float64], Texts | None]:
         """The features and ratings of all rows, row i at ``targets[i]``, and what comments call them, row i at i."""
         width = max(1, self._guess_width(first_index))
@@ -292,7 +293,7 @@ class _Source:
         found = [int(index) for line in lines for index in re.findall(rb"[ \t](\d{1,7}):", line)]
         return max(found, default=0) + 1 - first_index
 
-    def _matrix(self, width: int, room: Room) -> NDArray[np.float32]:
+    def _matrix(self, width: int, room: Allocator) -> NDArray[np.float32]:
         try:
             return room(self.n_rows, width)
         except DataError as error:
@@ -376,7 +377,7 @@ def _read_line(line: bytes, has_query: bool, first_index: int) -> tuple[float, d
     fields = line.replace(b"\r", b" ").replace(b"\t", b" ").split(b" ")
     fields = [field for field in fields if field]
     rating = _value(fields[0], "expected a rating as the first field")
-    if not 0 <= rating < np.inf:
+    if not (np.isnan(rating) or 0 <= rating < np.inf):
         raise DataError(f"expected a finite rating that is not negative, got {_shown(fields[0])}")
     if has_query:
         second = fields[1] if len(fields) > 1 else b""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.checks import as_numbers
-from tierank.dataset import RankingDataset, Texts
+from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.readers.arrays import read_array
+from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, needs_arrow
 from tierank.readers.letor import created, number_of, plain_number
 from tierank.readers.paths import kind_of, piped, unreadable
+from tierank.tables import as_column
+from tierank.text_blocks import Texts
 
 # Lines of a file: their number, from 1, and their fields.
 Rows = Iterator[tuple[int, list[str]]]
@@ -35,7 +39,8 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
     - a number per line, in the order of the rows of the data;
     - ``query index score``, as RankLib writes it: the index counts the documents of the query from 0, in file order;
     - ``query Q0 document rank score run``, a TREC run: joined by document id, every document must have one score;
-    - ``.npy``: one number per row.
+    - ``.npy``: one number per row;
+    - ``.csv`` with a header line, or ``.parquet``: the column ``score``, in the order of the rows of the data.
 
     Parameters
     ----------
@@ -58,10 +63,62 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
             return read_scores(file, data)
     if path.suffix == ".npy":
         return _checked(as_numbers(read_array(path), str(path)).astype(np.float64), path, data)
+    if path.suffix in PARQUET_ENDINGS:
+        part = ParquetPart(path)
+        _check_has_score(part.names, path)
+        return _checked(as_numbers(as_column(part.read(["score"]), "score"), str(path)).astype(np.float64), path, data)
     try:
+        if path.suffix == ".csv" and (header := _csv_header(path)) is not None:
+            return _checked(_from_csv(path, header), path, data)
         return _checked(_from_text(path, data), path, data)
     except OSError as error:
         raise unreadable(path, error) from None
+
+
+def _csv_header(path: Path) -> list[str] | None:
+    """The names in the first line of a CSV file; None where it is a number."""
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        first = next(csv.reader(file), [])
+    return None if not first or number_of(first[0].strip().encode()) is not None else first
+
+
+def _check_has_score(names: list[str], path: Path) -> None:
+    if "score" not in names:
+        raise DataError(f"{path}: expected a column called score, got {', '.join(names[:12])}")
+
+
+def _from_csv(path: Path, header: list[str]) -> NDArray[np.float64]:
+    _check_has_score(header, path)
+    place = header.index("score")
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
+        rows = csv.reader(file)
+        next(rows)
+        cells = ((rows.line_num, row[place] if len(row) > place else "") for row in rows if row)
+        return np.fromiter((_number(cell, path, line) for line, cell in cells), np.float64)
+
+
+def write_columns(columns: Mapping[str, NDArray[Any] | Texts], path: Path) -> None:
+    """Write columns of equal length as a table: Parquet or, with a header line, CSV, by the ending of the path."""
+    with replacing(path) as fresh:
+        if path.suffix in PARQUET_ENDINGS:
+            arrow = needs_arrow("Parquet")
+            import pyarrow.parquet
+
+            made = {name: list(v) if isinstance(v, Texts) else plain_column(v) for name, v in columns.items()}
+            pyarrow.parquet.write_table(arrow.table(made), fresh)
+            return
+        with fresh.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(columns)
+            rows = zip(*(v if isinstance(v, Texts) else v.tolist() for v in columns.values()), strict=True)
+            writer.writerows([repr(v) if isinstance(v, float) else v for v in row] for row in rows)
+
+
+def plain_column(values: NDArray[Any]) -> Any:
+    """Values as a column of one type: texts where objects are of several."""
+    if values.dtype.kind != "O" or len({type(value) for value in values.tolist()}) == 1:
+        return values
+    return [str(value) for value in values.tolist()]
 
 
 def _from_text(path: Path, data: RankingDataset) -> NDArray[np.float64]:
@@ -143,7 +200,7 @@ def write_run(data: RankingDataset, scores: NDArray[np.float64], path: str | Pat
 
 
 def write_qrels(data: RankingDataset, path: str | Path) -> None:
-    """Write TREC qrels: ``query 0 document rating``.
+    """Write TREC qrels: ``query 0 document rating``. Unjudged documents have no line, as TREC's tools expect.
 
     Parameters
     ----------
@@ -152,13 +209,13 @@ def write_qrels(data: RankingDataset, path: str | Path) -> None:
     path : path
         The file.
     """
-    fraction = data.ratings != np.rint(data.ratings)
+    fraction = data.is_judged & (data.ratings != np.rint(data.ratings))
     if fraction.any():
         raise DataError(f"expected whole ratings, which qrels files hold, got {data.ratings[fraction.argmax()]:g}")
     queries, documents = _trec_names(data)
     rows = zip(data.query_of_row.tolist(), documents, data.ratings.tolist(), strict=True)
     with replacing(path) as fresh, created(fresh, Path(path)) as file:
-        file.writelines(f"{queries[q]} 0 {d} {plain_number(r)}\n".encode() for q, d, r in rows)
+        file.writelines(f"{queries[q]} 0 {d} {plain_number(r)}\n".encode() for q, d, r in rows if r == r)
 
 
 def _checked(scores: NDArray[np.float64], path: Path, data: RankingDataset) -> NDArray[np.float64]:

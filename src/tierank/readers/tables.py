@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from itertools import chain, islice
@@ -14,15 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierank.checks import check_texts
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError
+from tierank.encoding import as_features, unusable_columns
+from tierank.errors import DataError, ParameterError
 from tierank.files import replacing
-from tierank.memory import Room, release_pages
+from tierank.kinds import Category, Columns, Date
+from tierank.memory import Allocator, release_pages
 from tierank.readers.columns import (
     MISSING,
-    Columns,
+    PARQUET_ENDINGS,
+    QUERY_NAMES,
+    Layout,
     ParquetPart,
     TablePart,
     files_of,
@@ -33,7 +39,7 @@ from tierank.readers.columns import (
     taken,
 )
 from tierank.readers.letor import NUMBER, created
-from tierank.tables import as_column, column_names, table_matrix, unusable_columns
+from tierank.tables import as_column, column_names, take_columns
 
 # Bytes of features that are made a table of at a time when a file is written.
 _WRITTEN = 1 << 26
@@ -41,39 +47,42 @@ _WRITTEN = 1 << 26
 _SEPARATORS = (",", ";", "\t", "|")
 
 
-def read_table(table: Any, **named: Any) -> RankingDataset:
+def read_table(table: Any, *, declared: Columns, **named: Any) -> RankingDataset:
     """A data set from a pandas, polars or Arrow table; ``named`` says which columns are what, as in ``read``."""
     try:
         names = column_names(table)
     except DataError as error:
         raise DataError(f"table: {error}") from None
-    columns = Columns.of(names, "table", **named)
+    columns = Layout.of(names, "table", declared=declared, **named)
     try:
         weights = {name: as_column(table, name) for name in columns.weights}
-        return RankingDataset(
-            table_matrix(table, columns.features, can_ignore=True),
+        matrix, features, kinds = as_features(take_columns(table, columns.features), declared, can_ignore=True)
+        data = RankingDataset(
+            matrix,
             None if columns.rating is None else as_column(table, columns.rating),
             as_column(table, columns.query),
-            feature_names=columns.features,
+            feature_names=features,
             document_ids=None if columns.document is None else as_column(table, columns.document).tolist(),
             row_weight=weights.get("row_weight"),
             query_weight=weights.get("query_weight"),
+            position=None if columns.position is None else as_column(table, columns.position),
         )
+        return data.replace(kinds=kinds)
     except DataError as error:
         raise DataError(f"table: {error}") from None
 
 
-def read_csv(path: Path, *, room: Room, **named: Any) -> RankingDataset:
+def read_csv(path: Path, *, room: Allocator, declared: Columns, **named: Any) -> RankingDataset:
     """A data set from a CSV file with a header line, or a TSV file."""
     needs_arrow("CSV")
     file = _Csv(path)
-    columns = Columns.of(file.names(), str(path), **named)
-    table = file.table(columns)
+    columns = Layout.of(file.names(), str(path), declared=declared, **named)
+    table = file.table(columns, declared)
     place = table.column_names.index(columns.query)
     table = table.set_column(place, columns.query, plain_ids(table.column(place)))
-    used = {"query": columns.query, "rating": columns.rating, "document": columns.document}
+    used = {name: getattr(columns, name) for name in ("query", "rating", "document", "position")}
     part = TablePart(str(path), table, file.line_of)
-    return read_parts([part], str(path), room, **used, features=columns.features)
+    return read_parts([part], str(path), room, **used, declared=declared, features=columns.features)
 
 
 class _Csv:
@@ -95,13 +104,16 @@ class _Csv:
                 f"{self.path}:1: expected a header line in UTF-8, got {error.object[:60]!r}; save the file as UTF-8"
             ) from None
 
-    def table(self, columns: Columns) -> Any:
-        """The columns that are used: ids as texts, all others as numbers."""
+    def table(self, columns: Layout, declared: Columns) -> Any:
+        """The columns that are used: ids, and what was declared so, as texts; others as numbers where all cells are."""
         arrow = needs_arrow("CSV")
         from pyarrow import compute
 
-        ids = [name for name in (columns.query, columns.document) if name is not None]
-        others = [name for name in (columns.rating, *columns.weights, *columns.features) if name is not None]
+        named = {*declared.categories, *declared.means, *declared.dates, declared.now, *declared.matched()}
+        texts = [name for name in columns.features if name in named]
+        ids = [*(name for name in (columns.query, columns.document) if name is not None), *texts]
+        heads = [name for name in (columns.rating, columns.position, *columns.weights) if name is not None]
+        others = [*heads, *(name for name in columns.features if name not in named)]
         try:
             table = self._read(ids, others, arrow.float64())
             if not any(compute.any(compute.is_nan(table.column(name))).as_py() for name in others):
@@ -111,10 +123,34 @@ class _Csv:
         # What Arrow does not take, or takes for NaN, is looked at cell by cell: to the right number or message.
         with self._refusing():
             table = self._read(ids, others, arrow.binary())
-        self._check_numbers(table, [name for name in others if name not in columns.features], can_ignore=False)
-        self._check_numbers(table, columns.features, can_ignore=True)
-        for name in others:
-            table = table.set_column(table.column_names.index(name), name, _as_doubles(table.column(name)))
+        forms = {name: self._form_of(table.column(name), name in heads) for name in others}
+        odd = next((name for name in heads if forms[name] != "numbers"), None)
+        if odd is not None:
+            raise DataError(f"{self.path}: column {odd!r}: expected numbers, got {forms[odd]}")
+        unusable = {name: what for name, what in forms.items() if what not in ("numbers", "texts")}
+        if unusable:
+            raise DataError(f"{self.path}: {unusable_columns(unusable, can_ignore=True)}")
+        for name, form in forms.items():
+            cells = table.column(name)
+            made = _as_doubles(cells) if form == "numbers" else cells.cast(arrow.string())
+            table = table.set_column(table.column_names.index(name), name, made)
+        return table
+
+    def texts(self, names: Sequence[str]) -> Any:
+        """Some columns: numbers where all cells are numbers without a zero in front, texts otherwise."""
+        arrow = needs_arrow("CSV")
+        from pyarrow import compute
+
+        _check_known(self.names(), names, self.path)
+        with self._refusing():
+            table = self._read(list(names), [], arrow.string())
+        for name in names:
+            cells = table.column(name)
+            are_codes = compute.any(compute.match_substring_regex(cells, r"^-?0\d")).as_py()
+            if not are_codes and compute.all(_are_numbers(cells.cast(arrow.binary()))).as_py():
+                whole = plain_ids(cells)
+                numbers = whole if whole.type == arrow.int64() else _as_doubles(cells.cast(arrow.binary()))
+                table = table.set_column(table.column_names.index(name), name, numbers)
         return table
 
     def _read(self, ids: list[str], others: list[str], kind: Any) -> Any:
@@ -139,17 +175,27 @@ class _Csv:
         except (arrow.ArrowException, OSError) as error:
             raise DataError(f"{self.path}: expected a CSV table with a header line, got: {first_line(error)}") from None
 
-    def _check_numbers(self, table: Any, names: list[str], *, can_ignore: bool) -> None:
-        """An error that names all columns with cells that are no numbers."""
-        unusable = {}
-        for name in names:
-            row = _first_false(_are_numbers(table.column(name)))
-            if row is not None:
-                cell = table.column(name)[row].as_py()[:60].decode(errors="backslashreplace")
-                line = self.line_of(row)
-                unusable[name] = f"{cell!r}" + (f" in line {line}" if line else "")
-        if unusable:
-            raise DataError(f"{self.path}: {unusable_columns(unusable, can_ignore=can_ignore)}")
+    def _form_of(self, cells: Any, is_head: bool) -> str:
+        """What a column holds: numbers, texts, or in words what neither is."""
+        from pyarrow import compute
+
+        row = _first_false(_are_numbers(cells))
+        if row is None:
+            return "numbers"
+        cell = cells[row].as_py()[:60].decode(errors="backslashreplace")
+        line = self.line_of(row)
+        what = f"{cell!r}" + (f" in line {line}" if line else "")
+        if is_head:
+            return what
+        if not _is_utf8(cells):
+            return f"{what}, which is not UTF-8"
+        number = _first_false(compute.invert(compute.match_substring_regex(cells, _NUMBER_CELL)))
+        if number is not None:
+            return f"numbers and {what}"
+        words = compute.or_(
+            compute.match_substring_regex(cells, _MISSING_CELL), compute.match_substring_regex(cells, _NO_NUMBER_CELL)
+        )
+        return what if _first_false(words) is None else "texts"
 
     def line_of(self, row: int) -> int | None:
         """The line of a row, by a walk through the file: a row may take several lines, and empty ones are no rows.
@@ -166,6 +212,8 @@ class _Csv:
 # Cells with a number, and cells that say that there is none, with blanks around them or not.
 _NUMBER_CELL = f"(?i)^[ \\t]*{NUMBER}[ \\t]*$"
 _MISSING_CELL = f"^[ \\t]*({'|'.join(MISSING)}|(?i:nan|null))[ \\t]*$"
+# Cells that other programs write where a number went wrong.
+_NO_NUMBER_CELL = "^[ \\t]*[+-]?(?i:nan|inf|infinity)[ \\t]*$"
 
 
 def _are_numbers(cells: Any) -> Any:
@@ -184,6 +232,15 @@ def _as_doubles(cells: Any) -> Any:
     is_missing = compute.match_substring_regex(cells, _MISSING_CELL)
     plain = compute.replace_substring_regex(cells.cast(arrow.string()), r"^[ \t]*\+?|[ \t]+$", "")
     return compute.if_else(is_missing, arrow.scalar(None, arrow.string()), plain).cast(arrow.float64())
+
+
+def _is_utf8(cells: Any) -> bool:
+    arrow = needs_arrow("CSV")
+    try:
+        cells.cast(arrow.string()).validate(full=True)
+    except arrow.ArrowInvalid:
+        return False
+    return True
 
 
 def _first_false(truths: Any) -> int | None:
@@ -209,12 +266,73 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
         raise DataError(f"{path}: expected a whole gzip file, got a damaged or truncated one ({error})") from None
 
 
-def read_parquet(path: Path, *, room: Room, **named: Any) -> RankingDataset:
+def read_parquet(path: Path, *, room: Allocator, **named: Any) -> RankingDataset:
     """A data set from a Parquet file, or from a folder of them."""
     files = files_of(path)
     if not files:
         raise DataError(f"{path}: expected a folder of Parquet files, got none in it")
     return read_parts([ParquetPart(file) for file in files], str(path), room, **named)
+
+
+def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: str | None = None) -> dict[str, Any]:
+    """Columns of a CSV or Parquet file as they are, one value per row: numbers, or texts; None or NaN where missing."""
+    path = Path(source)
+    kind = format or ("parquet" if path.is_dir() or path.suffix in PARQUET_ENDINGS else "csv")
+    if kind not in ("csv", "parquet") or (format is None and kind == "csv" and not _is_csv(path)):
+        raise DataError(f"{path}: expected a CSV or Parquet file, whose columns have names, got another format")
+    needs_arrow("CSV" if kind == "csv" else "Parquet")
+    parts = [_Csv(path).texts(names)] if kind == "csv" else [_of_parquet(file, names) for file in files_of(path)]
+    return {name: np.concatenate([as_column(part, name) for part in parts]) for name in names}
+
+
+def read_attributes(
+    source: str | os.PathLike[str], names: Sequence[str], query_ids: Sequence[Any], query: str | None = None
+) -> dict[str, dict[Any, Any]]:
+    """Columns of a CSV or Parquet file that says something of queries: for each name, a mapping from query ids.
+
+    A query may have several rows, which say the same. Ids are compared as texts.
+    """
+    path = Path(source)
+    known = _column_names(path)
+    query = query or next((name for name in QUERY_NAMES if name in known), QUERY_NAMES[0])
+    columns = read_columns(path, [query, *names])
+    rows = [str(i) for i in columns.pop(query).tolist()]
+    found: dict[str, dict[Any, Any]] = {}
+    for name, values in columns.items():
+        by_text: dict[str, Any] = {}
+        for text, value in zip(rows, values.tolist(), strict=True):
+            if by_text.setdefault(text, value) != value and value == value:
+                raise DataError(
+                    f"{path}: column {name!r}: expected one value for query {text}, got {by_text[text]} and {value}"
+                )
+        found[name] = {i: by_text[str(i)] for i in query_ids if str(i) in by_text}
+        if not found[name]:
+            raise DataError(f"{path}: expected queries such as {query_ids[0]!s}, got {', '.join(rows[:3])}, ...")
+    return found
+
+
+def _column_names(path: Path) -> list[str]:
+    if path.is_dir() or path.suffix in PARQUET_ENDINGS:
+        return list(ParquetPart(files_of(path)[0]).names)
+    if not _is_csv(path):
+        raise DataError(f"{path}: expected a CSV or Parquet file, whose columns have names, got another format")
+    return _Csv(path).names()
+
+
+def _is_csv(path: Path) -> bool:
+    return bool({".csv", ".tsv"} & set(path.suffixes[-2:]))
+
+
+def _of_parquet(file: Path, names: Sequence[str]) -> Any:
+    part = ParquetPart(file)
+    _check_known(part.names, names, file)
+    return part.read(list(names))
+
+
+def _check_known(known: list[str], names: Sequence[str], where: Path) -> None:
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None:
+        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, known)}")
 
 
 def write_csv(data: RankingDataset, path: Path) -> None:
@@ -282,18 +400,34 @@ def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
         queries = data.offsets.searchsorted(rows, "right") - 1
         columns: dict[str, Any] = {"query": query_ids.take(arrow.array(queries))}
         if data.is_rated:
-            columns["rating"] = data.ratings[rows]
+            columns["rating"] = arrow.array(data.ratings[rows], from_pandas=True)  # unjudged documents: empty cells
         if data.document_texts is not None:
             columns["document"] = list(data.document_texts.take(rows))
         if data.row_weight is not None:
             columns["row_weight"] = data.row_weight[rows]
         if data.query_weight is not None:
             columns["query_weight"] = data.query_weight[queries]
+        if data.position is not None:
+            columns["position"] = data.position[rows]
         if not start:
             _check_names(list(columns), list(names))
-        columns.update({name: data.features[rows, k] for k, name in enumerate(names)})
+        columns.update({name: _as_written(data, name, data.features[rows, k]) for k, name in enumerate(names)})
         yield arrow.table(columns)
         release_pages(data.features[rows.min() : rows.max() + 1])
+
+
+def _as_written(data: RankingDataset, name: str, values: NDArray[np.float32]) -> Any:
+    """A feature as a column: texts of a category, dates of days, numbers of all else."""
+    arrow, kind = needs_arrow("Arrow"), data.kinds.get(name)
+    is_missing = np.isnan(values)
+    known = np.where(is_missing, 0, values)
+    if isinstance(kind, Category):
+        codes = arrow.array(known.astype(np.int64), mask=is_missing)
+        return arrow.array(kind.levels, arrow.string()).take(codes)
+    if isinstance(kind, Date):
+        moments = np.rint(known.astype(np.float64) * 86_400e6).astype(np.int64)
+        return arrow.array(moments, arrow.timestamp("us"), mask=is_missing)
+    return values
 
 
 def _id_column(data: RankingDataset) -> Any:

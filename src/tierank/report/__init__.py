@@ -6,8 +6,11 @@ from tierank.report.tables import (
     tabulate_comparison,
     tabulate_contrasts,
     tabulate_description,
+    tabulate_drift,
     tabulate_evaluation,
     tabulate_run,
+    tabulate_segments,
+    tabulate_worst,
     write_per_query,
 )
 
@@ -17,7 +20,10 @@ __all__ = [
     "tabulate_comparison",
     "tabulate_contrasts",
     "tabulate_description",
+    "tabulate_drift",
     "tabulate_evaluation",
     "tabulate_run",
+    "tabulate_segments",
+    "tabulate_worst",
     "write_per_query",
 ]

@@ -161,11 +161,16 @@ def lines(
     return figure(title, words, join([keys, svg]), table(["", x_label, "value"], rows), small=small)
 
 
-def sorted_differences(title: str, words: str, values: Floats, *, colour: int, form: str = "+.4f") -> Html:
-    """Differences from the highest to the lowest: how many queries win, how many lose, and by how much."""
+def sorted_differences(
+    title: str, words: str, values: Floats, limits: Floats, *, colour: int, form: str = "+.4f"
+) -> Html:
+    """Differences from the highest to the lowest: how many queries win, how many lose, and by how much.
+
+    The axis has room for ``limits``: charts that are compared have the same.
+    """
     width, height, left, right, top, bottom = 330.0, 170.0, 46.0, 8.0, 10.0, 24.0
     ordered = np.sort(values)[::-1]
-    y = Axis.over(ordered, height - bottom, top, zero=True, n_ticks=4)
+    y = Axis.over(limits, height - bottom, top, zero=True, n_ticks=4)
     x = Axis(0, len(ordered), left, width - right, (0, len(ordered)))
     parts = [_grid_y(y, left, width - right, "")]
     for sign, class_ in ((1, "win"), (-1, "loss")):

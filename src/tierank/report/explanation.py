@@ -22,10 +22,9 @@ def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
         [
             found.features[j],
             f"{found.contributions[j]:+.4f}",
-            _value(found.values_above[j]),
-            _value(found.values_below[j]),
+            *map(_value, found.held(j)),
         ]
-        for j in found.top(n)
+        for j in found.top(n).tolist()
     ]
     rows += [
         [name, f"{value:+.4f}" if abs(value) >= 5e-5 else f"{value:+.1e}", "", ""] for name, value in _sums(found, n)
@@ -72,5 +71,7 @@ def _sums(found: Explanation, n: int | None) -> list[tuple[str, float]]:
     return rows + ([("left over", found.rest)] if is_more else [])
 
 
-def _value(value: np.float32) -> str:
-    return "missing" if np.isnan(value) else f"{value:.6g}"
+def _value(value: float | str | None) -> str:
+    if value is None:
+        return "missing"
+    return value if isinstance(value, str) else f"{value:.6g}"

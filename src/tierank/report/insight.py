@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,31 +10,48 @@ import numpy as np
 
 from tierank.dataset import RankingDataset
 from tierank.experiments.runs import Run
-from tierank.explain import Explanation, explain_pair
-from tierank.metrics import Judge
+from tierank.explain import Explanation, explain_pair, explain_rows
 from tierank.rankers import Ranker
 from tierank.report import charts
 from tierank.report.markup import Html
 from tierank.report.metric_names import display
 from tierank.report.viewer import Lists
+from tierank.types import Floats
 
-# Seconds that the importances of all systems may take, features that are shown, and how often each is shuffled.
-_SECONDS, _FEATURES, _REPEATS = 8.0, 15, 3
-# Queries of which a swap is explained, how far down the lists it is looked for, and features that are named.
-_SWAPS, _DEEP, _NAMED = 6, 30, 8
+# Queries that permutation importances are measured on, features that are shown, and how often each is shuffled.
+_SAMPLE, _FEATURES, _REPEATS = 10, 15, 2
+# Queries of which documents are explained, and features that are named.
+_SWAPS, _NAMED = 4, 8
+# Documents of a list that the viewer shows first: swaps are looked for among them.
+_SHOWN = 10
 
 
 def draw_importances(run: Run, metric: str) -> Iterator[Html]:
-    """A chart for each system that has a model: what the metric loses on the first fold when a feature is shuffled."""
+    """A chart for each system that has a model: the gain of trees, or for others what a shuffled feature costs."""
     data = run.read_test(0)
-    rankers = {system: run.ranker(system, 0, run.seeds_of(system)[0]) for system in run.systems}
-    at_hand = {system: ranker for system, ranker in rankers.items() if ranker is not None}
-    if data is None:
-        return
-    for system, ranker in at_hand.items():
-        part = _affordable(ranker, data, _SECONDS / len(at_hand))
-        if part is not None:
-            yield _draw_importance(system, ranker, part, data, metric, run)
+    for system in run.systems:
+        ranker = run.ranker(system, 0, run.seeds_of(system)[0])
+        if ranker is None:
+            continue
+        names, gains = ranker.named_importances()
+        if names:
+            yield _draw_gain(system, names, gains)
+        elif data is not None:
+            yield _draw_importance(system, ranker, _sample(data), data, metric, run)
+
+
+def _draw_gain(system: str, names: list[str], gains: Floats) -> Html:
+    top = np.argsort(-gains, kind="stable")[:_FEATURES]
+    shares = 100 * gains / max(float(gains.sum()), np.finfo(np.float64).tiny)
+    words = "Share of each feature in the gain of all splits, in percent. Model of the first fold and seed."
+    return charts.ranked_bars(
+        f"Importance, {system}",
+        words,
+        [names[j] for j in top],
+        shares[top].tolist(),
+        form=".1f",
+        value_label="% of gain",
+    )
 
 
 def _draw_importance(
@@ -59,18 +75,48 @@ def _draw_importance(
     )
 
 
-def _affordable(ranker: Ranker, data: RankingDataset, seconds: float) -> RankingDataset | None:
-    """As many test queries as importances can be measured on in the time; None where that is too few to say much."""
-    for _ in range(2):  # what is loaded or compiled on the way counts in no estimate
-        start = time.perf_counter()
-        ranker.predict(data)
-    each = (time.perf_counter() - start) / data.n_queries
-    n_predictions = max(1, int(ranker.model_.used_features(data.n_features).sum())) * _REPEATS
-    n_queries = min(data.n_queries, int(seconds / (each * n_predictions)))
-    if n_queries < min(10, data.n_queries):
-        return None
-    part = data.select(np.unique(np.linspace(0, data.n_queries - 1, n_queries).astype(int)))
-    return None if Judge(part).n_empty == part.n_queries else part
+def _sample(data: RankingDataset) -> RankingDataset:
+    """Queries that importances are measured on: those with a rating above 0, evenly spread."""
+    rated = np.flatnonzero(np.fmax.reduceat(data.ratings, data.offsets[:-1]) > 0)
+    rated = rated if len(rated) else np.arange(data.n_queries)
+    return data.select(rated[np.unique(np.linspace(0, len(rated) - 1, min(len(rated), _SAMPLE)).astype(int))])
+
+
+def explain_documents(lists: Lists, swaps: Sequence[Swap]) -> dict[str, Any]:
+    """For the queries of the swaps and for each system with a model: what features add to the documents shown first.
+
+    Contributions are those over one document of the list, so those of any two documents differ by what explains their
+    difference: exactly for trees, and for networks by the path through that document.
+    """
+    run, data = lists.run, lists.run.read_test(0)
+    found: dict[str, Any] = {}
+    if data is None:
+        return found
+    for system in run.systems:
+        ranker = run.ranker(system, 0, run.seeds_of(system)[0])
+        if ranker is not None:
+            found[system] = {str(s.query): _explained(lists, data, ranker, system, s.query) for s in swaps}
+    return found
+
+
+def _explained(lists: Lists, data: RankingDataset, ranker: Ranker, system: str, query: int) -> dict[str, Any]:
+    own = slice(lists.offsets[query], lists.offsets[query + 1])
+    near = np.flatnonzero(lists.best_ranks[own] <= _SHOWN)
+    reference = near[lists.ranks[system][own][near].argmin()]
+    others = near[near != reference]
+    explained = explain_rows(ranker, data.select([query]), others, np.full(len(others), reference))
+    names = explained[0].features if explained else ()
+    values = np.zeros((len(near), len(names) + 1))
+    for i, one in zip(np.searchsorted(near, others), explained, strict=True):
+        values[i] = [*one.contributions, one.rest]
+    top = np.argsort(-np.ptp(values[:, :-1], axis=0), kind="stable")[:_NAMED] if explained else np.empty(0, int)
+    rest = values.sum(axis=1) - values[:, top].sum(axis=1)
+    rows = np.column_stack([values[:, top], rest])
+    return {
+        "rows": lists.row[own][near].tolist(),
+        "features": [*(names[j] for j in top), "all others"],
+        "values": [[float(f"{value:.6g}") for value in row] for row in rows],
+    }
 
 
 @dataclass(frozen=True)
@@ -79,6 +125,7 @@ class Swap:
 
     query: int
     query_id: str
+    pair: tuple[int, int]
     found: Explanation
 
     @property
@@ -101,6 +148,8 @@ class Swap:
             "query": self.query,
             "above": self.found.above,
             "below": self.found.below,
+            "above_row": self.pair[0],
+            "below_row": self.pair[1],
             "difference": float(f"{self.found.difference:.6g}"),
             "rows": [[name, float(f"{value:.6g}")] for name, value in self.rows],
         }
@@ -120,7 +169,7 @@ def find_swaps(lists: Lists, metric: str, system: str, rival: str) -> list[Swap]
         pair = _largest_swap(lists, query, system, rival)
         if pair is not None:
             found = explain_pair(ranker, data, data.query_ids[query], *pair)
-            swaps.append(Swap(query, lists.query_ids[query], found))
+            swaps.append(Swap(query, lists.query_ids[query], pair, found))
     return swaps
 
 
@@ -128,12 +177,12 @@ def _largest_swap(lists: Lists, query: int, system: str, rival: str) -> tuple[in
     """The two documents, by row number from 1, whose order changes DCG most; None if none changed places."""
     own = slice(lists.offsets[query], lists.offsets[query + 1])
     ratings, mine, theirs = lists.ratings[own], lists.ranks[system][own], lists.ranks[rival][own]
-    near = np.flatnonzero(np.minimum(mine, theirs) <= _DEEP)
+    near = np.flatnonzero((np.minimum(mine, theirs) <= _SHOWN) & ~np.isnan(ratings))
     a, b = (grid.ravel() for grid in np.meshgrid(near, near, indexing="ij"))
     swapped = (mine[a] < mine[b]) & (theirs[a] > theirs[b]) & (ratings[a] != ratings[b])
     if not swapped.any():
         return None
-    gains, discounts = np.exp2(ratings - ratings.max()), 1 / np.log2(1.0 + mine)
+    gains, discounts = np.exp2(ratings - np.nanmax(ratings)), 1 / np.log2(1.0 + mine)
     weights = np.where(swapped, np.abs(gains[a] - gains[b]) * np.abs(discounts[a] - discounts[b]), -1.0)
     pick = int(weights.argmax())
     return int(a[pick]) + 1, int(b[pick]) + 1

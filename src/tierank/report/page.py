@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.errors import DataError
+from tierank.evaluation import compare_evaluations
 from tierank.experiments.runs import Run
+from tierank.experiments.store import Cell
 from tierank.files import replacing
 from tierank.metrics import parse_metric
 from tierank.report import charts
-from tierank.report.insight import Swap, draw_importances, find_swaps
+from tierank.report.insight import Swap, draw_importances, explain_documents, find_swaps
 from tierank.report.markup import Html, as_json, element, from_table, join, make_page, table
 from tierank.report.metric_names import by_family, deepest, display
-from tierank.report.tables import tabulate_contrasts, tabulate_run
+from tierank.report.tables import tabulate_contrasts, tabulate_run, tabulate_segments, tabulate_worst
 from tierank.report.viewer import Lists, Titles, make_viewer
+from tierank.segments import Attribute, cut, look_up
 from tierank.types import Floats
 
 Sections = list[tuple[str, str, Sequence[str]]]
 
 # Learning curves of a system that are drawn at most, and parts that queries are sorted into by their size.
 _CURVES, _PARTS = 10, 5
+# Segments of an attribute that are drawn at most.
+_SEGMENTS = 12
 
 
-def write_report(run: Run, path: str | os.PathLike[str], *, titles: Titles | None = None) -> None:
+def write_report(
+    run: Run,
+    path: str | os.PathLike[str],
+    *,
+    titles: Titles | None = None,
+    by: Mapping[str, Mapping[Hashable, Any]] | None = None,
+) -> None:
     """Write the report of a run as one HTML file, which works from disk and loads nothing from the network.
 
     Parameters
@@ -43,17 +54,20 @@ def write_report(run: Run, path: str | os.PathLike[str], *, titles: Titles | Non
     titles : Titles, optional
         Titles of documents: ``tierank.report.viewer.Titles.read(path)`` reads a CSV file with the columns ``query``,
         ``document`` and ``title``. Default: ids or row numbers are shown.
+    by : dict of str to dict, optional
+        Attributes of queries, for a section with segments: for each name, a mapping from query ids to values. Default:
+        those that ``compare`` was given.
     """
-    text = make_report(run, titles)
+    text = make_report(run, titles, by)
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8")
 
 
-def make_report(run: Run, titles: Titles | None = None) -> str:
+def make_report(run: Run, titles: Titles | None = None, by: Mapping[str, Mapping[Hashable, Any]] | None = None) -> str:
     """The page as text."""
     if not run.systems:
         raise DataError(f"{run.folder}: expected results of at least one system for every fold, got none yet")
-    page = _Page(run)
+    page = _Page(run, _attributes(run, by))
     shown = page.lists.encode(page.viewer_metrics, titles)
     swaps = [] if page.rival is None else find_swaps(page.lists, page.metric, page.best, page.rival)
     sections: Sections = [
@@ -63,13 +77,16 @@ def make_report(run: Run, titles: Titles | None = None) -> str:
     if page.others:
         sections.append(("against", f"Against {run.baseline}", page.against()))
     sections.append(("where", "Where it is good", page.where()))
+    if page.comparison.attributes:
+        sections.append(("segments", "Segments", page.segments()))
     for name, title, content in (
         ("learning", "Learning", page.learning()),
         ("features", "Features", page.features(swaps)),
     ):
         sections += [(name, title, content)] if content else []
     sections.append(("repeat", "To repeat it", page.repeat()))
-    data = as_json("lists", shown | {"swaps": [swap.to_dict() for swap in swaps]})
+    explained = explain_documents(page.lists, swaps)
+    data = as_json("lists", shown | {"swaps": [swap.to_dict() for swap in swaps], "explained": explained})
     script = element("script", Html((Path(__file__).parent / "viewer.js").read_text(encoding="utf-8")))
     return make_page(page.title, page.intro(), sections, data, script)
 
@@ -77,14 +94,16 @@ def make_report(run: Run, titles: Titles | None = None) -> str:
 class _Page:
     """What the sections of the page share."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, attributes: Sequence[Attribute] = ()) -> None:
         self.run, self.comparison, self.lists = run, run.comparison, Lists(run)
+        if attributes:
+            self.comparison = compare_evaluations(self.comparison.evaluations, run.baseline, attributes)
         self.others = [system for system in run.systems if system != run.baseline]
         self.colours = {system: i for i, system in enumerate(run.systems)}
         self.metric = deepest(run.metrics, "ndcg")
         self.best = self.comparison.best(self.metric)[0]
         self.rival = run.baseline if self.best != run.baseline else next(iter(self.others), None)
-        self.title = f"{run.about['data']['name']}: {len(run.systems)} ranker{'s' * (len(run.systems) > 1)}"
+        self.title = f"{run.plan.data.name}: {len(run.systems)} ranker{'s' * (len(run.systems) > 1)}"
 
     @property
     def viewer_metrics(self) -> list[str]:
@@ -99,12 +118,26 @@ class _Page:
             f"{len(lists.ratings):,} documents",
             f"{run.n_folds} folds" if run.n_folds > 1 else "one test set",
             f"{len(run.seeds)} seeds" if len(run.seeds) > 1 else f"seed {run.seeds[0]}",
-            str(run.about.get("created", ""))[:10],
+            run.plan.created[:10],
         ]
-        leaks = run.about.get("protocol") == "lightgbm"
+        is_demo = run.plan.kind == "demo"
+        words_of_demo = (
+            "Why networks are below trees here: a part of what makes these documents relevant is rules with thresholds,"
+            " which trees split at directly, and a few hundred training queries are too few for networks to find them."
+            " On other data it is the other way round; Blend takes both."
+        )
+        leaks = run.plan.protocol == "lightgbm"
         words = "Protocol lightgbm leaks: the test data choose the number of trees."
         warning = [element("p", words, class_="warning")] if leaks else []
-        return [element("p", " · ".join(part for part in counts if part), class_="facts"), *warning]
+        demo = (
+            [element("p", words_of_demo, class_="facts")] if is_demo and self._is_below("urank", "lambdamart") else []
+        )
+        return [element("p", " · ".join(part for part in counts if part), class_="facts"), *warning, *demo]
+
+    def _is_below(self, system: str, other: str) -> bool:
+        """Whether both are there, and the first one has the lower mean."""
+        are_there = {system, other} <= set(self.run.systems)
+        return are_there and self.comparison.mean(system, self.metric) < self.comparison.mean(other, self.metric)
 
     def leaderboard(self) -> list[Html]:
         """The table in the layout of the paper: metrics by name and cutoff, marks, spread over seeds, best in bold."""
@@ -115,15 +148,16 @@ class _Page:
         head = [element("tr", element("td"), *names), element("tr", element("th", "ranker", scope="col"), *cutoffs)]
         rows = [
             element("tr", self._row_head(system), *(self._cell(system, metric) for metric in metrics))
-            for system in self.run.systems
+            for system in sorted(self.run.systems, key=lambda system: -self.comparison.mean(system, self.metric))
         ]
         whole = element("table", element("thead", *head), element("tbody", *rows), class_="leaderboard")
         notes = [self.comparison.describe_queries()]
         notes += [self.comparison.describe_marks()] if self.others else []
-        notes.append("Best mean in bold." + " ±: standard deviation over seeds." * (len(self.run.seeds) > 1))
+        spread = " ±: standard deviation over seeds." * (len(self.run.seeds) > 1)
+        notes.append(f"Sorted by {display(self.metric)}. Best mean in bold.{spread}")
         notes.append(f"Rule {self.comparison.rule.describe()}")
         parts = [element("div", whole, class_="scroll"), *(element("p", note, class_="note") for note in notes)]
-        if self.run.about.get("paper"):
+        if self.run.plan.paper:
             words = element("summary", "Beside the rows of the paper")
             parts.append(element("details", words, from_table(tabulate_run(self.run))))
         return parts
@@ -139,21 +173,24 @@ class _Page:
         is_best = system in self.comparison.best(metric)
         number = element("b" if is_best else "span", mean)
         small = [] if math.isnan(spread) else [element("small", f"±{spread:.4f}")]
-        return element("td", number, element("sup", mark), *small)
+        tone = {"*+": "up", "*-": "down"}.get(mark)
+        return element("td", number, element("sup", mark, class_=tone), *small)
 
     def against(self) -> list[Html]:
         """Relative improvement over the baseline, wins and losses, and the numbers of the tests."""
         parts = [self._improvements()]
         multiples = []
-        for system in self.others:
-            ours, base = (self.comparison.evaluations[s].values(self.metric) for s in (system, self.run.baseline))
+        base = self.comparison.evaluations[self.run.baseline].values(self.metric)
+        differences = {s: self.comparison.evaluations[s].values(self.metric) - base for s in self.others}
+        limits = np.concatenate(list(differences.values()))  # one scale for all
+        for system, gaps in differences.items():
             contrast = self.comparison.contrasts[system][self.metric]
             words = (
                 f"{contrast.wins:,} queries better, {contrast.ties:,} equal, {contrast.losses:,} worse in"
                 f" {display(self.metric)}"
             )
             colour = self.colours[system]
-            multiples.append(charts.sorted_differences(system, words, ours - base, colour=colour))
+            multiples.append(charts.sorted_differences(system, words, gaps, limits, colour=colour))
         parts += [element("h3", "Wins and losses, query by query"), element("div", *multiples, class_="multiples")]
         tests = element(
             "details",
@@ -205,7 +242,7 @@ class _Page:
         ]
 
     def _by(self, title: str, sizes: NDArray[np.int64]) -> Html:
-        part, labels = split_by_size(sizes, _PARTS)
+        part, labels = cut(sizes, _PARTS)
         series = {}
         for system in self.run.systems:
             values = self.comparison.evaluations[system].per_query[self.metric]
@@ -230,6 +267,27 @@ class _Page:
         )
         return charts.bars("By tier", words, labels, series, form=".1f", unit="%", colours=self.colours, width=500)
 
+    def segments(self) -> list[Html]:
+        """Means of each segment, the differences to the baseline with their tests, and the worst ones."""
+        drawn = [self._segment_means(attribute) for attribute in self.comparison.attributes]
+        parts = [self._legend(self.run.systems), element("div", *drawn, class_="pairs")]
+        if self.others:
+            worst = tabulate_worst(self.comparison)
+            parts += [element("h3", worst.title), from_table(worst)]
+            words = element("summary", "All segments")
+            parts.append(element("details", words, from_table(tabulate_segments(self.comparison))))
+        return parts
+
+    def _segment_means(self, attribute: Attribute) -> Html:
+        labels, series = list(attribute.values[:_SEGMENTS]), {}
+        for system in self.run.systems:
+            values = self.comparison.evaluations[system].per_query[self.metric]
+            series[system] = [_mean(values[attribute.codes == i]) for i in range(len(labels))]
+        counts = ", ".join(f"{label}: {(attribute.codes == i).sum():,}" for i, label in enumerate(labels))
+        left = f" The first {_SEGMENTS} of {len(attribute.values)} segments." * (len(attribute.values) > _SEGMENTS)
+        words = f"Mean {display(self.metric)}. Queries of each: {counts}.{left}"
+        return charts.bars(f"By {attribute.name}", words, labels, series, colours=self.colours, width=500)
+
     def learning(self) -> list[Html]:
         """A curve for each fold and seed."""
         drawn = [chart for system in self.run.systems if (chart := self._curves(system)) is not None]
@@ -242,7 +300,7 @@ class _Page:
         metric = None
         places = [(fold, seed) for fold in range(self.run.n_folds) for seed in self.run.seeds_of(system)]
         for fold, seed in places[:_CURVES]:
-            history = self.run.piece(system, fold, seed).get("history") or []
+            history = self.run.store.result(Cell(system, fold, seed)).get("history") or []
             metric = metric or next((name for name in (history[0] if history else {}) if "@" in name), None)
             values = np.array([row.get(metric, math.nan) for row in history], float)
             if metric is None or len(values) < 2 or not np.isfinite(values).any():
@@ -261,7 +319,7 @@ class _Page:
         return charts.lines(system, words, series, x_label="round", colours=colours, marks=kept, small=True)
 
     def features(self, swaps: Sequence[Swap]) -> list[Html]:
-        """Importances by permutation, and the swaps that were explained."""
+        """Importances, and the swaps that were explained."""
         charts_found = list(draw_importances(self.run, self.metric))
         parts = [element("div", *charts_found, class_="multiples")] if charts_found else []
         if swaps:
@@ -275,18 +333,18 @@ class _Page:
 
     def repeat(self) -> list[Html]:
         """Settings, seeds, data and versions."""
-        about = self.run.about
+        plan = self.run.plan
         facts = [
-            ["data", str(about["data"]["name"])],
-            ["protocol", str(about.get("protocol", "standard"))],
+            ["data", plan.data.name],
+            ["protocol", plan.protocol],
             ["rule", self.run.rule.name],
             ["metrics", ", ".join(self.run.metrics)],
             ["seeds", ", ".join(map(str, self.run.seeds))],
             ["folds", str(self.run.n_folds)],
-            ["created", str(about.get("created", "-"))],
-            *([name, str(version)] for name, version in about.get("versions", {}).items()),
+            ["created", plan.created],
+            *([name, version] for name, version in plan.versions.items()),
         ]
-        described = about["data"].get("description") or {}
+        described = plan.data.description
         parts = [table(["", "value"], facts, class_="words")]
         if described:
             rows = [[name.replace("_", " "), _plain(value)] for name, value in described.items()]
@@ -295,7 +353,7 @@ class _Page:
         return parts + [element("details", element("summary", f"Settings of {s}"), t) for s, t in settings.items()]
 
     def _settings(self, system: str) -> Html:
-        described = self.run.about["systems"][system]
+        described = self.run.plan.systems[system]
         settings = described.get("settings") or {name: value for name, value in described.items() if name != "ranker"}
         seconds = self.run.cpu_seconds(system)
         rows = [["ranker", str(described.get("ranker", "scores of another tool"))]]
@@ -304,16 +362,12 @@ class _Page:
         return table(["", "value"], rows, class_="words")
 
 
-def split_by_size(sizes: NDArray[np.int64], n_parts: int) -> tuple[NDArray[np.int64], list[str]]:
-    """Parts of about as many queries each, by size, none of them empty; and their labels.
-
-    >>> split_by_size(np.array([3, 1, 9, 4, 4, 20]), 3)
-    (array([0, 0, 2, 1, 1, 2]), ['1 to 3', '4', '9 to 20'])
-    """
-    cuts = np.unique(np.quantile(sizes, np.arange(1, n_parts) / n_parts, method="higher"))
-    part = np.unique(np.searchsorted(cuts, sizes, side="right"), return_inverse=True)[1].reshape(-1)
-    ends = [(int(sizes[part == i].min()), int(sizes[part == i].max())) for i in range(int(part.max()) + 1)]
-    return part, [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high in ends]
+def _attributes(run: Run, by: Mapping[str, Mapping[Hashable, Any]] | None) -> tuple[Attribute, ...]:
+    """What queries are told apart by: as given, or as the run keeps it."""
+    if by is not None:
+        return look_up([query for test in run.tests for query in test.query_ids.tolist()], by)
+    kept = run.plan.attributes
+    return tuple(Attribute(one["name"], tuple(one["values"]), np.array(one["codes"], np.int64)) for one in kept)
 
 
 def _cutoff(metric: str) -> str:

@@ -10,7 +10,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.description import DRIFTS_FROM, LEAKS_FROM, Description, Feature, Profile
+from tierank.description import Description, Feature, Profile
+from tierank.doubts import LEAKS_FROM
+from tierank.drift import DRIFTS_FROM
 from tierank.files import replacing
 from tierank.report import charts
 from tierank.report.markup import Html, element, from_table, make_page, table

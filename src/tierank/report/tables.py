@@ -17,10 +17,18 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from tierank.description import Description
+from tierank.drift import HOW as HOW_DRIFT
+from tierank.drift import Drift
 from tierank.evaluation import Comparison, Evaluation, format_number
 from tierank.experiments import LEAKS, PAPERS, Run
 from tierank.files import replacing
+from tierank.segments import HOW, Segment, SegmentContrast
+from tierank.significance import POWER, SMALL, Contrast
 
+# Segments of an attribute above which those that are too small for a test are left out.
+_SEGMENTS = 20
+# Things that are shown though they do not drift.
+_LEAST_CHANGES = 8
 # Wide enough for any table: a table is never cut to a window, and files have no width.
 _WIDTH = 10_000
 
@@ -66,6 +74,25 @@ class Table:
             lines.append(_markdown_row([f"**{c}**" if (i, j) in self.bold else c for j, c in enumerate(cells)]))
         return "\n".join([*lines, "", *(f"{_escape(note)}  " for note in self.notes)]).rstrip() + "\n"
 
+    def to_latex(self) -> str:
+        """A ``table`` with rules of the package booktabs; the title is its caption, the notes stand below it."""
+        form = "".join("r" if _is_numeric(cells) else "l" for cells in self._cells())
+        lines = [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex(self.title)}}}",
+            rf"\begin{{tabular}}{{{form}}}",
+            r"\toprule",
+            " & ".join(map(_latex, self.columns)) + r" \\",
+            r"\midrule",
+        ]
+        for i, row in enumerate(self.rows):
+            cells = [_latex(cell) for cell in row]
+            bold = [rf"\textbf{{{cell}}}" if (i, j) in self.bold else cell for j, cell in enumerate(cells)]
+            lines.append(" & ".join(bold) + r" \\")
+        lines += [r"\bottomrule", r"\end{tabular}", *(rf"\par\footnotesize {_latex(note)}" for note in self.notes)]
+        return "\n".join([*lines, r"\end{table}"]) + "\n"
+
     def _cells(self) -> list[list[str]]:
         """The cells of each column."""
         return [[row[j] for row in self.rows] for j in range(len(self.columns))]
@@ -97,18 +124,9 @@ def tabulate_comparison(comparison: Comparison, title: str = "Comparison") -> Ta
 
 def tabulate_contrasts(comparison: Comparison, title: str | None = None) -> Table:
     """A row per system and metric: the difference to the baseline and what is known about it."""
-    columns = ["system", "metric", "difference", "95% interval", "p", "adjusted p", "wins/ties/losses", "verdict"]
+    columns = ["system", "metric", *_CONTRAST, "verdict"]
     rows = [
-        [
-            system,
-            metric,
-            f"{contrast.difference:+.4f}",
-            "-" if math.isnan(contrast.low) else f"{contrast.low:+.4f} to {contrast.high:+.4f}",
-            _format_p(contrast.p),
-            _format_p(contrast.adjusted_p),
-            f"{contrast.wins}/{contrast.ties}/{contrast.losses}",
-            contrast.verdict,
-        ]
+        [system, metric, *_contrast_cells(contrast), contrast.verdict]
         for system, contrasts in comparison.contrasts.items()
         for metric, contrast in contrasts.items()
     ]
@@ -116,7 +134,95 @@ def tabulate_contrasts(comparison: Comparison, title: str | None = None) -> Tabl
         f"p: paired t-test, adjusted by Holm's method within each metric; interval: bootstrap over queries,"
         f" {comparison.n_resamples:,} resamples, seed {comparison.seed}"
     )
-    return Table(title or f"Differences to {comparison.baseline}", columns, rows, [how, *_notes(comparison)])
+    notes = [how, _NEEDED, *_notes(comparison)]
+    return Table(title or f"Differences to {comparison.baseline}", columns, rows, notes)
+
+
+# The columns of a contrast, and what the last one means.
+_CONTRAST = ["difference", "95% interval", "p", "adjusted p", "wins/ties/losses", f"queries for {SMALL}"]
+_NEEDED = (
+    f"queries for {SMALL}: how many queries like these show a difference of {SMALL} with a chance of {POWER:.0%}"
+    " (two-sided paired t-test at 5%)"
+)
+
+
+def _contrast_cells(contrast: Contrast) -> list[str]:
+    needed = contrast.queries_needed()
+    return [
+        f"{contrast.difference:+.4f}",
+        "-" if math.isnan(contrast.low) else f"{contrast.low:+.4f} to {contrast.high:+.4f}",
+        _format_p(contrast.p),
+        _format_p(contrast.adjusted_p),
+        f"{contrast.wins}/{contrast.ties}/{contrast.losses}",
+        "-" if needed is None else f"{needed:,}",
+    ]
+
+
+def tabulate_segments(judged: Evaluation | Comparison, title: str | None = None) -> Table:
+    """A row per segment, and per system of a comparison: means, or differences to the baseline, with marks."""
+    if isinstance(judged, Comparison):
+        heads, title = ["system"], title or f"Differences to {judged.baseline} by segment"
+        marks = f"*+ / *-: significantly better / worse than {judged.baseline} in this segment"
+    else:
+        heads, title = [], title or "By segment"
+        marks = "*+ / *-: significantly better / worse than all other queries"
+    by_row: dict[tuple[str, ...], dict[str, Segment | SegmentContrast]] = {}
+    for one in judged.segments:
+        names = [one.attribute, one.value, *([one.system] if isinstance(one, SegmentContrast) else [])]
+        by_row.setdefault(tuple(names), {})[one.metric] = one
+    shown = {head: found for head, found in by_row.items() if not _is_left_out(head[0], found, by_row)}
+    rows = []
+    for (attribute, value, *system), found in shown.items():
+        n = next(iter(found.values())).n_queries
+        rows.append([attribute, value, f"{n:,}", *system, *(_segment_cell(found[m]) for m in judged.metrics)])
+    n_left = len(by_row) - len(shown)
+    left = [f"{n_left:,} segments of too few queries are not shown"] if n_left else []
+    return Table(title, ["attribute", "segment", "queries", *heads, *judged.metrics], rows, [marks, HOW, *left])
+
+
+def _is_left_out(
+    attribute: str,
+    found: dict[str, Segment | SegmentContrast],
+    by_row: dict[tuple[str, ...], dict[str, Segment | SegmentContrast]],
+) -> bool:
+    """Whether a segment is one of many that are too small."""
+    many = len({head[1] for head in by_row if head[0] == attribute}) > _SEGMENTS
+    return many and all(one.verdict == "too few queries" for one in found.values())
+
+
+def _segment_cell(one: Segment | SegmentContrast) -> str:
+    mark = {"better": "*+", "worse": "*-"}.get(one.verdict, "")
+    return (f"{one.mean:.4f}" if isinstance(one, Segment) else f"{one.difference:+.4f}") + mark
+
+
+def tabulate_worst(judged: Evaluation | Comparison, title: str = "Worst segments") -> Table:
+    """A row per segment that is significantly worse, the worst of each metric first, with all numbers of its test."""
+    if isinstance(judged, Comparison):
+        columns = ["metric", "attribute", "segment", "queries", "system", *_CONTRAST]
+        rows = [
+            [metric, one.attribute, one.value, f"{one.n_queries:,}", one.system, *_contrast_cells(one.contrast)]
+            for metric in judged.metrics
+            for one in judged.worst(metric)
+        ]
+        notes = [f"worse than {judged.baseline} in the same segment", HOW, _NEEDED]
+    else:
+        columns = ["metric", "attribute", "segment", "queries", "mean", "difference", "p", "adjusted p"]
+        rows = [
+            [
+                metric,
+                one.attribute,
+                one.value,
+                f"{one.n_queries:,}",
+                f"{one.mean:.4f}",
+                f"{one.difference:+.4f}",
+                _format_p(one.p),
+                _format_p(one.adjusted_p),
+            ]
+            for metric in judged.metrics
+            for one in judged.worst(metric)
+        ]
+        notes = ["worse than all other queries; p: the larger one of Student's and of Welch's t-test", HOW]
+    return Table(title, columns, rows, notes if rows else ["no segment is shown to be worse", HOW])
 
 
 def tabulate_run(run: Run, title: str | None = None) -> Table:
@@ -134,10 +240,10 @@ def tabulate_run(run: Run, title: str | None = None) -> Table:
         found.describe_marks(),
         *_notes(found),
     ]
-    notes += [LEAKS] if run.about["protocol"] == "lightgbm" else []
+    notes += [LEAKS] if run.plan.protocol == "lightgbm" else []
     of_paper, doubts = paper_rows(run)
     columns = ["system", *run.metrics, "CPU s/run"]
-    title = title or f"{run.about['data']['name']}: {f'{run.n_folds} folds' if run.n_folds > 1 else 'test queries'}"
+    title = title or f"{run.plan.data.name}: {f'{run.n_folds} folds' if run.n_folds > 1 else 'test queries'}"
     return Table(title, columns, [*rows, *of_paper], [*notes, *doubts], bold)
 
 
@@ -148,30 +254,31 @@ def _run_cell(run: Run, system: str, metric: str) -> str:
 
 
 def paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
-    """The rows of the paper that go with a run; a dagger marks cells that cannot be compared, and a note says why."""
-    if run.about["paper"] is None:
+    """The rows of the paper that can stand beside a run, and notes: why none, or why a dagger marks a cell."""
+    if run.plan.paper is None:
         return [], []
-    paper = PAPERS[run.about["paper"]]
-    size = run.about["data"]["description"] or {}
-    n_queries, n_documents = size.get("n_queries", 0), size.get("n_documents", 0)
+    paper, protocol = PAPERS[run.plan.paper], run.plan.protocol
+    found = run.plan.data.description
+    size = found.get("n_queries", 0), found.get("n_documents", 0)
+    others = {metric: paper.why_other(protocol, run.rule, metric, size) for metric in run.metrics}
+    if all(others.values()):
+        return [], [f"no rows of the paper: {'; '.join(dict.fromkeys(filter(None, others.values())))}"]
+    tops = found.get("queries_per_top_rating")  # which runs of earlier versions do not have
+    counts = None if tops is None else {float(rating): n for rating, n in tops.items()}
     reasons: dict[str, None] = {}
-    if not paper.is_of(n_queries, n_documents):
-        other = (
-            f"the paper's data have {paper.n_queries:,} queries and {paper.n_documents:,} documents,"
-            f" these {n_queries:,} and {n_documents:,}"
-        )
-        reasons[other] = None
     rows = []
-    for name, figures in paper.rows.items():
+    for name, figures in paper.rows(protocol).items():
         cells = []
-        for metric in run.metrics:
-            why = paper.doubt(name, metric)
+        for metric, other in others.items():
+            why = None if other else paper.doubt(name, metric, counts)
             if why is not None:
                 reasons[why] = None
-            doubtful = why is not None or not paper.is_of(n_queries, n_documents)
-            cells.append(f"{figures[metric]:.3f}{'†' if doubtful else ''}" if metric in figures else "-")
+            cells.append("-" if other else f"{figures[metric]:.3f}{'†' if why else ''}")
         rows.append([f"{name} (paper)", *cells, "-"])
-    return rows, [f"† cannot be compared: {'; '.join(reasons)}"] if reasons else []
+    notes = [f"† cannot be: {'; '.join(reasons)}"] if reasons else []
+    if protocol == "lightgbm":
+        notes.append("the rows of the paper leak too: its test data chose the number of trees")
+    return rows, notes
 
 
 def format_seconds(seconds: float) -> str:
@@ -200,7 +307,21 @@ def tabulate_description(found: Description, title: str) -> Table:
         f" {found.n_single_rating_queries:,} with one rating, {found.n_constant_features:,} constant features",
         f"missing values        {found.missing_share:.2%}",
     ]
+    if found.n_unjudged:
+        notes.append(f"unjudged documents    {found.n_unjudged:,}; what is said of ratings is about the others")
     return Table(title, columns, [row], notes)
+
+
+def tabulate_drift(found: Drift, title: str) -> Table:
+    """A row for each thing that drifts, and for the most distant others; what to do is said below."""
+    ordered = sorted(found.changes, key=lambda one: (not one.drifts, -one.distance))
+    n_shown = max(len(found.drifting), _LEAST_CHANGES)
+    rows = [
+        [one.name, f"{one.distance:.3f}", _format_p(one.p), _format_p(one.adjusted_p), "drifts" if one.drifts else ""]
+        for one in ordered[:n_shown]
+    ]
+    left = [f"{len(ordered) - n_shown:,} others do not drift"] if len(ordered) > n_shown else []
+    return Table(title, ["", "distance", "p", "adjusted p", "verdict"], rows, [found.advice, *left, HOW_DRIFT])
 
 
 def write_per_query(evaluation: Evaluation, path: Path) -> None:
@@ -264,3 +385,17 @@ def _markdown_row(cells: Sequence[str]) -> str:
 def _escape(text: str) -> str:
     """Text that Markdown is to show as it is."""
     return re.sub(r"([\\`*|<\[])", r"\\\1", text)
+
+
+_OF_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"} | {
+    character: f"\\{character}" for character in "&%$#_{}"
+}
+
+
+def _latex(text: str) -> str:
+    r"""Text that LaTeX is to show as it is.
+
+    >>> print(_latex("95% of ndcg_cut ± 1"))
+    95\% of ndcg\_cut $\pm$ 1
+    """
+    return "".join(_OF_LATEX.get(character, character) for character in text)

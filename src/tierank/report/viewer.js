@@ -11,7 +11,7 @@
   const Numbers = data.wide ? Uint32Array : Uint16Array;
   const kept = unpack(data.kept, Uint32Array), lengths = unpack(data.lengths, Uint32Array);
   const fold = data.fold === null ? null : unpack(data.fold, Uint8Array);
-  const rows = unpack(data.rows, Numbers), ratings = unpack(data.ratings, data.levels.length <= 256 ? Uint8Array : Uint16Array);
+  const rows = unpack(data.rows, Numbers), ratings = unpack(data.ratings, data.levels.length < 256 ? Uint8Array : Uint16Array);
   // Where the documents of a query begin, and where the scores of its first ones do.
   const starts = new Uint32Array(kept.length + 1), tops = new Uint32Array(kept.length + 1);
   kept.forEach((n, i) => { starts[i + 1] = starts[i] + n; tops[i + 1] = tops[i] + Math.min(lengths[i], data.depth); });
@@ -28,7 +28,7 @@
     return lists[system];
   }
 
-  const state = { left: null, right: null, query: 0, shown: FIRST, matches: [] };
+  const state = { left: null, right: null, query: 0, shown: FIRST, matches: [], picked: [] };
 
   // Everything that comes from the data goes in as text, never as markup.
   function make(name, options, ...children) {
@@ -45,7 +45,9 @@
   function difference(query) {
     return listsOf(state.left).values[0][query] - listsOf(state.right).values[0][query];
   }
+  const ratingOf = (level) => (level < data.levels.length ? String(data.levels[level]) : "unjudged");
   function tierClass(level) {
+    if (level === data.levels.length) return "tier unjudged";
     const top = Math.max(1, data.levels.length - 1);
     return "tier tier" + (level === 0 ? 0 : Math.max(1, Math.round((4 * level) / top)));
   }
@@ -111,13 +113,18 @@
       const score = low + (own.scores[tops[query] + own.ranks[place] - 1] / LEVELS) * (high - low), level = ratings[place];
       const moved = others.ranks[place] - own.ranks[place];
       const away = others.ranks[place] > state.shown ? make("small", { class: "away" }, "there: " + others.ranks[place]) : "";
-      const said = nameOf(place) + ", rank " + own.ranks[place] + ", rating " + data.levels[level] + ", " + other + " has it at " + others.ranks[place];
-      const item = make("li", { "data-place": place, title: said },
+      const said = nameOf(place) + ", rank " + own.ranks[place] + ", rating " + ratingOf(level) + ", " + other + " has it at " + others.ranks[place];
+      const item = make("li", { "data-place": place, title: said, role: "button", tabindex: "0",
+        "aria-pressed": String(state.picked.includes(place)) },
         make("span", { class: "rank" }, String(own.ranks[place])),
-        make("span", { class: tierClass(level) }, String(data.levels[level])),
+        make("span", { class: tierClass(level) }, level < data.levels.length ? ratingOf(level) : "–"),
         make("span", { class: "name" }, nameOf(place), away),
         make("span", { class: "score" }, number(score, digits)));
       item.dataset.moved = String(moved);
+      item.addEventListener("click", () => pick(place));
+      item.addEventListener("keydown", (event) => {
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); pick(place); }
+      });
       item.addEventListener("mouseenter", () => light(place));
       item.addEventListener("mouseleave", () => light(null));
       return item;
@@ -147,19 +154,70 @@
     }
   }
 
+  // Two documents are compared: those that were clicked, or the swap that the page found.
+  function pick(place) {
+    const at = state.picked.indexOf(place);
+    if (at >= 0) state.picked.splice(at, 1);
+    else state.picked = [...state.picked.slice(-1), place];
+    for (const item of document.querySelectorAll("#stage li")) {
+      item.setAttribute("aria-pressed", String(state.picked.includes(Number(item.dataset.place))));
+    }
+    drawWhy();
+  }
+
+  function placeOf(row) {
+    for (let place = starts[state.query]; place < starts[state.query + 1]; place++) if (rows[place] === row) return place;
+    return -1;
+  }
+
+  function pairToShow() {
+    if (state.picked.length === 2) return state.picked;
+    const swap = data.swaps.find((one) => one.query === state.query);
+    if (state.picked.length || !swap) return null;
+    const pair = [placeOf(swap.above_row), placeOf(swap.below_row)];
+    return pair.includes(-1) ? null : pair;
+  }
+
+  // What each feature adds to the score of one document over that of another; null where the page has no such numbers.
+  function contributions(system, above, below) {
+    const found = (data.explained[system] || {})[state.query];
+    if (!found) return null;
+    const [a, b] = [above, below].map((place) => found.rows.indexOf(rows[place]));
+    if (a < 0 || b < 0) return null;
+    return found.features.map((feature, j) => [feature, found.values[a][j] - found.values[b][j]]);
+  }
+
+  function sideOf(system, above, below, found, most) {
+    const ranks = listsOf(system).ranks;
+    const head = make("h4", {}, system + ": ranks " + ranks[above] + " and " + ranks[below]);
+    if (!found) return make("div", {}, head, make("p", { class: "note" }, "Its features are not in this page for these two documents."));
+    const body = [...found].sort((x, y) => Math.abs(y[1]) - Math.abs(x[1])).map(([feature, value]) => {
+      const bar = make("i", { class: tone(value) });
+      bar.style.width = (4.4 * Math.abs(value) / most).toFixed(2) + "rem";
+      return make("tr", {}, make("th", { scope: "row" }, feature), make("td", {}, signed(value)),
+        make("td", {}, make("span", { class: "bar" }, bar)));
+    });
+    const total = found.reduce((sum, row) => sum + row[1], 0);
+    return make("div", {}, head, make("p", { class: "note" }, "The scores differ by " + signed(total) + "; the rows sum to it."),
+      make("table", {}, make("tbody", {}, ...body)));
+  }
+
   function drawWhy() {
-    const found = data.swaps.filter((swap) => swap.query === state.query);
-    $("why").replaceChildren(...found.map((swap) => {
-      const most = Math.max(...swap.rows.map((row) => Math.abs(row[1])));
-      const body = swap.rows.map(([feature, value]) => {
-        const bar = make("span", { class: "bar " + tone(value) });
-        bar.style.width = (8 * Math.abs(value) / most).toFixed(2) + "rem";
-        return make("tr", {}, make("th", { scope: "row" }, feature), make("td", {}, signed(value)), make("td", {}, bar));
-      });
-      return make("div", {}, make("h3", {}, "Why " + swap.above + " stands above " + swap.below),
-        make("p", { class: "note" }, "The scores differ by " + signed(swap.difference) + "; the rows sum to it."),
-        make("table", {}, make("tbody", {}, ...body)));
-    }));
+    const pair = pairToShow();
+    if (!pair) {
+      const words = state.picked.length ? "Click a second document to compare it with " + nameOf(state.picked[0]) + "."
+        : "Click two documents, or press Enter on them, to compare them.";
+      $("why").replaceChildren(make("p", { class: "note" }, words));
+      return;
+    }
+    const ranks = listsOf(state.left).ranks, [above, below] = ranks[pair[0]] <= ranks[pair[1]] ? pair : [pair[1], pair[0]];
+    const sides = state.left === state.right ? [state.left] : [state.left, state.right];
+    const found = sides.map((system) => contributions(system, above, below));
+    const most = Math.max(1e-12, ...found.flatMap((one) => (one || []).map((row) => Math.abs(row[1]))));
+    const said = "Ratings " + ratingOf(ratings[above]) + " and " + ratingOf(ratings[below]) +
+      ". Bars to the right speak for " + nameOf(above) + ", to the left for " + nameOf(below) + ", on one scale.";
+    $("why").replaceChildren(make("h3", {}, nameOf(above) + " above " + nameOf(below)), make("p", { class: "note" }, said),
+      make("div", { class: "sides" }, ...sides.map((system, i) => sideOf(system, above, below, found[i], most))));
   }
 
   function draw() {
@@ -176,6 +234,7 @@
   function choose(query) {
     state.query = query;
     state.shown = FIRST;
+    state.picked = [];
     for (const item of $("choices").children) item.setAttribute("aria-selected", String(item.id === "choice-" + query));
     $("choices").setAttribute("aria-activedescendant", "choice-" + query);
     draw();
@@ -189,7 +248,7 @@
     if (item) item.scrollIntoView({ block: "nearest" });
   }
 
-  function refresh() { match(); drawChoices(); if (state.matches.length) draw(); }
+  function refresh() { state.picked = []; match(); drawChoices(); if (state.matches.length) draw(); }
 
   function start() {
     for (const side of ["left", "right"]) {

@@ -121,14 +121,16 @@ class Lists:
         """The lists for the script of the page: typed arrays in base64, down to the depth that the budget allows."""
         titled = {} if titles is None else titles.by_name
         depth, rows, names = self._fit(titled, budget)
-        levels = np.unique(self.ratings)
+        is_judged = ~np.isnan(self.ratings[rows])
+        levels = np.unique(self.ratings[~np.isnan(self.ratings)])
+        places = np.where(is_judged, levels.searchsorted(self.ratings[rows]), len(levels))
         small = self.lengths.max() < 1 << 16
         numbers = np.dtype("<u2" if small else "<u4")
         return {
             "systems": list(self.run.systems),
             "baseline": self.run.baseline,
             "metrics": list(metrics),
-            "levels": levels.tolist(),
+            "levels": levels.tolist(),  # documents of one more level are unjudged
             "depth": depth,
             "longest": int(self.lengths.max()),
             "wide": not small,
@@ -137,7 +139,7 @@ class Lists:
             "lengths": _packed(self.lengths, "<u4"),
             "kept": _packed(np.bincount(self.query[rows], minlength=len(self.lengths)), "<u4"),
             "rows": _packed(self.row[rows], numbers),
-            "ratings": _packed(levels.searchsorted(self.ratings[rows]), "<u1" if len(levels) <= 256 else "<u2"),
+            "ratings": _packed(places, "<u1" if len(levels) < 256 else "<u2"),
             "names": names,
             "lists": {s: self._encode_system(s, rows, metrics, numbers, depth) for s in self.run.systems},
         }
@@ -235,7 +237,8 @@ def _explain_lists(run: Run, shown: dict[str, Any]) -> str:
         words.append(f"Lists and their metrics are those of seed {run.seeds[0]}.")
     words.append("Equal scores stand in the order of the rows.")
     words.append(
-        "Keys: j and k, or the arrows in the list of queries, for the next and the last; / to search; x to swap sides."
+        "Keys: j and k, or the arrows in the list of queries, for the next and the last; / to search; x to swap sides;"
+        " Enter on two documents to compare them."
     )
     return " ".join(words)
 

@@ -57,8 +57,8 @@ def app(
     require("tierank serve", "starlette", "uvicorn", "msgspec")
     from tierank.serve.application import Service
     from tierank.serve.keys import Keys
-    from tierank.serve.models import Model
+    from tierank.serve.models import ServedModel
 
     admitted = None if keys is None else Keys(keys)
-    served = [Model.of(name, ranker) for name, ranker in models.items()]
+    served = [ServedModel.of(name, ranker) for name, ranker in models.items()]
     return Service(served, limits, threads, keys=admitted).application()

@@ -30,10 +30,10 @@ from tierank.rankers import Ranked
 from tierank.serve.counters import Counters, gauge
 from tierank.serve.documents import Documents
 from tierank.serve.keys import Keys
-from tierank.serve.lanes import Lane, Room
+from tierank.serve.lanes import ByteBudget, Lane
 from tierank.serve.limits import LARGE, Limits
 from tierank.serve.log import log_replacement
-from tierank.serve.models import Model, Version
+from tierank.serve.models import ServedModel, Version
 from tierank.serve.openapi import describe_api
 from tierank.serve.outline import warm_up
 from tierank.serve.refusals import Refusal, shown
@@ -78,7 +78,7 @@ class Service:
 
     def __init__(
         self,
-        models: Sequence[Model],
+        models: Sequence[ServedModel],
         limits: Limits | None = None,
         threads: int | None = None,
         counters: Counters | None = None,
@@ -95,7 +95,7 @@ class Service:
         self._scoring_lane = Lane("requests", self.threads, self.limits.max_waiting)
         self._large_lane = Lane("large requests", self.threads, self.limits.max_waiting)
         self._explaining_lane = Lane("explanations", _EXPLAINING, self.limits.max_explaining)
-        self._room = Room(self.limits.max_large_bytes)
+        self._room = ByteBudget(self.limits.max_large_bytes)
         warm_up()
 
     def application(self) -> Starlette:
@@ -115,7 +115,7 @@ class Service:
         found.router.redirect_slashes = False
         return found
 
-    def replace(self, model: Model) -> None:
+    def replace(self, model: ServedModel) -> None:
         """Take in what stands in the folder of a model now; what is broken leaves the old one serving."""
         try:
             is_new = model.replace()

@@ -20,11 +20,15 @@ from msgspec import UNSET
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
-from tierank.errors import near_name
+from tierank.columns import Plan
+from tierank.dataset import RankingDataset
+from tierank.encoding import as_features
+from tierank.errors import DataError, near_name
 from tierank.serve.limits import Limits
 from tierank.serve.outline import Piece, Span, read_json
 from tierank.serve.refusals import Refusal, check_keys, cut, shown, some
-from tierank.serve.wire import Wire
+from tierank.serve.wire import NoWire, Wire
+from tierank.tables import Table
 
 Matrix = NDArray[np.float32]
 # Says where the value of document i and feature j stands in the request.
@@ -34,11 +38,18 @@ _NUMBERS = {float, int, type(None)}
 
 
 class Features:
-    """What a model knows of a document: how many features, their names, and whether some may be left out."""
+    """What a model knows of a document: how many values it is sent, their names, and whether some may be left out.
 
-    def __init__(self, n: int, names: Sequence[str] | None, has_missing: bool) -> None:
-        self.n, self.names, self.has_missing = n, None if names is None else tuple(names), has_missing
-        self.wire = Wire(self.names, has_missing)
+    Values are features, or what the features are made of: texts, dates and vectors, of which ``plan`` makes numbers.
+    """
+
+    def __init__(self, n: int, names: Sequence[str] | None, has_missing: bool, plan: Plan | None = None) -> None:
+        self.plan = plan or Plan()
+        self.made = None if names is None else tuple(names)
+        self.n_made, self.has_missing = n, has_missing
+        self.names = None if self.made is None else tuple(self.plan.sources(self.made))
+        self.n = n = self.n_made if self.names is None else len(self.names)
+        self.wire: Wire | NoWire = NoWire() if self.plan.kinds else Wire(self.names, has_missing)
         self._places = {name: place for place, name in enumerate(self.names or ())}
         self._pick: Callable[[Mapping[str, Any]], Sequence[Any]] | None = None
         if self.names is not None:
@@ -78,20 +89,51 @@ class Features:
                 "give each a number, or null to have it taken as the model takes it (mostly for 0)",
             )
 
+    def matrix(self, rows: list[Sequence[Any]], width: int, place: Place) -> Matrix:
+        """Rows of values, each of this width, as float32."""
+        return _as_matrix(rows, width, place) if not self.plan.kinds else self._encoded(rows, place)
+
+    def _encoded(self, rows: list[Sequence[Any]], place: Place) -> Matrix:
+        """Rows of all values, texts among them, as the features of the model."""
+        made, names = self.made or (), self.names or ()
+        if not rows:
+            return np.zeros((0, self.n_made), np.float32)
+        table = Table({name: [row[j] for row in rows] for j, name in enumerate(names)})
+        try:
+            features, raw, kinds = as_features(table, kinds=self.plan.raw_kinds(made))
+            data = RankingDataset(features, feature_names=raw).replace(kinds=kinds)
+            data = self.plan.expand(data)
+            places = [(data.feature_names or ()).index(name) for name in made]
+            return self.plan.apply(data.with_features(data.features[:, places], made)).features
+        except DataError as error:
+            raise Refusal(422, place(0, 0).partition("[")[0], "values as in training", str(error), self.how) from None
+
+    def filled(self, rows: list[Any], names: Any, where: str) -> list[Sequence[Any]]:
+        """Rows of values by these names -> rows of all values; those without a name there are missing."""
+        self.check_columns(names, where)
+        places = {name: place for place, name in enumerate(names)}
+        return [[row[places[name]] if name in places else None for name in self.names or ()] for row in rows]
+
     def widened(self, given: Matrix, names: Any, where: str) -> Matrix:
         """Columns by these names -> the columns of the model; those without a name there are missing."""
+        self.check_columns(names, where)
+        matrix = np.full((len(given), self.n), np.nan, np.float32)
+        matrix[:, [self._places[name] for name in names]] = given
+        return matrix
+
+    def check_columns(self, names: Any, where: str) -> None:
+        """A refusal if these are no names of columns."""
         if self.names is None:
             raise Refusal(422, where, "none", shown(names), "this model has no feature names: leave it out")
         if type(names) is not list or not all(type(name) is str for name in names) or len(set(names)) < len(names):
             raise Refusal(422, where, "a list of texts, each once", shown(names), "give a name for each column")
         self.check_names(dict.fromkeys(names), where)
-        matrix = np.full((len(given), self.n), np.nan, np.float32)
-        matrix[:, [self._places[name] for name in names]] = given
-        return matrix
 
     @property
     def how(self) -> str:
         """How the features of a document are sent."""
+        if self.plan.kinds:
+            return "give values by name, as the columns of the training data held them; null where one is missing"
         named = ", or an object by name" if self.names is not None else ""
         return f"give {self.n} numbers in the order that GET /models lists{named}; null where a value is missing"
 
@@ -205,7 +247,7 @@ def _objects(documents: list[Any], features: Features, where: str, first: int) -
         column = json.dumps(features.names[j]) if by_name and features.names else j
         return f"{where}[{first + i}].features[{column}]"
 
-    return Documents(_checked_ids(ids, lambda i: f"{where}[{first + i}].id"), _as_matrix(rows, features.n, place))
+    return Documents(_checked_ids(ids, lambda i: f"{where}[{first + i}].id"), features.matrix(rows, features.n, place))
 
 
 def _read_matrix(given: Mapping[str, Any], features: Features, limits: Limits, where: str) -> Documents:
@@ -214,7 +256,10 @@ def _read_matrix(given: Mapping[str, Any], features: Features, limits: Limits, w
     if ids is not None and type(ids) is not list and not is_long_list(ids):
         raise Refusal(422, f"{where}ids", "a list", shown(ids), "give an id for each row, or leave ids out")
     width = len(names) if type(names) is list else features.n
-    if type(values) is str:
+    if features.plan.kinds:
+        matrix = _read_values(values, names, features, limits, where)
+        names = None
+    elif type(values) is str:
         matrix = _decoded(values, width, f"{where}features")
     elif is_long_list(values):
         matrix = _read_long_rows(values, width, features, limits, f"{where}features")
@@ -235,11 +280,29 @@ def _read_matrix(given: Mapping[str, Any], features: Features, limits: Limits, w
     return Documents(ids, matrix)
 
 
-def _rows(values: list[Any], width: int, where: str, first: int) -> Matrix:
-    """Rows of a list, the first of which has this number."""
+def _read_values(values: Any, names: Any, features: Features, limits: Limits, where: str) -> Matrix:
+    """Rows of values, texts among them, for a model that makes features of them."""
+    if is_long_list(values):
+        pieces = pieces_of(values, limits, f"{where}features")
+        values = list(chain.from_iterable(read_piece(piece, f"{where}features") for piece in pieces))
+    if type(values) is not list:
+        raise Refusal(422, f"{where}features", "a list of rows", shown(values), features.how)
+    check_count(f"{where}features", len(values), limits)
+    width = features.n if type(names) is not list else len(names)
+    _check_rows(values, width, f"{where}features", 0)
+    rows = values if names is None else features.filled(values, names, f"{where}names")
+    return features.matrix(rows, features.n, lambda i, j: f"{where}features[{i}][{j}]")
+
+
+def _check_rows(values: list[Any], width: int, where: str, first: int) -> None:
     for i, row in enumerate(values, first):
         if type(row) is not list or len(row) != width:
             raise _wrong_row(f"{where}[{i}]", width, f"{len(row)}" if type(row) is list else shown(row))
+
+
+def _rows(values: list[Any], width: int, where: str, first: int) -> Matrix:
+    """Rows of a list, the first of which has this number."""
+    _check_rows(values, width, where, first)
     return _as_matrix(values, width, lambda i, j: f"{where}[{first + i}][{j}]")
 
 
@@ -266,9 +329,9 @@ def pieces_of(span: Span, limits: Limits, where: str) -> Iterator[Piece]:
 
 def _read_long_objects(span: Span, features: Features, limits: Limits, where: str) -> Documents:
     ids: list[Any] = []
-    parts = [np.zeros((0, features.n), np.float32)]
+    parts = [np.zeros((0, features.n_made), np.float32)]
     for piece in pieces_of(span, limits, where):
-        if piece.n_commas > features.n:
+        if piece.n_commas > max(features.n, features.n_made):
             raise Refusal(
                 422, f"{where}[{piece.first}]", f"an id and {features.n} features", "more values", features.how
             )

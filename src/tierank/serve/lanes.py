@@ -76,7 +76,7 @@ class Lane:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Room:
+class ByteBudget:
     """Memory for large bodies: a number of bytes for all of them together."""
 
     def __init__(self, most: int) -> None:

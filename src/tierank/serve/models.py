@@ -44,7 +44,8 @@ class Version:
     def of(cls, ranker: Ranker, checksum: str | None) -> Version:
         """The ranker, ready to serve: it has scored lists, with all that it loads and compiles on first use."""
         ranker.check_fitted()
-        features = Features(ranker.n_features_in_, getattr(ranker, "feature_names_in_", None), ranker.seen_.has_missing)
+        seen = ranker.seen_
+        features = Features(seen.n_features, seen.feature_names, seen.has_missing, seen.columns)
         version = cls(ranker, features, ranker.needs_list(), checksum)
         version._prove()
         return version
@@ -52,23 +53,24 @@ class Version:
     def scores(self, lists: list[Documents]) -> NDArray[np.float64]:
         """A score for each document of some queries, each of which has one at least."""
         with one_thread():
-            return self.ranker.predict(_as_dataset([documents.features for documents in lists]))
+            return self.ranker.predict(_as_dataset([documents.features for documents in lists], self.features))
 
     def ranked(self, documents: Documents, k: int | None) -> Ranked:
         """The best documents of one query."""
         with one_thread():
-            return self.ranker.rank(_as_dataset([documents.features]), k=k)
+            return self.ranker.rank(_as_dataset([documents.features], self.features), k=k)
 
     def explained(self, documents: Documents, above: NDArray[np.int64], below: NDArray[np.int64]) -> list[Explanation]:
         """What puts some documents of one query, by their rows, above others."""
-        data = _as_dataset([documents.features], self.features.names)
+        data = _as_dataset([documents.features], self.features)
         with one_thread():
             return explain_rows(self.ranker, data, above, below)
 
     def describe(self) -> dict[str, Any]:
         """For JSON."""
-        names = self.features.names
-        return {
+        names, kinds = self.features.names, self.features.plan.kinds
+        columns = {"columns": {name: kind.NAME for name, kind in kinds.items()}} if kinds else {}
+        return columns | {
             "ranker": type(self.ranker).__name__,
             "n_features": self.features.n,
             "features": None if names is None else list(names),
@@ -80,14 +82,14 @@ class Version:
         }
 
     def _prove(self) -> None:
-        rows = np.linspace(0, 1, _PROOF, dtype=np.float32)[:, None].repeat(self.features.n, axis=1)
+        rows = np.linspace(0, 1, _PROOF, dtype=np.float32)[:, None].repeat(self.features.n_made, axis=1)
         for n in (1, _PROOF):
             scores = self.ranked(Documents(None, rows[:n]), None).score
             if scores.shape != (n,) or not np.isfinite(scores).all():
                 raise DataError(f"expected a finite score for each of {n} documents, got {scores}; train it again")
 
 
-class Model:
+class ServedModel:
     """A name, and the version that answers for it."""
 
     def __init__(
@@ -96,21 +98,21 @@ class Model:
         self.name, self.version, self.folder, self._seen = name, version, folder, seen
 
     @classmethod
-    def of(cls, name: str, ranker: Ranker) -> Model:
+    def of(cls, name: str, ranker: Ranker) -> ServedModel:
         """A ranker in memory."""
         if not isinstance(ranker, Ranker):
             raise ParameterError(f"model {name!r}: expected a fitted ranker of tierank, got {type(ranker).__name__}")
         return cls(checked_name(name), Version.of(ranker, _checksum_of(ranker)))
 
     @classmethod
-    def read(cls, name: str, folder: str | os.PathLike[str]) -> Model:
+    def read(cls, name: str, folder: str | os.PathLike[str]) -> ServedModel:
         """The model of a folder."""
         path = Path(folder)
         version, seen = read_settled(path, _read_once)
         return cls(checked_name(name), version, path, seen)
 
     @classmethod
-    def restored(cls, name: str, snapshot: Snapshot) -> Model:
+    def restored(cls, name: str, snapshot: Snapshot) -> ServedModel:
         """The model of a folder as it was when the snapshot was taken."""
         with snapshot.written() as place:
             return cls(checked_name(name), _read_copy(place, snapshot.folder), snapshot.folder, snapshot.state)
@@ -145,10 +147,10 @@ class Model:
 
     def _check_features(self, version: Version) -> None:
         old, new = self.version.features, version.features
-        if (old.n, old.names) != (new.n, new.names):
+        if (old.n_made, old.made, old.names) != (new.n_made, new.made, new.names):
             raise DataError(
                 f"{self.folder}: expected the features of the model that it replaces, got {_change(old, new)};"
-                " serve it under a name of its own, or start again"
+                " serve it under another name, or start again"
             )
 
 
@@ -180,11 +182,12 @@ def _checksum_of(ranker: Ranker) -> str | None:
 
 
 def _change(old: Features, new: Features) -> str:
-    if old.n != new.n:
-        return f"{new.n} in place of {old.n}"
+    if old.n_made != new.n_made:
+        return f"{new.n_made} in place of {old.n_made}"
     if new.names is None or old.names is None:
         return "names" if old.names is None else "no names"
-    return next(f"{b!r} in place of {a!r}" for a, b in zip(old.names, new.names, strict=True) if a != b)
+    pairs = zip((*old.names, *(old.made or ())), (*new.names, *(new.made or ())), strict=False)
+    return next((f"{b!r} in place of {a!r}" for a, b in pairs if a != b), "other columns")
 
 
 def checked_name(name: str) -> str:
@@ -196,8 +199,10 @@ def checked_name(name: str) -> str:
     return name
 
 
-def _as_dataset(lists: list[Matrix], names: tuple[str, ...] | None = None) -> RankingDataset:
+def _as_dataset(lists: list[Matrix], of: Features) -> RankingDataset:
     """Checked features of some queries, none of them empty."""
     offsets = np.cumsum([0, *map(len, lists)])
     features = lists[0] if len(lists) == 1 else np.concatenate(lists)
-    return RankingDataset.from_parts(features, None, offsets, np.arange(len(lists)), feature_names=names)
+    return RankingDataset.from_parts(
+        features, None, offsets, np.arange(len(lists)), feature_names=of.made, kinds=of.plan.kinds
+    )

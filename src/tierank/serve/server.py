@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import os
 import signal
@@ -84,9 +83,9 @@ def _serve_alone(folders: Mapping[str, Path], settings: Settings, opened: socket
     keys = None if settings.api_key_file is None else Keys.read(settings.api_key_file)
 
     from tierank.serve.application import Service
-    from tierank.serve.models import Model
+    from tierank.serve.models import ServedModel
 
-    models = [Model.read(name, folder) for name, folder in folders.items()]
+    models = [ServedModel.read(name, folder) for name, folder in folders.items()]
     service = Service(models, settings.limits, settings.threads, Counters(list(folders)), keys)
     control = _Alone(service, settings, hangups)
     _run(service, settings, opened, control, lambda: _say_serving(service, opened))
@@ -104,9 +103,9 @@ def _serve_among_others(folders: Mapping[str, Path], settings: Settings, opened:
 
     # Only now: a process that forks must have neither numpy's threads nor torch's.
     from tierank.serve.application import Service
-    from tierank.serve.models import Model
+    from tierank.serve.models import ServedModel
 
-    models = [Model.restored(name, snapshot) for name, snapshot in place.snapshots.items()]
+    models = [ServedModel.restored(name, snapshot) for name, snapshot in place.snapshots.items()]
     service = Service(models, settings.limits, settings.threads, counters, place.keys)
 
     def started() -> None:
@@ -253,14 +252,10 @@ class _Told(_Control):
         self._loaded: dict[str, Version] = {}
 
     async def listen(self) -> None:
-        """Follow the parent until it is gone, however it went."""
-        reader, writer = await asyncio.open_connection(sock=self.place.parent)
-        try:
-            while line := await reader.readline():
-                await self._follow(json.loads(line))
-            self.stop()
-        finally:
-            writer.close()
+        """Follow the parent, and stop when it is gone."""
+        async for message in self.place.messages():
+            await self._follow(message)
+        self.stop()
 
     async def _follow(self, message: dict[str, Any]) -> None:
         if "load" in message:

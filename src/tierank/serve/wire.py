@@ -48,6 +48,15 @@ class Wire:
         self.queries: Decode = _decoder(_list(query))
 
 
+class NoWire:
+    """In place of ``Wire`` for a model that is sent texts: whole requests and pieces go to the slow reader."""
+
+    def rank(self, text: bytes | bytearray) -> None:
+        """Nothing: it is not sure of anything."""
+
+    score = documents = rows = ids = queries = rank
+
+
 def _features(names: Sequence[str] | None, has_missing: bool) -> Any:
     """Features of a document: a list, or an object with a field for each name, which comes out in the model's order."""
     if names is None:

@@ -13,6 +13,7 @@ The parent loads no model itself: whoever forks must have no threads, neither nu
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -21,7 +22,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,17 @@ class Place:
         """Say something to the parent."""
         with suppress(OSError):  # it is gone; the reader of its messages learns so too
             self.parent.sendall(json.dumps(message).encode() + b"\n")
+
+    async def messages(self) -> AsyncIterator[dict[str, Any]]:
+        """What the parent says, until it is gone, however it went."""
+        reader, writer = await asyncio.open_connection(sock=self.parent)
+        try:
+            # A parent that is killed before it reads what this process has said resets the connection.
+            with suppress(ConnectionError):
+                while line := await reader.readline():
+                    yield json.loads(line)
+        finally:
+            writer.close()
 
 
 def fork_workers(

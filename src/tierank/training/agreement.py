@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tierank import __version__
 from tierank.dataset import RankingDataset
 from tierank.errors import TeamError
+from tierank.kinds import kinds_to_json
 from tierank.models import without_work
 from tierank.team import Team
 from tierank.training.checkpoint import described
@@ -116,11 +117,12 @@ def _digests(data: RankingDataset) -> Facts:
     """What the data hold, except the features."""
     ids = data.query_ids if data.query_ids.dtype.kind != "O" else np.array([repr(i) for i in data.query_ids])
     arrays = {"query ids": ids, "lengths of queries": data.lengths, "ratings": data.ratings} | _weights(data)
-    return {name: _content(_digest(values)) for name, values in arrays.items()}
+    kinds = {"kinds of features": _content(_text(kinds_to_json(data.kinds)))} if data.kinds else {}
+    return {name: _content(_digest(values)) for name, values in arrays.items()} | kinds
 
 
-def _weights(data: RankingDataset) -> dict[str, NDArray[np.float64]]:
-    weights = {"row_weight": data.row_weight, "query_weight": data.query_weight}
+def _weights(data: RankingDataset) -> dict[str, NDArray[Any]]:
+    weights = {name: getattr(data, name) for name in ("row_weight", "query_weight", "position", "propensity")}
     return {name: weight for name, weight in weights.items() if weight is not None}
 
 

@@ -12,7 +12,7 @@ from tierank.losses import Batch
 from tierank.types import Floats
 
 # Pieces that a path is cut into at first, how often a piece may be halved, and what may be left over of a difference.
-_PIECES, _HALVINGS, _TOLERANCE = 8, 24, 1e-3
+_PIECES, _HALVINGS, _TOLERANCE = 8, 24, 1e-2
 # Documents that go through the network in one go.
 _CHUNK = 1 << 15
 # Where a piece of a path is looked at, from 0 to 1: its ends, and the nodes of Gauss's rule between them.

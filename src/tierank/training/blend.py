@@ -1,8 +1,9 @@
-"""The model of a blend: families of trees and networks, averaged; and the turns in which queries validate."""
+"""The model of a blend: families of members and their weights; and the turns in which queries validate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,21 +18,28 @@ from tierank.training.selection import mean_of_standardised
 from tierank.transforms import add_query_copies
 from tierank.types import Floats, Rows
 
-TREES, NETWORKS = "trees", "networks"
+FAMILIES = TREES, PLAIN_TREES, NETWORKS, LINEAR = "trees", "plain trees", "networks", "linear"
 Fold = tuple[RankingDataset, RankingDataset | None]
+Units = NDArray[np.int64]
 
 # Parts that take turns in validating.
 _PARTS = 4
+# Weights of families are counted in sixtieths, so that up to six equal ones are whole numbers.
+_UNITS = 60
+# What a move of weights must gain at least, so that rounding does not decide.
+_TOLERANCE = 1e-9
 
 
 class Member(NamedTuple):
     """A model of the blend: its family, the part that validated it, and its metrics there.
 
-    Without queries its scores are standardised by ``center`` and ``scale``, from the training data.
+    ``plan`` is its number among the members of one turn. Without queries its scores are standardised by ``center`` and
+    ``scale``, from the training data.
     """
 
     family: str
     part: int
+    plan: int
     best: dict[str, float]
     model: FittedModel
     center: float = 0.0
@@ -43,18 +51,22 @@ class Member(NamedTuple):
 
 
 class BlendModel(FittedModel):
-    """Members of two families: means within each family, and the mean of both.
+    """Members in families: means within each family, and the weighted sum of the families.
 
     Attributes
     ----------
     members : list of Member
-        The members, with their metrics on the part that validated them.
+        The members that are kept, with their metrics on the part that validated them.
+    weights : dict of str to float
+        The weight of each family; 0 for one that is not kept.
+    content : str
+        What tells the training data from others.
     """
 
     def __init__(self, members: list[Member], seen: Seen, query_features: bool) -> None:
         self.members, self.seen, self.best = members, seen, {}
         self.is_widened = query_features and seen.has_queries
-        self.query_features = query_features
+        self.weights, self.content = equal_weights(members), ""
 
     @property
     def history(self) -> list[dict[str, Any]]:  # type: ignore[override]
@@ -66,30 +78,36 @@ class BlendModel(FittedModel):
         """Scores are standardised in each query, if queries are known."""
         return self.seen.has_queries
 
-    def predict(self, data: RankingDataset, resources: Resources) -> Floats:
-        """The mean of the families."""
-        return self.blended(data, self.members, resources)
+    def weigh(self, weights: Mapping[str, float]) -> None:
+        """Take these weights, and let go of the members of families that weigh nothing."""
+        self.weights = dict(weights)
+        self.members = [member for member in self.members if weights[member.family] > 0]
 
-    def blended(self, data: RankingDataset, members: Sequence[Member], resources: Resources) -> Floats:
-        """The scores of some of the members."""
-        means = []
+    def predict(self, data: RankingDataset, resources: Resources) -> Floats:
+        """The weighted sum of the families."""
+        return self.weighted(self.by_family(data, self.members, resources), self.weights)
+
+    def weighted(self, scores: Mapping[str, Floats], weights: Mapping[str, float]) -> Floats:
+        """The sum of weight times score over the families."""
+        total = np.sum([weights[family] * one for family, one in scores.items()], axis=0)
+        return np.asarray(total * self._unit, np.float64)
+
+    def by_family(self, data: RankingDataset, members: Sequence[Member], resources: Resources) -> dict[str, Floats]:
+        """The scores of each family of these members: the mean of theirs, standardised like those."""
+        found = {}
         for family, own in _families(members):
             scores = self._scores(own, self._seen_by(family, data, resources), resources)
             if self.seen.has_queries:
-                means.append(mean_of_standardised(scores, data))
+                found[family] = mean_of_standardised([mean_of_standardised(scores, data)], data)
             else:
                 fixed = [member.standardised(one) for member, one in zip(own, scores, strict=True)]
-                means.append(np.mean(fixed, axis=0))
-        if self.seen.has_queries:
-            return means[0] if len(means) == 1 else mean_of_standardised(means, data)
-        # In the smallest unit of the members, so that their rounding stays as small as it is.
-        return np.asarray(np.mean(means, axis=0) * min(member.scale for member in members), np.float64)
+                found[family] = np.asarray(np.mean(fixed, axis=0), np.float64)
+        return found
 
     def contributions(self, data: RankingDataset, above: Rows, below: Rows, resources: Resources) -> Floats:
         """Those of the members, divided by the spread of their scores, as the scores are."""
-        families = list(_families(self.members))
-        totals = []
-        for family, own in families:
+        total = np.zeros((len(above), self.seen.n_features))
+        for family, own in _families(self.members):
             data_of_family = self._seen_by(family, data, resources)
             scores = self._scores(own, data_of_family, resources)
             of_members = [
@@ -99,17 +117,16 @@ class BlendModel(FittedModel):
                 _spread(one) if self.seen.has_queries else member.scale for member, one in zip(own, scores, strict=True)
             ]
             mean = np.mean([one / spread for one, spread in zip(of_members, spreads, strict=True)], axis=0)
-            # Families are standardised once more if there are two, to count the same.
-            is_standardised = self.seen.has_queries and len(families) > 1
-            totals.append(mean / _spread(mean_of_standardised(scores, data)) if is_standardised else mean)
-        unit = 1.0 if self.seen.has_queries else min(member.scale for member in self.members)
-        return np.asarray(np.mean(totals, axis=0) * unit, np.float64)
+            spread = _spread(mean_of_standardised(scores, data)) if self.seen.has_queries else 1.0
+            total += self.weights[family] * mean / spread
+        return np.asarray(total * self._unit, np.float64)
 
     def portable(self) -> Scorer:
-        """Means of standardised members; without queries a weighted sum."""
+        """Weighted means of standardised members; without queries a weighted sum."""
         if not self.seen.has_queries:
             return self._fixed_sum()
-        return mean_of_means([(member.family, member.model.portable()) for member in self.members], self.is_widened)
+        members = [(member.family, member.model.portable()) for member in self.members]
+        return sum_of_means(members, self.weights, self.is_widened)
 
     def files(self) -> dict[str, bytes]:
         """The files of the members."""
@@ -126,7 +143,12 @@ class BlendModel(FittedModel):
             | {"fitted": member.model.facts()}
             for member in self.members
         ]
-        return {"members": members, "best": self.best}
+        return {"members": members, "weights": self.weights, "best": self.best, "content": self.content}
+
+    @property
+    def _unit(self) -> float:
+        """Without queries, scores are in the smallest unit of the members, so that their rounding stays as small."""
+        return 1.0 if self.seen.has_queries else min(member.scale for member in self.members)
 
     def _seen_by(self, family: str, data: RankingDataset, resources: Resources) -> RankingDataset:
         return add_query_copies(data, resources.n_jobs) if family == TREES and self.is_widened else data
@@ -145,30 +167,90 @@ class BlendModel(FittedModel):
 
     def _fixed_sum(self) -> Scorer:
         """Without queries members are standardised by constants, so the blend is a weighted sum and a constant."""
-        families = [own for _, own in _families(self.members)]
-        unit = min(member.scale for member in self.members)
-        weighted = [(unit / (len(families) * len(own) * member.scale), member) for own in families for member in own]
+        weighted = [
+            (self._unit * self.weights[family] / (len(own) * member.scale), member)
+            for family, own in _families(self.members)
+            for member in own
+        ]
         shift = -sum(weight * member.center for weight, member in weighted)
         parts = [(weight, member.model.portable()) for weight, member in weighted]
         return Sum((*parts, (1.0, Trees.constant(float(shift)))))
 
 
-def mean_of_means(members: list[tuple[str, Scorer]], is_widened: bool) -> Scorer:
-    """Members averaged within their families, and families averaged, all standardised within the query first."""
-    means = []
-    for family in (TREES, NETWORKS):
-        own = tuple(_on_copies(scorer, is_widened) for name, scorer in members if name == family)
+def sum_of_means(members: list[tuple[str, Scorer]], weights: Mapping[str, float], is_widened: bool) -> Scorer:
+    """Members averaged within their families, and families weighted, all standardised within the query first."""
+    parts: list[tuple[float, Scorer]] = []
+    for family in FAMILIES:
+        own = tuple(scorer for name, scorer in members if name == family)
+        if family == TREES and is_widened:
+            own = tuple(QueryCopies(scorer) if isinstance(scorer, Trees) else scorer for scorer in own)
         if own:
-            means.append(StandardisedMean(own))
-    return means[0] if len(means) == 1 else StandardisedMean(tuple(means))
+            parts.append((weights[family], StandardisedMean((StandardisedMean(own),))))
+    return parts[0][1] if len(parts) == 1 else Sum(tuple(parts))
 
 
-def _on_copies(scorer: Scorer, is_widened: bool) -> Scorer:
-    return QueryCopies(scorer) if isinstance(scorer, Trees) and is_widened else scorer
+def equal_weights(members: Sequence[Member]) -> dict[str, float]:
+    """The same weight for each family that has members."""
+    families = [family for family, _ in _families(members)]
+    return dict.fromkeys(families, 1.0 / max(len(families), 1))
+
+
+def choose_weights(
+    values_of: Callable[[Mapping[str, float]], Floats], families: Sequence[str], strength: float
+) -> dict[str, float]:
+    """The weights that are best for out-of-fold scores, drawn towards equal ones.
+
+    With m_q(w) the metric of query q under the weights w, n the number of queries that have one, e = 1 / families, and
+    s the deviation of m_q(e) over the queries, it climbs to the highest
+
+        mean of m_q(w) / s - strength / n * sum over families of (w - e)^2,   w >= 0,  sum of w = 1
+
+    from equal weights, by moving a twelfth from one family to another for as long as the best such move helps. What
+    would leave a family less than a sixth takes all it has: so little is not worth its price. Few queries give equal
+    weights, and many those that are best out of fold.
+
+    Parameters
+    ----------
+    values_of : callable
+        The metric of each query under some weights; NaN where it is not defined.
+    families : list of str
+        The families.
+    strength : float
+        How many queries equal weights count for.
+    """
+    n_families = len(families)
+    equal = np.full(n_families, _UNITS // n_families)
+
+    def height(units: Units) -> float:
+        values = values_of(dict(zip(families, (units / _UNITS).tolist(), strict=True)))
+        known = np.sort(values[np.isfinite(values)])  # the same bits for queries in any order
+        distance = (((units - equal) / _UNITS) ** 2).sum()
+        return float(known.mean() / spread - strength / len(known) * distance)
+
+    values = values_of(dict.fromkeys(families, 1.0 / n_families))
+    spread = float(np.sort(values[np.isfinite(values)]).std()) or 1.0
+    units, best = equal, height(equal)
+    while True:
+        moves = list(_moves(units))
+        heights = [height(move) for move in moves]
+        if not moves or max(heights) <= best + _TOLERANCE:
+            return dict(zip(families, (units / _UNITS).tolist(), strict=True))
+        units, best = moves[int(np.argmax(heights))], max(heights)
+
+
+def _moves(units: Units) -> Iterator[Units]:
+    """The weights after each move of a twelfth from one family to another; of all, if less than a sixth would stay."""
+    for giver, taker in permutations(np.flatnonzero(units).tolist(), 2):  # a family at 0 stays there
+        step, own = _UNITS // 12, int(units[giver])
+        moved = own if own - step < 2 * step else step
+        after = units.copy()
+        after[giver] -= moved
+        after[taker] += moved
+        yield after
 
 
 def _families(members: Sequence[Member]) -> Iterator[tuple[str, list[Member]]]:
-    for family in (TREES, NETWORKS):
+    for family in FAMILIES:
         own = [member for member in members if member.family == family]
         if own:
             yield family, own
@@ -186,8 +268,7 @@ def take_turns(
     if valid is not None and not rotate:
         yield train, valid
         return
-    pool = train if valid is None else _joined(train, valid)
-    parts = _parts(pool, seed, n_jobs)
+    pool, parts = deal(train, valid, seed, n_jobs)
     if len(parts) < 2:  # too few queries to hold any back
         yield pool, None
         return
@@ -195,6 +276,14 @@ def take_turns(
         learned = np.ones(pool.n_queries, bool)
         learned[part] = False
         yield pool.select(learned), pool.select(part)
+
+
+def deal(
+    train: RankingDataset, valid: RankingDataset | None, seed: int, n_jobs: int | None
+) -> tuple[RankingDataset, list[Rows]]:
+    """All queries, those of ``train`` first, and the parts that take turns in validating."""
+    pool = train if valid is None else _joined(train, valid)
+    return pool, _parts(pool, seed, n_jobs)
 
 
 def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
@@ -210,6 +299,9 @@ def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
             row_weight=np.ones(data.n_documents) if weighs_rows and data.row_weight is None else data.row_weight,
             query_weight=np.ones(data.n_queries) if weighs_queries and data.query_weight is None else data.query_weight,
             feature_names=data.feature_names,
+            kinds=data.kinds,
+            position=data.position,
+            propensity=data.propensity,
         )
         for name, data in (("train", train), ("valid", valid))
     ]
@@ -222,7 +314,7 @@ def _parts(data: RankingDataset, seed: int, n_jobs: int | None) -> list[NDArray[
     Which query is in which part depends on the contents of the queries, not on their ids or their order.
     """
     queries = canonical_queries(data, n_jobs)
-    judged = np.maximum.reduceat(data.ratings, data.offsets[:-1])[queries] > 0
+    judged = np.fmax.reduceat(data.ratings, data.offsets[:-1])[queries] > 0
     rng = np.random.default_rng(seed)
     dealt = np.concatenate([rng.permutation(queries[judged]), rng.permutation(queries[~judged])])
     n_parts = min(_PARTS, int(judged.sum()))

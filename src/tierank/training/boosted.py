@@ -12,8 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from tierank.dataset import RankingDataset
+from tierank.errors import ParameterError
 from tierank.export import Scorer, StandardisedMean, Sum
-from tierank.losses import Batch, stepwise_urank, urank
+from tierank.losses import Batch, stepwise_urank, windowed_urank
+from tierank.losses.segments import sum_by
 from tierank.networks import TierRNN
 from tierank.training.model import FittedModel, Resources, Seen
 from tierank.training.networks import (
@@ -23,6 +25,7 @@ from tierank.training.networks import (
     QueryLists,
     Training,
     Weights,
+    begun,
     build_network,
 )
 from tierank.training.selection import Selection, means_of
@@ -56,16 +59,16 @@ class BoostedModel(NetworkModel):
         self.base = base
         self.learners: list[dict[str, Any]] = []
 
-    def learner(self, number: int, n_features: int, seed: int, device: str) -> nn.Module:
+    def learner(self, number: int, n_inputs: int, seed: int, device: str) -> nn.Module:
         """A learner before training: the first one, or one for residuals."""
         if number == 1:
-            return self.first_learner(n_features, seed, device)
+            return self.first_learner(n_inputs, seed, device)
         # Residuals are above and below 0, whatever scores may be.
-        return build_network(self.settings | {"output_activation": None}, n_features, seed, device)
+        return build_network(self.settings | {"output_activation": None}, n_inputs, seed, device)
 
-    def first_learner(self, n_features: int, seed: int, device: str) -> nn.Module:
+    def first_learner(self, n_inputs: int, seed: int, device: str) -> nn.Module:
         """The network of the settings."""
-        return build_network(self.settings, n_features, seed, device)
+        return build_network(self.settings, n_inputs, seed, device)
 
     def first_training(self, *training: Any) -> Training:
         """The training of the first learner."""
@@ -85,7 +88,7 @@ class BoostedModel(NetworkModel):
 
     def _ensemble(self, numbers: list[int], device: str) -> _Ensemble:
         seed = self.settings["seed"]
-        learners = {n: self.learner(n, self.seen.n_features, seed, device) for n in numbers}
+        learners = {n: self.learner(n, self.n_inputs, seed, device) for n in numbers}
         return _Ensemble(learners, self.settings["coefficient"])
 
     def member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
@@ -175,10 +178,10 @@ class BoostedModel(NetworkModel):
         """The training of a learner; None if all residuals are 0."""
         number = place["learner"]
         seed = task.settings["seed"] + place["member"] + _APART * (number - 1)
-        build = partial(self.learner, number, task.lists.data.n_features, seed, task.settings["device"])
+        build = partial(self.learner, number, self.n_inputs, seed, task.settings["device"])
         if number == 1:
             return self.first_training(build, task, place, seed, kept)
-        residuals = find_residuals(train.scores, task.lists)
+        residuals = find_residuals(train.scores, task.lists, task.settings["window"])
         return _Residuals(residuals, valid, build, task, place, seed, kept) if residuals.any() else None
 
     def _count_base(self, task: NetworkFit, member: int, valid: _Frozen | None, selection: Selection) -> None:
@@ -210,11 +213,24 @@ class BoostedModel(NetworkModel):
 class TierRNNModel(BoostedModel):
     """A boosted model whose first learner is the recurrent network of urBoost."""
 
-    def first_learner(self, n_features: int, seed: int, device: str) -> nn.Module:
+    def first_learner(self, n_inputs: int, seed: int, device: str) -> nn.Module:
         """The recurrent network."""
-        names = ("hidden", "activation", "dropout", "pooling", "score_from")
-        network = TierRNN(n_features, **{name: self.settings[name] for name in names}, seed=seed)
-        return network.to(device, torch.float32)
+        names = ("hidden", "activation", "dropout", "pooling", "score_from", "cell", "inference")
+        network = TierRNN(n_inputs, **{name: self.settings[name] for name in names}, seed=seed)
+        return begun(network, self.settings, seed).to(device, torch.float32)
+
+    @property
+    def needs_list(self) -> bool:
+        """Whether documents are chosen one by one, or the learners look at lists."""
+        return super().needs_list or self.settings["inference"] == "documents"
+
+    def member_contributions(
+        self, data: RankingDataset, above: Rows, below: Rows, resources: Resources
+    ) -> list[Floats]:
+        """The contributions in each ensemble; an error if documents are chosen one by one, as choices have no slope."""
+        if self.settings["inference"] == "documents":
+            raise ParameterError(argument="inference", expected="'first', to explain scores", got="'documents'")
+        return super().member_contributions(data, above, below, resources)
 
     def first_training(self, *training: Any) -> Training:
         """Training with the scores of each step."""
@@ -226,8 +242,8 @@ class _Steps(Training):
 
     network: TierRNN
 
-    def _values(self, features: Tensor, batch: Batch) -> Tensor:
-        return stepwise_urank(self.network.step_scores(features, batch), batch)
+    def values(self, features: Tensor, batch: Batch) -> Tensor:
+        return stepwise_urank(self.network.step_scores(features, batch), batch, window=self.settings["window"])
 
 
 class _Residuals(Training):
@@ -237,14 +253,15 @@ class _Residuals(Training):
         self.residuals, self.frozen = residuals, valid
         super().__init__(*training)
 
-    def _values(self, features: Tensor, batch: Batch) -> Tensor:
-        """The mean squared error of each query."""
+    def values(self, features: Tensor, batch: Batch) -> Tensor:
+        """The mean squared error of each query, over all copies of its documents."""
         errors: Tensor = self.network(features, batch) - self.residuals.index_select(0, batch.rows)
-        squares = errors.double().square()  # gains of 2^64 have no square in single precision
-        return squares.new_zeros(batch.n_queries).scatter_add(0, batch.query, squares) / batch.lengths
+        squares = batch.counted(errors.double().square())  # gains of 2^64 have no square in single precision
+        n_copies = batch.lengths if batch.row_weight is None else sum_by(batch.row_weight, batch.query, batch.n_queries)
+        return squares.new_zeros(batch.n_queries).scatter_add(0, batch.query, squares) / n_copies
 
-    def _scores(self, valid: QueryLists) -> Floats:
-        scores = super()._scores(valid)
+    def valid_scores(self, valid: QueryLists) -> Floats:
+        scores = super().valid_scores(valid)
         return scores if self.frozen is None else self.frozen.plus(self.settings["coefficient"] * scores)
 
 
@@ -293,14 +310,24 @@ def on_base(base: Scorer, learners: Scorer) -> Scorer:
     return Sum(((1.0, base), *parts))
 
 
-def find_residuals(scores: Floats, lists: QueryLists) -> Tensor:
+def find_residuals(scores: Floats, lists: QueryLists, window: int | None = None) -> Tensor:
     """What a learner is fitted to, -dL / dF(d) of the uRank loss L, for the documents in their canonical order.
 
     In the terms of the paper (Algorithm 2), with p(d) = e^F(d) / (e^F(d) + k(s~(d))) the likelihood of d among itself
     and the documents rated lower:
 
         y(d) = 1 / (|R| - 1) * (G(d) (1 - p(d)) - sum over d' rated higher of G(d') e^F(d) / (e^F(d') + k(s~(d'))))
+
+    With a ``window``, of the windowed loss (Eq. 3). With b the windows below d, and b(d) the one that d is in among the
+    documents rated lower than d':
+
+        y(d) = 1 / (|R| - 1) * (G(d) sum over b of k(b) / (e^F(d) + k(b))
+                                - sum over d' rated higher of G(d') e^F(d) / (e^F(d') + k(b(d))))
+
+    With row weights L is that of the loss with row weights, and the residual is that of one copy: -dL / dF(d) / c(d);
+    0 where c(d) is 0.
     """
     batch = lists.whole
     frozen = torch.tensor(scores[lists.order], dtype=batch.dtype, device=batch.device, requires_grad=True)
-    return -torch.autograd.grad(urank(frozen, batch).sum(), frozen)[0]
+    residuals = -torch.autograd.grad(windowed_urank(frozen, batch, window=window).sum(), frozen)[0]
+    return residuals if batch.row_weight is None else torch.where(batch.row_weight > 0, residuals / batch.row_weight, 0)

@@ -25,7 +25,7 @@ class Step:
     number : int
         The round or epoch, from 1.
     n_total : int
-        The last one that there can be: ``n_trees`` or ``max_epochs``.
+        The last one that there can be: ``n_trees``, or the epochs that ``max_epochs`` and ``step_budget`` allow.
     metrics : mapping of str to float
         The metrics of ``select_by`` on the validation data; empty without validation data.
     loss : float or None
@@ -35,8 +35,8 @@ class Step:
     settings : mapping of str to object
         The settings of the ranker that trains: of the base or of the member, if ``part`` is one.
     part : str
-        The part of the ranker that trains: "base", then "trees" or "learners", for a ranker with a base; "trees" or
-        "networks" for the members of a blend; "" for a ranker that has one part only.
+        The part of the ranker that trains: "base", then "trees" or "learners", for a ranker with a base; the family,
+        such as "trees", for the members of a blend; "" for a ranker that has one part only.
     member : int
         The network, of ``n_seeds``, or the member of a blend, from 0.
     learner : int

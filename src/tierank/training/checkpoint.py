@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from tierank.errors import DataError
 from tierank.estimators import Estimator
-from tierank.files import Mark, building, contents, make_folder, remove_folder, replacing
+from tierank.files import FolderKind, building, contents, make_folder, remove_folder, replacing
 from tierank.models import without_work
 from tierank.team import Team
 from tierank.training.identity import identity_of, is_of_caller, name_of
@@ -23,7 +23,7 @@ from tierank.training.identity import identity_of, is_of_caller, name_of
 _OF_DAMAGE = (EOFError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
 
 
-class _Nest(Mark):
+class _Nest(FolderKind):
     """Checkpoints, and folders of nothing else: those of a ranker and of the ranker inside it."""
 
     def is_in(self, folder: Path) -> bool:
@@ -33,7 +33,7 @@ class _Nest(Mark):
         return all(self.is_in(path) for path in contents(folder))
 
 
-_MARK = Mark("a checkpoint", "checkpoint.json", ("identity",))
+_MARK = FolderKind("a checkpoint", "checkpoint.json", ("identity",))
 _NEST = _Nest(_MARK.kind, _MARK.file, _MARK.names)
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from tierank.errors import TeamError
 from tierank.kernels import n_threads
+from tierank.kernels.summing import round_to_step
 from tierank.memory import chunks, release_pages, rows_in
 from tierank.team import Team
 
@@ -94,6 +95,19 @@ def predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: 
     )
 
 
+def exact_in_sums(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Gradients or hessians that LightGBM adds up to the same bits in any order.
+
+    LightGBM adds float32 numbers in double precision: by document or by feature, in as many parts as there are
+    threads, and it subtracts sums of leaves from those of their parents. All of that is exact for multiples of one
+    step, so trees depend neither on the number of threads nor on which way of adding LightGBM finds faster.
+    """
+    values = np.require(values, np.float32, ["C"])
+    rounded = np.empty_like(values)
+    round_to_step(values, rounded)
+    return rounded
+
+
 @contextmanager
 def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """LightGBM's network, while the block lasts: gives the parameters that make it grow trees of all documents."""
@@ -115,7 +129,7 @@ def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
     except lightgbm.basic.LightGBMError as error:
         if not _LOST.search(str(error)):
             raise
-        raise TeamError.lost(team.rank, team.size, error) from None
+        raise TeamError.lost(team.rank, team.hosts, error) from None
     finally:
         _call("LGBM_NetworkFree")
 

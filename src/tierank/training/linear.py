@@ -10,7 +10,6 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
-from sklearn.base import clone
 from threadpoolctl import threadpool_limits
 
 from tierank.dataset import RankingDataset
@@ -19,14 +18,13 @@ from tierank.export import Layer, Network, Scorer, Sum
 from tierank.kernels import in_threads
 from tierank.kernels.linear import add_products
 from tierank.memory import release_pages
-from tierank.metrics import Judge
 from tierank.relevance import Gain, gain_levels
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen
 from tierank.training.order import canonical_rows, join_contents, shared_order
-from tierank.training.selection import Selection, make_judge, means_of
-from tierank.transforms import TRANSFORMS, Transform
+from tierank.training.selection import Judging, Selection, make_judge, means_of
+from tierank.transforms import Transform, make_transform
 from tierank.types import Floats, Rows
 
 # The ridges that are tried, strongest first: of equals the first is kept. From 10 down to 1e-4, two per power of ten.
@@ -160,12 +158,6 @@ def add_all(values: Sequence[NDArray[np.float32]], weights: Floats, scores: Floa
         add_products(of_transform, np.ascontiguousarray(own), scores)
 
 
-def make_transform(transform: Any) -> Transform:
-    """A transform that is not fitted, by its name in ``TRANSFORMS`` or as a copy of the given one."""
-    fresh: Transform = TRANSFORMS[transform]() if isinstance(transform, str) else clone(transform)
-    return fresh
-
-
 def outline_linear(settings: Mapping[str, Any], train: RankingDataset, seen: Seen) -> LinearModel:
     """The model before training: transforms of one query, and weights of 0."""
     first = train.select([0])
@@ -231,7 +223,7 @@ def _agreed(weights: Floats, team: Team) -> Floats:
 def _choose(
     model: LinearModel,
     ridges: Sequence[float],
-    judge: Judge | None,
+    judge: Judging | None,
     scores: Floats | None,
     settings: Mapping[str, Any],
     context: FitContext,
@@ -358,8 +350,9 @@ class Queries:
     def __init__(self, data: RankingDataset, model: LinearModel, gain: Gain, n_jobs: int | None, team: Team) -> None:
         self.data, self.model, self.n_jobs, self.team = data, model, n_jobs, team
         self.order, self.offsets, self.content = canonical_rows(data, n_jobs)
-        self.gains = _gains(data.ratings, gain, team)[self.order]
+        self.gains = _gains(np.nan_to_num(data.ratings), gain, team)[self.order]
         self.row_weight = np.ones(data.n_documents) if data.row_weight is None else data.row_weight[self.order]
+        self.row_weight = np.where(data.is_judged[self.order], self.row_weight, 0.0)
         by_id = data.query_of_row[self.order[self.offsets[:-1]]]
         self.query_weight = np.ones(data.n_queries) if data.query_weight is None else data.query_weight[by_id]
         # Queries stand by hashes of what they hold, so neighbours have nothing to do with each other.

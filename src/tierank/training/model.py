@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer
@@ -54,6 +55,8 @@ class Seen:
         Whether any feature value was missing.
     longest_query : int
         Documents in the longest query.
+    columns : Plan
+        What was learned about columns that are no plain numbers.
     """
 
     n_features: int
@@ -61,15 +64,16 @@ class Seen:
     has_queries: bool = True
     has_missing: bool = False
     longest_query: int = 1
+    columns: Plan = field(default_factory=Plan)
 
     @classmethod
-    def of(cls, train: RankingDataset, has_queries: bool, team: Team) -> Seen:
+    def of(cls, train: RankingDataset, plan: Plan, has_queries: bool, team: Team) -> Seen:
         """The facts about the training data of all processes of a team."""
         rows = train.features[team.rows(train.n_documents)]
         has_missing = any(bool(np.isnan(chunk).any()) for chunk in chunks(rows))
         answers = team.all_gather([has_missing, int(train.lengths.max())])
         has_missing, longest = (max(column) for column in zip(*answers, strict=True))
-        return cls(train.n_features, train.feature_names, has_queries, has_missing, longest)
+        return cls(train.n_features, train.feature_names, has_queries, has_missing, longest, plan)
 
     def after(self, earlier: Seen) -> Seen:
         """These facts and those about data that a model was fitted on before."""
@@ -82,7 +86,8 @@ class Seen:
 
     def with_features_of(self, data: RankingDataset) -> Seen:
         """The same facts, for data that have other features."""
-        return replace(self, n_features=data.n_features, feature_names=data.feature_names)
+        columns = replace(self.columns, kinds=data.kinds)
+        return replace(self, n_features=data.n_features, feature_names=data.feature_names, columns=columns)
 
 
 @dataclass(frozen=True)

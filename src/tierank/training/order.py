@@ -21,6 +21,9 @@ from tierank.types import Rows
 # Bytes of features after which what was read of a mapped matrix is let go.
 _KEPT_BYTES = 1 << 27
 
+# Odd, so that multiplying by it loses nothing.
+_FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
+
 Hashes = NDArray[np.uint64]
 Order = tuple[Rows, Rows, str]
 
@@ -64,22 +67,42 @@ def canonical_rows(data: RankingDataset, n_jobs: int | None, *, rated: bool = Tr
 
 def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool, team: Team | None) -> Order:
     offsets = np.asarray(data.offsets)
-    ratings = _plain(data.ratings) if data.is_rated else np.zeros(data.n_documents)
+    ratings = _known(data) if data.is_rated else np.zeros(data.n_documents)
     weights = np.ones(1) if data.row_weight is None else _plain(data.row_weight)
     forms, contents = _hash_rows(data, ratings if rated else None, n_jobs, team or Team())
     held = (forms, contents, ratings, weights)
-    order = np.empty(data.n_documents, np.int64)
+    order, spare = np.empty((2, data.n_documents), np.int64)
     parts = np.linspace(0, data.n_queries, n_threads(n_jobs) + 1).astype(int).tolist()
-    in_threads(content.order_rows, [(a, b, offsets, data.features, *held, order) for a, b in pairwise(parts)], n_jobs)
+    spans = [(a, b, offsets, data.features, *held, order, spare) for a, b in pairwise(parts)]
+    in_threads(content.order_rows, spans, n_jobs)
     importance = np.ones(data.n_queries) if data.query_weight is None else _plain(data.query_weight)
-    digests = np.empty((2, data.n_queries), np.uint64)
-    content.digest_queries(offsets, *held, importance, *digests)
+    digests = _digest_queries(offsets[:-1], *held, importance)
     queries = _order_queries(data, order, *digests)
     ends = data.lengths[queries].cumsum()
     starts = ends - data.lengths[queries]
     rows = np.arange(data.n_documents) + np.repeat(offsets[queries] - starts, data.lengths[queries])
     digest = int(digests[1].sum(dtype=np.uint64))
     return order[rows], np.concatenate([[0], ends]), f"{digest:016x}-{data.n_queries}-{data.n_documents}"
+
+
+def judged_rows(data: RankingDataset, order: Rows, offsets: Rows) -> tuple[Rows, Rows]:
+    """Rows in this order without unjudged documents, and their offsets; each query has a document that is judged."""
+    if not data.n_unjudged:
+        return order, offsets
+    is_kept = data.is_judged[order]
+    return order[is_kept], np.concatenate([[0], is_kept.cumsum()])[offsets]
+
+
+def spans_of(offsets: Rows, queries: Rows) -> tuple[Rows, Rows]:
+    """The rows of some queries, one after the other, and where each of them begins there.
+
+    >>> rows, edges = spans_of(np.array([0, 2, 5, 6]), np.array([2, 0]))
+    >>> rows.tolist(), edges.tolist()
+    ([5, 0, 1], [0, 1, 3])
+    """
+    starts, lengths = offsets[queries], np.diff(offsets)[queries]
+    edges = np.concatenate([[0], lengths.cumsum()])
+    return np.arange(edges[-1]) + np.repeat(starts - edges[:-1], lengths), edges
 
 
 def canonical_queries(data: RankingDataset, n_jobs: int | None) -> Rows:
@@ -111,9 +134,33 @@ def digest_features(data: RankingDataset, n_jobs: int | None) -> str:
     return hashlib.sha256(contents.tobytes()).hexdigest()
 
 
+def _known(data: RankingDataset) -> NDArray[np.float64]:
+    """The ratings, below all others where a document is unjudged: NaN has no order."""
+    return np.where(data.is_judged, _plain(data.ratings), -1.0)
+
+
 def _plain(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """The values with 0.0 for -0.0, whose bits differ."""
     return np.ascontiguousarray(values) + 0.0
+
+
+def _digest_queries(
+    starts: Rows,
+    forms: Hashes,
+    contents: Hashes,
+    ratings: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    query_weights: NDArray[np.float64],
+) -> tuple[Hashes, Hashes]:
+    """Two numbers for each query, whatever the order of its documents: one of their forms, one of all that it holds."""
+    rated = _mixed(contents ^ ratings.view(np.uint64))
+    held = np.add.reduceat(_mixed(rated ^ weights.view(np.uint64)), starts)
+    return _mixed(np.add.reduceat(_mixed(forms), starts)), _mixed(held + query_weights.view(np.uint64))
+
+
+def _mixed(values: Hashes) -> Hashes:
+    values = (values ^ (values >> _SHIFT)) * _FACTOR
+    return values ^ (values >> _SHIFT)
 
 
 def _order_queries(data: RankingDataset, order: Rows, forms: Hashes, contents: Hashes) -> Rows:
@@ -132,7 +179,7 @@ def _order_queries(data: RankingDataset, order: Rows, forms: Hashes, contents: H
 def _values(data: RankingDataset, order: Rows, query: int) -> list[Any]:
     """All that a query holds, in the order of its rows, as something that can be compared."""
     rows = order[data.offsets[query] : data.offsets[query + 1]]
-    of_rows = [data.ratings if data.is_rated else None, data.row_weight]
+    of_rows = [_known(data) if data.is_rated else None, data.row_weight, data.position, data.propensity]
     return [
         np.nan_to_num(data.features[rows], nan=np.inf).ravel().tolist(),
         *(values[rows].tolist() for values in of_rows if values is not None),
@@ -146,6 +193,9 @@ def _hash_rows(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs
     own = team.rows(data.n_documents)
     if ratings is not None:
         hashes[:, own] = ratings[own].view(np.uint64)
+    for values in (data.position, data.propensity):  # documents that were shown elsewhere are others
+        if values is not None:
+            hashes[:, own] = hashes[:, own] * _FACTOR + values[own].view(np.uint64)
     bits = data.features.view(np.uint32)
     n_rows = rows_in(bits, _KEPT_BYTES)
     for start in range(own.start, own.stop, n_rows):

@@ -38,13 +38,17 @@ def policy_gradient(
 
         b_t = mean of G(d_t), ..., G(d_n) / IDCG * sum over k >= t of gamma^(k - t) / log2(1 + k)
 
-    Wei et al. have b_t = 0 (``baseline="none"``) and no IDCG (``reward="dcg"``). Takes O(n log n) time and O(n) memory
+    Wei et al. have b_t = 0 (``baseline="none"``) and no IDCG (``reward="dcg"``). Row weights are copies, and have to be
+    integers: a ranking that is drawn has whole documents. Takes O(n log n) time and O(n) memory
     for queries of any length.
     """
     check(scores, batch)
     gamma, n_episodes = as_number("gamma", gamma, 0, 1), as_whole("n_episodes", n_episodes)
     as_choice("reward", reward, _REWARDS)
     as_choice("baseline", baseline, _BASELINES)
+    if batch.row_weight is not None:
+        batch, rows = batch.repeated("MDPRank")
+        scores = scores.index_select(0, rows)
     episodes = batch.take(torch.arange(batch.n_queries, device=batch.device).repeat(n_episodes))
     repeated = scores.index_select(0, episodes.rows)
     order = draw_orders(repeated.detach(), episodes)

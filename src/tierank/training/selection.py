@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,9 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.metrics import Judge, Rule, as_rule
 from tierank.team import Team
+
+# Scores of documents -> metrics of each query.
+Judging = Callable[[NDArray[np.float64]], Mapping[str, NDArray[np.float64]]]
 
 
 class Selection:
@@ -41,26 +44,47 @@ class Selection:
         return next((difference for difference in differences if abs(difference) > self.tolerance), 0.0)
 
 
+class ShownJudge:
+    """The judge of lists with clicks and propensities: each list counts the mean of 1 / propensity of its clicks.
+
+    Their mean is the self-normalised estimate of the metric by inverse propensities where a list has one click. Values
+    of lists are scaled so that the plain mean over lists is this weighted one.
+    """
+
+    def __init__(self, valid: RankingDataset, judge: Judge, team: Team) -> None:
+        self.judge = judge
+        clicks, starts = valid.ratings, valid.offsets[:-1]
+        totals = np.add.reduceat(clicks, starts)
+        weights = np.add.reduceat(clicks / np.asarray(valid.propensity), starts) / np.where(totals > 0, totals, 1.0)
+        is_counted = totals > 0
+        total, n = team.all_reduce(np.array([weights[is_counted].sum(), is_counted.sum()], np.float64))
+        self.weights = weights * (n / total)
+
+    def __call__(self, scores: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """The metrics of each list, times its weight."""
+        return {metric: values * self.weights for metric, values in self.judge(scores).items()}
+
+
 def make_judge(
     valid: RankingDataset,
     select_by: str | Sequence[Any],
     rule: str | Rule,
     n_jobs: int | None,
     team: Team | None = None,
-) -> Judge:
+) -> Judging:
     """The judge of validation data; an error if no query can be judged.
 
     With a ``team`` these data are the part of this process, and the other parts count too.
     """
     rule, team = as_rule(rule), team or Team()
     if team.size > 1 and rule.err_max == "data":
-        rule = replace(rule, err_max=max(team.all_gather(float(valid.ratings.max()))) or 1.0)
+        rule = replace(rule, err_max=max(team.all_gather(float(np.fmax.reduce(valid.ratings, initial=0.0)))) or 1.0)
     judge = Judge(valid, [select_by] if isinstance(select_by, str) else list(select_by), rule, n_jobs=n_jobs)
     if all(team.all_gather(judge.n_empty == valid.n_queries)):
         raise DataError(
             argument="valid", expected="at least one query with a rating above 0 to choose the model by", got="none"
         )
-    return judge
+    return judge if valid.propensity is None else ShownJudge(valid, judge, team)
 
 
 def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = None) -> dict[str, float]:

@@ -46,7 +46,7 @@ _UNUSED: dict[str, str] = {
     **dict.fromkeys(("objective_seed", "boost_from_average"), _OBJECTIVE),
     **dict.fromkeys(("is_unbalance", "scale_pos_weight", "pos_bagging_fraction", "neg_bagging_fraction"), _BINARY),
     "num_class": "a ranker gives one score",
-    "lambdarank_position_bias_regularization": "LightGBM is not given positions",
+    "lambdarank_position_bias_regularization": "give propensity_norm, and position to fit",
     # Judging
     **dict.fromkeys(("eval_at", "first_metric_only", "metric_freq", "is_provide_training_metric"), _BY_METRICS),
     **dict.fromkeys(("multi_error_top_k", "auc_mu_weights"), _BY_METRICS),
@@ -97,7 +97,11 @@ _OF_EACH_FEATURE = (
 
 
 # Parameters whose default is not LightGBM's.
-_TRANSLATED = ("max_depth", "force_col_wise")
+_QUANTISED = ("num_grad_quant_bins", "quant_train_renew_leaf", "stochastic_rounding")
+_TRANSLATED = ("max_depth", *_QUANTISED)
+
+# Bins, one for each feature of each document, up to which LightGBM may keep a second copy, in order of documents.
+_MOST_COPIED = 1 << 30
 
 
 def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[str, str]) -> ParameterError | None:
@@ -127,12 +131,11 @@ def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[s
 def lightgbm_parameters(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """What LightGBM is told: our settings by its names, and its own parameters where they differ from its defaults."""
     own = {name: settings[name] for name in defaults if name not in _TRANSLATED and settings[name] != defaults[name]}
+    if settings["use_quantized_grad"]:
+        own |= {name: settings[name] for name in _QUANTISED}
     return {
         # The same bits whatever the number of threads.
         "deterministic": True,
-        "force_col_wise": not settings["force_row_wise"]
-        if settings["force_col_wise"] is None
-        else settings["force_col_wise"],
         # Bins that do not depend on how large leaves are; and tiny data keep their features.
         "feature_pre_filter": False,
         **own,
@@ -192,6 +195,22 @@ def for_features(
             [number + copy * n_features for copy in range(copies) for number in group] for group in groups
         ]
     return found
+
+
+def for_size(params: Mapping[str, Any], n_documents: int, n_features: int) -> dict[str, Any]:
+    """Whether histograms have to be built feature by feature; otherwise LightGBM tries which way is faster.
+
+    Trees are the same either way, because sums of gradients are exact. But goss multiplies gradients, so that theirs
+    are not; and the other way keeps a second copy of the bins.
+
+    >>> for_size({}, 1_000_000, 136), for_size({"data_sample_strategy": "goss"}, 1000, 136)
+    ({}, {'force_col_wise': True})
+    """
+    is_chosen = "force_col_wise" in params or "force_row_wise" in params
+    has_exact_sums = params.get("data_sample_strategy") != "goss"
+    if is_chosen or (has_exact_sums and n_documents * n_features <= _MOST_COPIED):
+        return {}
+    return {"force_col_wise": True}
 
 
 def _numbers(name: str, params: Mapping[str, Any], n_features: int, names: tuple[str, ...] | None) -> list[int]:

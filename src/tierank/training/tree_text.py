@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def check_trees(text: str, n_features: int) -> None:
 def read_trees(text: str) -> Trees | None:
     """The trees of a text that LightGBM wrote or ``check_trees`` has checked; None where ``Trees`` cannot hold them.
 
-    Such are trees with splits by category or lines in their leaves, and the mean of trees in place of their sum.
+    Such are trees with lines in their leaves, and the mean of trees in place of their sum.
     """
     head, _, rest = text.partition("\n\n")
     lines: dict[str, list[str]] = {}
@@ -80,10 +81,18 @@ def read_trees(text: str) -> Trees | None:
         return np.array(" ".join(lines[name]).split(), kind)
 
     kinds = join("decision_type", np.int64)
-    if (kinds & _CATEGORICAL).any():
-        return None
     n_leaves = join("num_leaves", np.int64)
     n_splits = n_leaves - 1
+    thresholds = join("threshold", np.float64)
+    is_category = (kinds & _CATEGORICAL) > 0
+    category, members = None, None
+    if is_category.any():
+        n_sets = join("num_cat", np.int64)
+        first_set = np.repeat(np.cumsum(n_sets) - n_sets, n_splits)
+        category = np.where(is_category, thresholds.astype(np.int64) + first_set, -1)
+        members = _members(lines["cat_boundaries"], lines["cat_threshold"])
+        category, members = _different(category, members)
+        thresholds = np.where(is_category, 0.0, thresholds)
     first_split, first_leaf = np.cumsum(n_splits) - n_splits, np.cumsum(n_leaves) - n_leaves
     shift, shift_of_leaves = np.repeat(first_split, n_splits), np.repeat(first_leaf, n_splits)
 
@@ -95,13 +104,33 @@ def read_trees(text: str) -> Trees | None:
     return Trees(
         np.where(n_splits > 0, first_split, ~first_leaf),
         join("split_feature", np.int64),
-        lightgbm_thresholds(join("threshold", np.float64)),
+        lightgbm_thresholds(thresholds),
         among_all(join("left_child", np.int64)),
         among_all(join("right_child", np.int64)),
         np.where(missing <= NAN, missing, NONE).astype(np.uint8),
         (kinds & _DEFAULT_LEFT) > 0,
         join("leaf_value", np.float64),
+        category,
+        members,
     )
+
+
+def _members(boundaries: Sequence[str], words: Sequence[str]) -> NDArray[np.bool_]:
+    """The sets of categories, one after the other, of all trees that have some; written as words of 32 bits."""
+    sets: list[NDArray[np.uint32]] = []
+    for edges, content in zip(boundaries, words, strict=True):
+        bits = np.array(content.split(), np.uint64).astype("<u4")
+        sets += [bits[a:b] for a, b in pairwise(map(int, edges.split()))]
+    members = np.zeros((len(sets), 32 * max(map(len, sets))), np.bool_)
+    for row, bits in zip(members, sets, strict=True):
+        row[: 32 * len(bits)] = np.unpackbits(bits.view(np.uint8), bitorder="little")
+    return members
+
+
+def _different(category: NDArray[np.int64], members: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """The sets, each once, and the number of that of each split."""
+    unique, number = np.unique(members, axis=0, return_inverse=True)
+    return np.where(category >= 0, number.ravel()[np.maximum(category, 0)], -1), unique
 
 
 def adopt_text(text: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,18 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.kernels import n_threads
-from tierank.metrics import Judge
+from tierank.kinds import Category
 from tierank.objectives import Objective
+from tierank.objectives.objective import Gradients
 from tierank.progress import Progress
 from tierank.scoring import TreeScorer
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
-from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, connected, predicted
+from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, connected, exact_in_sums, predicted
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen
-from tierank.training.order import canonical_rows, join_contents
-from tierank.training.selection import Selection, make_judge, means_of
-from tierank.training.tree_parameters import check_files, for_features
+from tierank.training.order import canonical_rows, join_contents, judged_rows
+from tierank.training.selection import Judging, Selection, make_judge, means_of
+from tierank.training.tree_parameters import check_files, for_features, for_size
 from tierank.training.tree_text import check_trees, head_fields, read_trees
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
@@ -37,8 +39,21 @@ from tierank.types import Rows as RowNumbers
 # LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
 # starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
 _STRETCH = 50
+# With these LightGBM draws random numbers or remembers splits; without them one booster is the same as several.
+_REMEMBERED = (
+    "bagging_freq",
+    "data_sample_strategy",
+    "feature_fraction",
+    "feature_fraction_bynode",
+    "extra_trees",
+    "stochastic_rounding",
+    "cegb_penalty_feature_lazy",
+    "cegb_penalty_feature_coupled",
+)
 # The largest seed that LightGBM takes.
 _LARGEST_SEED = 2**31 - 1
+# Parameters that say how categories are split.
+_OF_CATEGORIES = ("min_data_per_group", "max_cat_threshold", "cat_l2", "cat_smooth", "max_cat_to_onehot")
 
 
 class TreeModel(FittedModel):
@@ -56,6 +71,8 @@ class TreeModel(FittedModel):
         The model that the trees add to.
     processes : list of dict
         The processes that took part in training.
+    propensities : dict of str to list of float
+        What the objective learned of positions; empty if it was given none.
     """
 
     def __init__(
@@ -68,10 +85,11 @@ class TreeModel(FittedModel):
         base: FittedModel | None = None,
         processes: list[dict[str, Any]] | None = None,
         n_before: int = 0,
+        propensities: dict[str, list[float]] | None = None,
     ) -> None:
         self.text, self.history, self.n_rounds, self.seen = text, history, n_rounds, seen
         self.query_features, self.base, self.processes = query_features, base, processes or []
-        self.n_before = n_before
+        self.n_before, self.propensities = n_before, propensities or {}
         self.best = history[n_rounds - 1] if n_rounds else {}
         self._loaded: lightgbm.Booster | None = None
         self._scorer: TreeScorer | lightgbm.Booster | None = None
@@ -83,7 +101,9 @@ class TreeModel(FittedModel):
             n_rounds, history = int(saved.facts["n_rounds"]), list(saved.facts["history"])
             text, n_before = saved.files["trees.txt"].decode(), int(saved.facts.get("n_before", 0))
             model = cls(text, history, n_rounds, saved.seen, query_features, base, n_before=n_before)
-        except (KeyError, TypeError, ValueError, IndexError, OverflowError):
+            learned = saved.facts.get("propensities", {})
+            model.propensities = {name: [float(one) for one in values] for name, values in learned.items()}
+        except (AttributeError, KeyError, TypeError, ValueError, IndexError, OverflowError):
             raise DataError(expected="trees and their history", got="a damaged description") from None
         check_trees(model.text, saved.seen.n_features * (3 if query_features else 1))
         return model
@@ -153,7 +173,10 @@ class TreeModel(FittedModel):
 
     def portable(self) -> Scorer:
         """The trees, and the base before them."""
-        trees = widened_scorer(Trees.from_lightgbm(self.booster.dump_model()), self.query_features)
+        read = read_trees(self.text)
+        if read is None or not read.is_category.any():
+            read = Trees.from_lightgbm(self.booster.dump_model())
+        trees = widened_scorer(read, self.query_features)
         return trees if self.base is None else Sum(((1.0, self.base.portable()), (1.0, trees)))
 
     def files(self) -> dict[str, bytes]:
@@ -164,8 +187,8 @@ class TreeModel(FittedModel):
     def facts(self) -> dict[str, Any]:
         """The history of training."""
         base = None if self.base is None else self.base.facts()
-        before = {"n_before": self.n_before} if self.n_before else {}
-        return {"n_rounds": self.n_rounds, "history": self.history, "base": base} | before
+        more = {name: value for name in ("n_before", "propensities") if (value := getattr(self, name))}
+        return {"n_rounds": self.n_rounds, "history": self.history, "base": base} | more
 
     def _widened(self, data: RankingDataset, resources: Resources) -> RankingDataset:
         return add_query_copies(data, resources.n_jobs) if self.query_features else data
@@ -182,6 +205,10 @@ def outline_trees(params: dict[str, Any], query_features: bool, seen: Seen) -> S
         raise ParameterError(
             argument="for_target", expected="None with `linear_tree`, because no target has linear leaves"
         )
+    if any(isinstance(kind, Category) for kind in seen.columns.kinds.values()) or params.get("categorical_feature"):
+        members = np.array([[True]])
+        stump = Trees.stump(0, 0.5, (0.0, 1.0))
+        return widened_scorer(replace(stump, category=np.zeros(1, np.int64), members=members), query_features)
     missing = NONE
     if params.get("use_missing", True):
         missing = ZERO if params.get("zero_as_missing") else NAN if seen.has_missing else NONE
@@ -204,6 +231,12 @@ def train_trees(
     check_goss(params, settings)
     train, valid = data
     team, query_features = context.team, settings["query_features"]
+    if team.size > 1 and train.position is not None and train.propensity is None:
+        raise ParameterError(
+            argument="position",
+            expected="`propensity` beside it if several processes train, as each would learn other propensities",
+            got="positions alone",
+        )
     judge = None
     if valid is not None:
         judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
@@ -212,22 +245,24 @@ def train_trees(
     first = base if start is None else start
     if first is not None:
         starts = first.predict(train, resources), None if valid is None else first.predict(valid, resources)
+    params = with_categories(params, train)
     params = params | for_features(params, train.n_features, train.feature_names, 3 if query_features else 1)
     if start is not None:
         check_start_text(start.text, params)
     if query_features:
         train = _with_copies(train, context.seen, settings["n_jobs"])
         valid = None if valid is None else _with_copies(valid, context.seen, settings["n_jobs"])
+    params |= for_size(params, train.n_documents, train.n_features)
     try:
         prepared = Data.prepare(train, valid, objective, params, settings, team)
         with connected(team, params) as of_team:
-            run = Run(prepared, judge, of_team, settings, context, starts)
+            run = Boosting(prepared, judge, of_team, settings, context, starts)
             run.boost()
     except lightgbm.basic.LightGBMError as error:
         what = " ".join(str(error).split()).split(" at /")[0]
         raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
     state = run.state
-    n_rounds = state.best_round if judge is not None else len(state.history)
+    n_rounds = len(state.history) if judge is None or settings["keep"] == "all" else state.best_round
     processes = _attendance(train, team)
     if team.size > 1 and not _is_sampled(params):
         check_is_global(state.texts[0], sum(process["documents"] for process in processes))
@@ -236,19 +271,43 @@ def train_trees(
     names = train.feature_names or (None if start is None else start.booster.feature_name())
     text = cut_text(with_names(join_texts([*before, *state.texts]), names), n_before + n_rounds)
     seen = context.seen
-    return TreeModel(text, state.history, n_rounds, seen, query_features, base, processes, n_before)
+    learned = state.objective
+    return TreeModel(text, state.history, n_rounds, seen, query_features, base, processes, n_before, learned)
+
+
+def with_categories(params: Mapping[str, Any], train: RankingDataset) -> dict[str, Any]:
+    """The parameters of LightGBM, and which features hold categories, as the data say."""
+    names = train.feature_names or ()
+    found = [place for place, name in enumerate(names) if isinstance(train.kinds.get(name), Category)]
+    if not found:
+        odd = next((name for name in _OF_CATEGORIES if name in params), None)
+        if odd is not None and "categorical_feature" not in params:
+            raise ParameterError(
+                argument=odd,
+                expected="`categorical_feature` to be set too, or columns of texts",
+                got="categorical_feature=None",
+            )
+        return dict(params)
+    chosen = [names.index(one) if one in names else one for one in params.get("categorical_feature", ())]
+    return {**params, "categorical_feature": sorted({*found, *chosen})}
 
 
 def _with_copies(data: RankingDataset, seen: Seen, n_jobs: int | None) -> RankingDataset:
     if not seen.has_queries:
         raise DataError(argument="query_features", expected="query ids in fit", got="none")
-    return add_query_copies(data, n_jobs)
+    copied = add_query_copies(data, n_jobs)
+    for place, name in enumerate(data.feature_names or ()):
+        if isinstance(
+            data.kinds.get(name), Category
+        ):  # places and ranks of levels mean nothing: no tree learns of them
+            copied.features[:, [data.n_features + place, 2 * data.n_features + place]] = np.nan
+    return copied
 
 
 def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
     """A row for each process that took part, with the size of its data."""
     this = {"rank": team.rank, "host": team.host, "pid": os.getpid()}
-    return team.all_gather(this | {"queries": train.n_queries, "documents": train.n_documents})
+    return team.all_gather(this | {"queries": train.n_queries, "documents": train.n_documents - train.n_unjudged})
 
 
 def _is_sampled(params: dict[str, Any]) -> bool:
@@ -257,7 +316,7 @@ def _is_sampled(params: dict[str, Any]) -> bool:
 
 
 @dataclass
-class State:
+class BoostingState:
     """Where a run stands after a stretch: all that the next stretch needs."""
 
     texts: list[str] = field(default_factory=list)
@@ -266,6 +325,7 @@ class State:
     best_round: int = 0
     finished: bool = False
     stopped: bool = False  # by a callback
+    objective: dict[str, list[float]] = field(default_factory=dict)  # what it has learned itself
     scores: Floats | None = None
     valid_scores: Floats | None = None
 
@@ -278,10 +338,10 @@ class Data:
         train: lightgbm.Dataset,
         valid: lightgbm.Dataset | None,
         rows: tuple[Rows, Rows | None],
-        gradients: Callable[[Floats, lightgbm.Dataset], tuple[Any, Any]],
+        objective: Objective,
         contents: list[str | None],
     ) -> None:
-        self.train, self.valid, self.rows, self.gradients, self.contents = train, valid, rows, gradients, contents
+        self.train, self.valid, self.rows, self.objective, self.contents = train, valid, rows, objective, contents
 
     @classmethod
     def prepare(
@@ -295,43 +355,52 @@ class Data:
     ) -> Data:
         """Bin both, and make the objective ready."""
         order, offsets, content = canonical_rows(train, settings["n_jobs"])
+        order, offsets = judged_rows(train, order, offsets)
         ratings, weight = train.ratings[order], _row_weights(train)
         rows = Rows(train.features, order)
         own = bin_rows(rows, team, params)
         own.set_label(ratings).set_group(np.diff(offsets))
         if weight is not None:
             own.set_weight(weight[order])
-        objective.prepare(ratings, offsets, None if weight is None else weight[order])
+        of_rows = {"position": train.position, "propensity": train.propensity}
+        shown = {name: values[order] for name, values in of_rows.items() if values is not None}
+        objective.prepare(ratings, offsets, None if weight is None else weight[order], **shown)
         contents: list[str | None] = [join_contents(team.all_gather(content)), None]
         if valid is None:
             return cls(own, None, (rows, None), objective, contents)
         valid_rows = Rows(valid.features, np.arange(valid.n_documents))
-        held_out = lightgbm.Dataset(valid_rows, label=valid.ratings, reference=own, params=params).construct()
+        with warnings.catch_warnings():  # it has the categories of the training data, and says that it ignores them
+            warnings.filterwarnings("ignore", "categorical_feature keyword has been found")
+            labels = np.nan_to_num(valid.ratings)  # nobody reads them: our judge does that
+            held_out = lightgbm.Dataset(valid_rows, label=labels, reference=own, params=params).construct()
         contents[1] = join_contents(team.all_gather(canonical_rows(valid, settings["n_jobs"])[2]))
         return cls(own, held_out, (rows, valid_rows), objective, contents)
 
 
-class Run:
+class Boosting:
     """One training run: the data, the judge, and where the run stands."""
 
     def __init__(
         self,
         data: Data,
-        judge: Judge | None,
+        judge: Judging | None,
         params: dict[str, Any],
         settings: dict[str, Any],
         context: FitContext,
         starts: tuple[Floats, Floats | None] | None,
     ) -> None:
         self.train, self.valid, self.judge = data.train, data.valid, judge
-        self.gradients: Callable[..., tuple[Any, Any]] | None = data.gradients
+        self.objective, self.has_splits = data.objective, _has_splits(data.train)
+        self.is_in_stretches = any(params.get(name) for name in _REMEMBERED)
+        self._booster: lightgbm.Booster | None = None
         self.params = params | {"objective": "none"}
         self.settings, self.context, self.checkpoint = settings, context, None
         found = None
         if context.checkpoint is not None:
             self.checkpoint = TreeCheckpoint(context.checkpoint, settings, data, context)
             found = self.checkpoint.read()
-        self.state = found or State()
+        self.state = found or BoostingState()
+        self.objective.load_state(self.state.objective)
         context.callbacks.stopped |= self.state.stopped
         if found is None and starts is not None:
             self.state.scores, self.state.valid_scores = starts[0][data.rows[0].order], starts[1]
@@ -360,10 +429,11 @@ class Run:
 
     def _stretch(self, n_rounds: int, shown: Progress) -> None:
         state = self.state
-        booster = self._start_booster(len(state.texts))
+        booster = self._booster or self._start_booster(len(state.texts) if self.is_in_stretches else 0)
+        before = booster.current_iteration()
         selection = Selection(best=state.best)
         for _ in range(n_rounds):
-            exhausted = booster.update(fobj=self.gradients) if self.gradients else booster.update()
+            exhausted = booster.update(fobj=self._gradients) if self.has_splits else booster.update()
             row = self._judged(booster)
             state.history.append(row)
             values = list(row.values())
@@ -373,14 +443,22 @@ class Run:
             n_done, n_trees = len(state.history), self.settings["n_trees"]
             is_best = not values or state.best_round == n_done
             state.stopped = self.context.step(n_done, n_trees, self.settings, row, is_best=is_best)
-            patient = not values or len(state.history) - state.best_round < self.settings["patience"]
+            waited = len(state.history) - state.best_round
+            patient = not values or self.settings["keep"] == "all" or waited < self.settings["patience"]
             if exhausted or not patient or state.stopped or n_done == n_trees:
                 state.finished = True
                 break
-        state.texts.append(booster.model_to_string(num_iteration=-1))
-        if not state.finished:
+        state.texts.append(booster.model_to_string(num_iteration=-1, start_iteration=before))
+        state.objective = self.objective.state()
+        self._booster = None if self.is_in_stretches else booster
+        if not state.finished and (self.is_in_stretches or self.checkpoint is not None):
             state.scores = _scores_of(booster.eval_train)
             state.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
+
+    def _gradients(self, scores: Floats, data: lightgbm.Dataset) -> Gradients:
+        """What LightGBM calls each round."""
+        gradient, hessian = self.objective(scores, data)
+        return exact_in_sums(gradient), exact_in_sums(hessian)
 
     def _start_booster(self, stretch: int) -> lightgbm.Booster:
         """A booster that goes on from the scores so far, with random numbers of its own."""
@@ -392,9 +470,7 @@ class Run:
         if self.state.scores is not None:
             self.train.set_init_score(self.state.scores)
         params = self.params | seeds
-        if not any(self.train.feature_num_bin(feature) > 1 for feature in range(self.train.num_feature())):
-            # No feature tells documents apart. LightGBM can say so, by a tree of one leaf, for its own objectives only.
-            self.gradients = None
+        if not self.has_splits:  # LightGBM can say so, by a tree of one leaf, for its own objectives only
             params |= {"objective": "regression", "boost_from_average": False}
         booster = lightgbm.Booster(params, self.train)
         if self.valid is not None:
@@ -407,6 +483,11 @@ class Run:
         if self.judge is None:
             return {}
         return means_of(self.judge(_scores_of(booster.eval_valid)), self.context.team)
+
+
+def _has_splits(data: lightgbm.Dataset) -> bool:
+    """Whether some feature tells documents apart."""
+    return any(data.feature_num_bin(feature) > 1 for feature in range(data.num_feature()))
 
 
 def check_goss(params: dict[str, Any], settings: dict[str, Any]) -> None:
@@ -427,7 +508,7 @@ class TreeCheckpoint(Checkpoint):
         super().__init__(folder, settings, [*data.contents, lightgbm.__version__, *start], context.team)
         self.n_features = data.rows[0].features.shape[1]
 
-    def write(self, state: State) -> None:
+    def write(self, state: BoostingState) -> None:
         """Replace what the folder holds, whole or not at all."""
         if not self.team.is_first:
             return
@@ -439,7 +520,7 @@ class TreeCheckpoint(Checkpoint):
                 if values is not None and self.team.size == 1:  # of a team each process has its own
                     np.save(fresh / f"{name}.npy", values, allow_pickle=False)
 
-    def read(self) -> State | None:
+    def read(self) -> BoostingState | None:
         """Where the run stood, or None where the folder is new."""
         with self.reading():
             text = self.content("state.json")
@@ -449,7 +530,7 @@ class TreeCheckpoint(Checkpoint):
             for trees in described["texts"]:
                 check_trees(trees, self.n_features)
             best = described.pop("best")
-            found = State(**described, best=None if best is None else tuple(best))
+            found = BoostingState(**described, best=None if best is None else tuple(best))
             found.scores, found.valid_scores = self._scores("scores"), self._scores("valid_scores")
             return found
 

@@ -1,0 +1,166 @@
+"""What Blend gains and costs, and what one ranker keeps of it. ``python -m benchmarks.blending DATA ... --out OUT``
+
+DATA are folders with the parts or folds that ``tierank.read_fold`` reads, or ``generated:N`` for ``make_ranking`` data
+of N queries with 40 features and lists of 30, split 60/20/20, another set for each "fold". Systems:
+
+lambdamart   ``LambdaMART()``
+bag          LambdaMART with Blend's treatment: copies of features within the query, three settings averaged, four turns
+blend        ``Blend()``
+1x, 3x       its presets
+equal        ``Blend(weights="equal")``
+distilled    ``distill(blend, train, LambdaMART(query_features=True), valid=valid)``
+network      ``distill(blend, train, URank(), valid=valid)``
+
+Written down before any test part was looked at: **the one primary comparison is blend - bag, NDCG@10 under the rule
+wsdm20**, paired over the test queries, and pooled over the data sets by Stouffer's method with weights in proportion to
+the square root of the number of queries. All other comparisons are exploratory; their p-values are corrected by Holm's
+method over all rows that are printed. Rounds, weights of families and everything else are chosen on training and
+validation parts.
+
+Values of each query are averaged over seeds. CPU seconds are those of one ``fit`` on one thread. OUT keeps the values
+of each cell, so a run can be interrupted, and cells of other versions, ``DATA-FOLD-SEED-NAME.npz`` with the arrays
+``values`` and ``cpu``, can be put beside: ``--systems lambdamart bag blend NAME``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tierank
+from tierank.significance import holm, paired_p
+
+METRIC, RULE, BASELINE = "ndcg@10", "wsdm20", "bag"
+Fold = tuple[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset]
+BAG = {"n_configs": 3, "n_seeds": 0, "linear": False, "weights": "equal"}
+FITTED: dict[str, Callable[..., tierank.Ranker]] = {
+    "lambdamart": tierank.LambdaMART,
+    "bag": lambda **given: tierank.Blend(**BAG, **given),
+    "blend": tierank.Blend,
+    "equal": lambda **given: tierank.Blend(weights="equal", **given),
+    "1x": lambda **given: tierank.Blend.from_preset("1x", **given),
+    "3x": lambda **given: tierank.Blend.from_preset("3x", **given),
+}
+DISTILLED: dict[str, Callable[..., tierank.Ranker]] = {
+    "distilled": lambda **given: tierank.LambdaMART(query_features=True, **given),
+    "network": tierank.URank,
+}
+
+
+def read(data: str, fold: int) -> Fold:
+    if data.startswith("generated:"):
+        shape = {"n_features": 40, "mean_length": 30, "max_length": 80}
+        whole = tierank.make_ranking(int(data.split(":")[1]), seed=2000 + fold, **shape)
+        train, valid, test = whole.split(0.6, 0.2, 0.2)
+        return train, valid, test
+    return tierank.read_fold(Path(data), fold=fold)
+
+
+def measure(systems: list[str], data: str, fold: int, seed: int, out: Path) -> None:
+    """Fit what is not there yet, and keep what it does on the test part."""
+    place = {name: out / f"{Path(data).name}-{fold}-{seed}-{name}.npz" for name in systems}
+    missing = [name for name, file in place.items() if not file.exists()]
+    unknown = set(missing) - set(FITTED) - set(DISTILLED)
+    if unknown:
+        raise SystemExit(f"{out}: expected cells of {', '.join(sorted(unknown))}, got none for {data}, fold {fold}")
+    if not missing:
+        return
+    train, valid, test = read(data, fold)
+    given: dict[str, Any] = {"seed": seed, "n_jobs": 1}
+    blend = None
+    for name in sorted(missing, key=lambda name: name in DISTILLED):
+        start = time.process_time()
+        if name in DISTILLED:
+            blend = blend or tierank.Blend(**given).fit(train, valid=valid)
+            start = time.process_time()
+            ranker = tierank.distill(blend, train, DISTILLED[name](**given), valid=valid)
+        else:
+            ranker = FITTED[name](**given).fit(train, valid=valid)
+        cpu, start = time.process_time() - start, time.process_time()
+        scores = ranker.predict(test)
+        predict = time.process_time() - start
+        blend = ranker if name == "blend" else blend
+        values = tierank.evaluate(test, scores, METRIC, rule=RULE, n_jobs=1).per_query[METRIC]
+        np.savez(place[name], values=values, cpu=cpu, predict=predict / test.n_documents)
+        weights = getattr(ranker, "weights_", "")
+        print(f"{place[name].stem}: {np.nanmean(values):.4f}, {cpu:.1f} s {weights}", flush=True)
+
+
+def collect(name: str, data: str, options: argparse.Namespace) -> tuple[NDArray[np.float64], float, float]:
+    """NDCG@10 of every test query, averaged over seeds; CPU seconds of a fit; microseconds of a document."""
+    cells = [
+        [np.load(options.out / f"{Path(data).name}-{fold}-{seed}-{name}.npz") for fold in options.folds]
+        for seed in range(options.seeds)
+    ]
+    values = np.mean([np.concatenate([cell["values"] for cell in row]) for row in cells], axis=0)
+    cpu = float(np.mean([cell["cpu"] for row in cells for cell in row]))
+    predict = float(np.mean([cell["predict"] for row in cells for cell in row if "predict" in cell] or [np.nan]))
+    return values[np.isfinite(values)], cpu, 1e6 * predict
+
+
+def z_of(differences: NDArray[np.float64]) -> float:
+    p = float(paired_p(differences)) if differences.any() else 1.0
+    return float(np.sign(differences.mean())) * NormalDist().inv_cdf(1 - max(p, 1e-15) / 2)
+
+
+def table(options: argparse.Namespace) -> Iterator[str]:
+    """The rows: each system on each set beside the bag, then pooled."""
+    found = {data: {name: collect(name, data, options) for name in options.systems} for data in options.data}
+    compared = [name for name in options.systems if name != BASELINE]
+    cells = {(data, name): rows[name][0] - rows[BASELINE][0] for data, rows in found.items() for name in compared}
+    single = {key: float(paired_p(values)) if values.any() else 1.0 for key, values in cells.items()}
+    corrected = dict(zip(single, holm(np.array(list(single.values()))), strict=True))
+    yield f"| data | system | NDCG@10 | less {BASELINE} | p | p, Holm | CPU, times lambdamart | us a document |"
+    yield "|---|---|---:|---:|---:|---:|---:|---:|"
+    for data, rows in found.items():
+        for name, (values, cpu, predict) in rows.items():
+            tested = ["", "", ""]
+            if name != BASELINE:
+                tested = [
+                    f"{cells[data, name].mean():+.4f}",
+                    f"{single[data, name]:.4f}",
+                    f"{corrected[data, name]:.3f}",
+                ]
+            ratio = f"{cpu / rows['lambdamart'][1]:.1f}"
+            shown = [f"{Path(data).name}, {len(values)} queries", name, f"{values.mean():.4f}", *tested, ratio]
+            yield f"| {' | '.join([*shown, f'{predict:.1f}'])} |"
+    for name in compared:
+        weights = np.sqrt([len(cells[data, name]) for data in found])
+        scores = np.array([z_of(cells[data, name]) for data in found])
+        z = float((weights * scores).sum() / np.sqrt((weights**2).sum()))
+        mean = float(np.mean([cells[data, name].mean() for data in found]))
+        p = 2 * NormalDist().cdf(-abs(z))
+        yield f"{name} - {BASELINE}, pooled: mean of the sets {mean:+.4f}, Z {z:.2f}, p {p:.2g}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="+", help="folders, or generated:N")
+    parser.add_argument("--out", type=Path, required=True, help="folder that keeps the values of each cell")
+    parser.add_argument("--folds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--systems", nargs="+", default=["lambdamart", BASELINE, "blend", "distilled"])
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    small = tierank.make_ranking(20, n_features=3, mean_length=8, max_length=12)
+    tierank.Blend(n_trees=3, max_epochs=1, n_jobs=1).fit(small)  # compile what is timed
+    for data in options.data:
+        for fold in options.folds:
+            for seed in range(options.seeds):
+                measure(options.systems, data, fold, seed, options.out)
+    for row in table(options):
+        print(row, flush=True)
+
+
+if __name__ == "__main__":
+    main()

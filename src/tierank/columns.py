@@ -1,0 +1,458 @@
+"""What a model learns of the columns of its training data, and does to those of other data: a ``Plan``.
+
+* A category becomes the number of its level among those of the training data; other levels are missing.
+* A category of more than ``MANY`` levels becomes a mean: how much above the mean of its query a document of that level
+  was rated in the training data. For the training documents themselves, the mean is of other queries only.
+* A date becomes an age: days before the latest date of the training data.
+* A text of a query and one of a document become match features, by the words of the documents of the training data.
+
+A plan is a few values that JSON holds, which ``tierank.kinds`` has; statistics of words have a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from tierank.checks import as_names
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError
+from tierank.kernels.texts import PARTS
+from tierank.kinds import (
+    Age,
+    Category,
+    Columns,
+    Date,
+    DatePart,
+    Elapsed,
+    Element,
+    Indicator,
+    Kind,
+    Kinds,
+    Match,
+    Mean,
+    Similarity,
+    Text,
+    kinds_from_json,
+    kinds_to_json,
+    recode,
+    sources_of,
+)
+from tierank.texts import TextStatistics
+
+# A category of more levels is learned from as a mean. LightGBM has as many bins for a feature by default.
+MANY = 255
+# Fewer levels than this are never too many to learn from.
+_FEW = 20
+# The least share of the documents with a text that other queries have too.
+_SHARED = 0.5
+# What a mean is drawn to 0 by: as many documents that are rated as the mean of their query.
+_PRIOR = 10
+# Parts of the queries that means of training documents are made of: all parts but their own.
+_FOLDS = 5
+# The file of a model with the statistics of words.
+_TEXTS = "texts.safetensors"
+
+Statistics = Mapping[str, TextStatistics]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the features of a model are made of other data.
+
+    Parameters
+    ----------
+    kinds : mapping of str to Kind
+        What features stand for that are no plain numbers, with what was learned.
+    statistics : mapping of str to TextStatistics
+        The statistics of words that match features are made with, by their digests, which their kinds have.
+    """
+
+    kinds: Kinds = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=dict, compare=False)
+
+    @classmethod
+    def learn(cls, train: RankingDataset, *, by_levels: bool = True) -> tuple[Plan, RankingDataset]:
+        """The plan of a model, and its training data as the plan has them.
+
+        ``by_levels`` says that the model learns from numbers of levels; without it each level is a feature of 0 and 1.
+        """
+        if not train.kinds:
+            return cls(), train
+        train, statistics = _with_matches_learned(train)
+        features = np.array(train.features)
+        kinds: dict[str, Kind] = {}
+        names = train.feature_names or ()
+        for place, name in enumerate(names):
+            kind = train.kinds.get(name)
+            if kind is not None:
+                kinds[name], features[:, place] = _learned(kind, features[:, place])
+        refused = {}
+        folds: NDArray[np.int64] | None = None
+        encoded = features.copy()
+        for place, name in enumerate(names):
+            kind, wanted = kinds.get(name), getattr(train.kinds.get(name), "learned_as", "levels")
+            if not isinstance(kind, Category) or wanted == "levels":
+                continue
+            doubt = _doubt(features[:, place], kind, train) if wanted == "auto" else ""
+            if doubt:
+                refused[name] = doubt
+            elif wanted == "mean" or len(kind.levels) > MANY:
+                folds = _folds(features, train) if folds is None else folds
+                kinds[name], encoded[:, place] = _mean(features[:, place], kind, train, folds)
+        if refused:
+            raise _refusal(refused)
+        learned = train.with_features(encoded, train.feature_names, kinds)
+        if not by_levels:
+            learned = _with_indicators(learned, _indicators(learned))
+        return cls(learned.kinds, statistics), learned
+
+    def expand(self, data: RankingDataset) -> RankingDataset:
+        """The data with all features of the model that are made of its texts: matches, and a feature for each level."""
+        names = data.feature_names or ()
+        matches = [kind for name, kind in self.kinds.items() if isinstance(kind, Match) and name not in names]
+        if names and matches:
+            data = _with_matches(data, matches, self.statistics)
+        wanted: dict[str, list[Indicator]] = {}
+        for kind in self.kinds.values():
+            if isinstance(kind, Indicator) and kind.column in (data.feature_names or ()):
+                wanted.setdefault(kind.column, []).append(kind)
+        return _with_indicators(data, wanted) if wanted else data
+
+    def apply(self, data: RankingDataset) -> RankingDataset:
+        """The data with the features of the model; theirs have the names and the order of the model's."""
+        if data.kinds == self.kinds:
+            return data
+        names = data.feature_names or ()
+        odd = {name: _mismatch(data, place, self.kinds.get(name)) for place, name in enumerate(names)}
+        told = [f"column {name!r}: {what}" for name, what in odd.items() if what]
+        if told:
+            raise DataError("; ".join(told))
+        if self.kinds and not names:
+            raise DataError(
+                expected=f"a table with the columns {', '.join(map(repr, list(self.kinds)[:8]))}, as in training",
+                got="features without names",
+            )
+        features = np.array(data.features)
+        for place, name in enumerate(names):
+            old, new = data.kinds.get(name), self.kinds.get(name)
+            if isinstance(new, (Category, Mean)) and isinstance(old, Category) and old != new:
+                features[:, place] = recode(features[:, place], old, new)
+            elif isinstance(new, Age) and old != new:
+                features[:, place] = _age(features[:, place], new.reference)
+        return data.with_features(features, data.feature_names, self.kinds)
+
+    def raw_kinds(self, names: tuple[str, ...]) -> Mapping[str, Kind | None]:
+        """What to make of the columns of a table, before ``expand`` and ``apply``."""
+        found: dict[str, Kind | None] = {}
+        for name in names:
+            kind = self.kinds.get(name)
+            if isinstance(kind, Indicator):
+                found[kind.column] = Category()
+            elif isinstance(kind, Match):
+                for column in kind.sources(name):
+                    found.setdefault(column, Text())
+            else:
+                found[name] = None if kind is None else kind.raw
+        return found
+
+    def sources(self, names: tuple[str, ...]) -> list[str]:
+        """The columns of a table that the features of the model are made of."""
+        return sources_of(names, self.kinds)
+
+    def columns(self) -> Columns:
+        """What to declare when a file is read for the model."""
+        found: dict[str, dict[Any, None]] = {one.name: {} for one in fields(Columns)}
+        for name, kind in self.kinds.items():
+            for key, value in _declared(name, kind):
+                found[key][value] = None
+        now = next(iter(found.pop("now")), None)
+        given = {key: tuple(values) for key, values in found.items() if values}
+        paired = {column for pair in given.get("similarities", ()) for column in pair}
+        given["vectors"] = tuple(name for name in given.get("vectors", ()) if name in paired)
+        return Columns(**given, now=now)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan as JSON holds it."""
+        return kinds_to_json(self.kinds)
+
+    def files(self) -> dict[str, bytes]:
+        """What JSON does not hold, by file name, for ``save``."""
+        arrays = {
+            f"{digest}.{name}": array for digest, one in self.statistics.items() for name, array in one.arrays().items()
+        }
+        return {_TEXTS: safetensors.numpy.save(arrays)} if arrays else {}
+
+    @classmethod
+    def from_json(cls, given: Any, names: tuple[str, ...] | None, files: Mapping[str, bytes]) -> Plan:
+        """The plan that ``to_json`` and ``files`` gave, for these features."""
+        kinds = kinds_from_json(given, names)
+        matches = {name: kind for name, kind in kinds.items() if isinstance(kind, Match)}
+        statistics = _read_statistics(files[_TEXTS]) if matches and _TEXTS in files else {}
+        for name, kind in matches.items():
+            if kind.part not in PARTS or kind.feature != name or kind.statistics not in statistics:
+                raise DataError(f"columns: expected statistics of texts for the feature {name!r}, got none")
+        return cls(kinds, statistics)
+
+
+def _read_statistics(content: bytes) -> Statistics:
+    try:
+        arrays = safetensors.numpy.load(content)
+    except (safetensors.SafetensorError, KeyError, ValueError):
+        raise DataError(expected="the statistics of texts", got="a damaged file") from None
+    found: dict[str, dict[str, NDArray[Any]]] = {}
+    for key, array in arrays.items():
+        digest, _, name = key.partition(".")
+        found.setdefault(digest, {})[name] = array
+    statistics = {digest: TextStatistics.from_arrays(one) for digest, one in found.items()}
+    if any(one.digest != digest for digest, one in statistics.items()):
+        raise DataError(expected="the statistics of texts", got="a damaged file")
+    return statistics
+
+
+def _with_matches_learned(train: RankingDataset) -> tuple[RankingDataset, Statistics]:
+    """The training data with match features, and the statistics of their documents; texts that are no feature go."""
+    texts = {name: kind for name, kind in train.kinds.items() if isinstance(kind, Text)}
+    if not texts:
+        return train, {}
+    pairs = [(query, document) for query, kind in texts.items() for document in kind.documents]
+    of_column = {}
+    for document in dict.fromkeys(document for _, document in pairs):
+        codes, kind = _category(train, document)
+        of_column[document] = TextStatistics.learn(kind.levels[code] for code in _codes(codes))
+    matches = [Match(*pair, part, of_column[pair[1]].digest) for pair in pairs for part in PARTS]
+    statistics = {one.digest: one for one in of_column.values()}
+    train = _with_matches(train, matches, statistics)
+    kinds = {
+        name: Category(kind.levels, kind.learned_as) if isinstance(kind, Text) else kind
+        for name, kind in train.kinds.items()
+        if name not in texts or texts[name].learned_as != "matches"
+    }
+    names = train.feature_names or ()
+    kept = [place for place, name in enumerate(names) if name not in texts or name in kinds]
+    return train.with_features(train.features[:, kept], tuple(names[place] for place in kept), kinds), statistics
+
+
+def _with_matches(data: RankingDataset, matches: Sequence[Match], statistics: Statistics) -> RankingDataset:
+    """The data with match features behind the others."""
+    columns: list[NDArray[np.float32]] = [data.features]
+    by_pair: dict[tuple[str, str, str], list[Match]] = {}
+    for one in matches:
+        by_pair.setdefault((one.query, one.document, one.statistics), []).append(one)
+    for (query, document, digest), wanted in by_pair.items():
+        sides = [_present(*_category(data, column)) for column in (query, document)]
+        made = statistics[digest].match_numbered(*sides[0], *sides[1])
+        columns.append(made[:, [PARTS.index(one.part) for one in wanted]])
+    ordered = [one for wanted in by_pair.values() for one in wanted]
+    names = [*(data.feature_names or ()), *(one.feature for one in ordered)]
+    kinds = {**data.kinds, **{one.feature: one for one in ordered}}
+    return data.with_features(np.concatenate(columns, axis=1), as_names(names, len(names)), kinds)
+
+
+def _present(codes: NDArray[np.float32], kind: Category) -> tuple[list[str], NDArray[np.int64]]:
+    """The texts that occur, and the number of each row's among them; a missing text is empty."""
+    different, numbers = np.unique(np.where(np.isnan(codes), -1, codes), return_inverse=True)
+    texts = ["" if code < 0 else kind.levels[code] for code in different.astype(np.int64).tolist()]
+    return texts, numbers.ravel().astype(np.int64)
+
+
+def _category(data: RankingDataset, name: str) -> tuple[NDArray[np.float32], Category]:
+    """The numbers of texts of a column, and the texts; an error where it holds something else."""
+    names = data.feature_names or ()
+    if name not in names:
+        raise DataError(
+            expected=f"a column {name!r} of texts, as in training",
+            got=f"the columns {', '.join(map(repr, names[:8]))}",
+            fix="read the data with columns=ranker.columns_",
+        )
+    values, kind = data.features[:, names.index(name)], data.kinds.get(name)
+    if isinstance(kind, Category):
+        return values, kind
+    if not np.isnan(values).all():
+        raise DataError(f"column {name!r}: expected texts, as in training, got {_words(kind)}")
+    return values, Category()
+
+
+def _indicators(data: RankingDataset) -> dict[str, list[Indicator]]:
+    """A feature for each level of each category."""
+    categories = {name: kind for name, kind in data.kinds.items() if isinstance(kind, Category)}
+    return {name: [Indicator(name, level) for level in kind.levels] for name, kind in categories.items()}
+
+
+def _with_indicators(data: RankingDataset, wanted: Mapping[str, list[Indicator]]) -> RankingDataset:
+    """The data with features of 0 and 1 in place of categories."""
+    names: list[str] = []
+    kinds: dict[str, Kind] = {}
+    columns: list[NDArray[np.float32]] = []
+    for place, name in enumerate(data.feature_names or ()):
+        values, kind = data.features[:, place], data.kinds.get(name)
+        if name not in wanted:
+            names.append(name)
+            columns.append(values)
+            kinds |= {} if kind is None else {name: kind}
+            continue
+        values, category = _category(data, name)
+        codes = {level: code for code, level in enumerate(category.levels)}
+        for one in wanted[name]:
+            names.append(f"{name}={one.level}")
+            kinds[names[-1]] = one
+            columns.append((values == codes.get(one.level, -1)).astype(np.float32))
+    if not columns:
+        raise DataError("expected a feature with a value, got columns without any text")
+    return data.with_features(np.column_stack(columns), as_names(names, len(names)), kinds)
+
+
+def _declared(name: str, kind: Kind) -> Iterator[tuple[str, Any]]:
+    """What to declare for a feature: names of fields of ``Columns``, and what each has to hold."""
+    if isinstance(kind, Text):
+        yield from (("texts", (name, document)) for document in kind.documents)
+        if kind.learned_as != "matches":
+            yield {"levels": "categories", "mean": "means"}[kind.learned_as], name
+    elif isinstance(kind, Match):
+        yield "texts", (kind.query, kind.document)
+    elif isinstance(kind, (Category, Mean)):
+        yield "categories", name
+    elif isinstance(kind, Indicator):
+        yield "categories", kind.column
+    elif isinstance(kind, (Date, Age, Elapsed, DatePart)):
+        column = name if isinstance(kind, (Date, Age)) else kind.column
+        yield from (("dates", column), ("date_parts", kind.part if isinstance(kind, DatePart) else "age"))
+        if isinstance(kind, Elapsed):
+            yield "now", kind.now
+    elif isinstance(kind, Element):
+        yield "vectors", kind.column
+    elif isinstance(kind, Similarity):
+        yield from (("similarities", (kind.query, kind.document)), ("measures", kind.measure))
+
+
+def _learned(kind: Kind, values: NDArray[np.float32]) -> tuple[Kind, NDArray[np.float32]]:
+    """What is learned of one feature, and the feature of the training data by it."""
+    if isinstance(kind, Category):
+        present = Category(tuple(kind.levels[code] for code in _codes(values)))
+        return present, recode(values, kind, present)
+    if isinstance(kind, Date):
+        reference = float(np.nanmax(values)) if np.isfinite(values).any() else 0.0
+        return Age(reference), _age(values, reference)
+    return kind, values
+
+
+def _doubt(codes: NDArray[np.float32], kind: Category, train: RankingDataset) -> str:
+    """What speaks against learning from the texts of a column; nothing where they are seen in several queries."""
+    is_known = ~np.isnan(codes)
+    if len(kind.levels) <= _FEW or train.n_queries < 2:
+        return ""
+    known = codes[is_known].astype(np.int64)
+    pairs = np.unique(np.stack([known, train.query_of_row[is_known]]), axis=1)
+    n_queries = np.bincount(pairs[0], minlength=len(kind.levels))
+    shared = float((n_queries[known] > 1).mean())
+    if shared >= _SHARED:
+        return ""
+    alone = f"{1 - shared:.0%} of the rows have one that no other query has"
+    return f"{len(kind.levels):,} different texts such as {kind.levels[0][:60]!r}, {alone}"
+
+
+def _refusal(refused: Mapping[str, str]) -> DataError:
+    told = "; ".join(f"column {name!r}: {what}" for name, what in refused.items())
+    names, those = list(refused), "column" if len(refused) == 1 else "columns"
+    return DataError(
+        f"{told}: ids and sentences tell nothing about other queries; declare columns=Columns(categories={names}) to"
+        f" learn from each text, or columns=Columns(means={names}) to learn from the mean rating of each, or"
+        f" columns=Columns(texts=[(query, document)]) to match the texts of two columns, or leave the {those} out with"
+        f" ignore={names}"
+    )
+
+
+def _mean(
+    codes: NDArray[np.float32], kind: Category, train: RankingDataset, folds: NDArray[np.int64]
+) -> tuple[Mean, NDArray[np.float32]]:
+    """The mean of each level, and the feature of the training documents: of each, the mean in other parts.
+
+    A rating counts as its distance from the mean of its query, and the mean of n of them is sum / (n + 10). Ratings of
+    a query are never in the features of its own documents. Unjudged documents count nowhere.
+    """
+    if train.n_queries < _FOLDS:
+        raise DataError(f"expected at least {_FOLDS} queries to learn means of texts from, got {train.n_queries}")
+    # Sums in an order that does not depend on that of the rows.
+    ratings = np.where(train.is_judged, train.ratings, 0.0)
+    n_judged = np.add.reduceat(train.is_judged.astype(np.int64), train.offsets[:-1])
+    rising = ratings[np.lexsort((ratings, train.query_of_row))]
+    middles = np.add.reduceat(rising, train.offsets[:-1]) / np.maximum(n_judged, 1)
+    above = ratings - np.repeat(middles, train.lengths)
+    is_known, n = ~np.isnan(codes), len(kind.levels)
+    places = np.where(is_known, codes, 0).astype(np.int64)
+    sums, counts = np.zeros((_FOLDS, n)), np.zeros((_FOLDS, n))
+    rows = np.flatnonzero(is_known & train.is_judged)
+    rows = rows[np.lexsort((above[rows], places[rows], folds[rows]))]
+    np.add.at(sums, (folds[rows], places[rows]), above[rows])
+    np.add.at(counts, (folds[rows], places[rows]), 1)
+    means = tuple((sums.sum(axis=0) / (counts.sum(axis=0) + _PRIOR)).tolist())
+    other_sums, other_counts = sums.sum(axis=0) - sums, counts.sum(axis=0) - counts
+    elsewhere = np.where(other_counts > 0, other_sums / (other_counts + _PRIOR), np.nan)
+    encoded = np.where(is_known, elsewhere[folds, places], np.nan)
+    return Mean(kind.levels, means), encoded.astype(np.float32)
+
+
+def _folds(features: NDArray[np.float32], train: RankingDataset) -> NDArray[np.int64]:
+    """The part of each document's query, by what the query holds: neither the order of rows nor ids matter."""
+    bits = (np.where(np.isnan(features), np.float32(np.nan), features) + np.float32(0)).view(np.uint32)
+    rng = np.random.default_rng(0)
+    with np.errstate(over="ignore"):
+        factors = rng.integers(1, 1 << 62, features.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+        hashes = (_mixed(bits.astype(np.uint64)) * factors).sum(axis=1, dtype=np.uint64)
+        hashes = _mixed(hashes + _mixed((train.ratings + 0.0).view(np.uint64)))
+        queries = np.add.reduceat(hashes, train.offsets[:-1])
+    unique, place = np.unique(queries, return_inverse=True)
+    order = np.random.default_rng(0).permutation(len(unique))
+    return np.repeat(order[place.ravel()] % _FOLDS, train.lengths)
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Bits that all depend on all bits (the finaliser of splitmix64)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def _codes(values: NDArray[np.float32]) -> list[int]:
+    """The codes that occur, rising."""
+    found: list[int] = np.unique(values[~np.isnan(values)]).astype(np.int64).tolist()
+    return found
+
+
+def _age(days: NDArray[np.float32], reference: float) -> NDArray[np.float32]:
+    """Days before a date."""
+    return (reference - days.astype(np.float64)).astype(np.float32)
+
+
+def _mismatch(data: RankingDataset, place: int, wanted: Kind | None) -> str:
+    """What is wrong with a feature that is of another kind than the model's; nothing where it can be made the same."""
+    name = (data.feature_names or ())[place]
+    held = data.kinds.get(name)
+    if held == wanted or (held is not None and wanted is not None and _form(held) == _form(wanted.raw)):
+        return ""
+    if held is None and isinstance(wanted, (Elapsed, DatePart, Element, Similarity, Match)):
+        return ""  # numbers that were made elsewhere
+    if held is None and np.isnan(data.features[:, place]).all():
+        return ""  # nothing is known: neither texts nor numbers
+    return f"expected {_words(wanted)}, as in training, got {_words(held)}"
+
+
+def _form(kind: Kind) -> Any:
+    return Category if isinstance(kind, Category) else Date if isinstance(kind, Date) else kind
+
+
+def _words(kind: Kind | None) -> str:
+    words = {
+        Category: "texts",
+        Text: "texts",
+        Mean: "texts",
+        Date: "dates",
+        Age: "dates",
+    }
+    return "numbers" if kind is None else words.get(type(kind), f"{kind.NAME} of {', '.join(kind.sources(''))}")

@@ -1,0 +1,86 @@
+"""What one process of a cluster does with its own queries: train together with the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tierank.dataset import RankingDataset
+from tierank.distributed.processes import Processes
+from tierank.errors import ParameterError
+from tierank.rankers import LambdaMART, LinearRanker, Ranker, TreeRanker, UMart
+
+# Rankers of which each process needs its own queries only; all others need all queries in every process.
+_BY_PARTS = (UMart, LambdaMART, TreeRanker, LinearRanker)
+# The columns of a data set beside its features and queries.
+_COLUMNS = ("row_weight", "query_weight", "position", "propensity")
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the processes of one fit have in common."""
+
+    ranker: Any
+    size: int
+    timeout: float
+    checkpoint: Path | None
+    progress: bool
+
+    def fit_part(self, number: int, address: str, data: Sequence[RankingDataset], threads: int) -> Any:
+        """The fitted ranker, the same in all processes; ``data`` is training data, and validation data if any.
+
+        A ranker without a number of threads uses those that the cluster gives this process.
+        """
+        ranker, by_parts = self.ranker, isinstance(self.ranker, _BY_PARTS)
+        n_jobs = getattr(ranker, "n_jobs", threads)
+        if n_jobs is None:
+            ranker.n_jobs = threads
+        with Processes(number, self.size, address, self.timeout, holds_parts=by_parts, is_hosted=True) as team:
+            own = data if by_parts else [_everything(part, team) for part in data]
+            valid = own[1] if len(own) > 1 else None
+            ranker.fit(own[0], valid=valid, checkpoint=self.checkpoint, progress=self.progress, team=team)
+        if n_jobs is None:
+            ranker.n_jobs = None
+        return ranker
+
+
+def advice(checkpoint: Path | None) -> str:
+    """How to go on after a failure."""
+    if checkpoint is None:
+        return "nothing was kept: with checkpoint= a run that ends early can go on"
+    return (
+        f"{checkpoint} has what the first process had written: run fit again with this checkpoint, on any number of"
+        " processes, to go on"
+    )
+
+
+def check_ranker(ranker: object) -> None:
+    """Refuse anything but a ranker, and settings that are wrong, before anything is sent."""
+    if not isinstance(ranker, Ranker):
+        raise ParameterError(argument="ranker", expected="a ranker, such as UMart()", got=type(ranker).__name__)
+    ranker.checked_settings()
+
+
+def _everything(own: RankingDataset, team: Processes) -> RankingDataset:
+    """The queries of all processes, in the order of their numbers."""
+    first = sum(team.all_gather(own.n_queries)[: team.rank])
+    codes = np.repeat(np.arange(first, first + own.n_queries), own.lengths)
+
+    def gathered(values: Any) -> Any:
+        return None if values is None else team.gather_rows(values[:, None])[:, 0]
+
+    def of_rows(name: str) -> Any:
+        values = getattr(own, name)
+        return np.repeat(values, own.lengths) if name == "query_weight" and values is not None else values
+
+    return RankingDataset(
+        team.gather_rows(np.asarray(own.features)),
+        gathered(own.ratings),
+        gathered(codes),
+        feature_names=own.feature_names,
+        **{name: gathered(of_rows(name)) for name in _COLUMNS},
+    )

@@ -1,0 +1,394 @@
+"""Ray: actors that train together on a Ray Dataset, and its rows scored."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator, Sequence
+from copy import copy
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import clone
+
+from tierank.dataset import RankingDataset
+from tierank.distributed.parts import Training, advice, check_ranker
+from tierank.distributed.placement import grouped, join_pieces
+from tierank.distributed.processes import TIMEOUT, open_meeting
+from tierank.distributed.scored_tables import score_table, scored_columns
+from tierank.errors import DataError, ParameterError, TeamError, TierankError
+from tierank.extras import require
+from tierank.rankers import Ranker
+from tierank.readers.columns import Layout
+from tierank.settings import as_positive, as_whole
+from tierank.team import cut_queries
+
+R = TypeVar("R", bound=Ranker)
+
+# Seconds between two looks at the actors, and seconds in which those of a fit that has failed can end by themselves.
+_LOOK, _GRACE = 1.0, 30.0
+
+
+def is_ray(data: Any) -> bool:
+    """Whether this is a Ray Dataset; ray is not imported to find out."""
+    return any(c.__module__ == "ray.data.dataset" and c.__name__ == "Dataset" for c in type(data).__mro__)
+
+
+def fit(
+    ranker: R,
+    data: Any,
+    *,
+    valid: Any = None,
+    actors: int | None = None,
+    cpus_per_actor: int = 1,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+    timeout: float = TIMEOUT,
+    query: str | None = None,
+    rating: str | None = None,
+    features: Sequence[str] | None = None,
+) -> R:
+    """Train a ranker in actors of a Ray cluster.
+
+    The blocks of the data sets stay in Ray's object store, and the caller sees query ids, counts and the fitted model.
+    The queries are sorted by id and cut into one part per actor, with about as many documents each. The model depends
+    on the rows and the number of actors, not on blocks, their order or the machines.
+
+    Parameters
+    ----------
+    ranker : Ranker
+        The ranker to train; it is not changed. With trees (UMart, LambdaMART, TreeRanker) and LinearRanker each actor
+        holds its own part of the data; with all other rankers each actor gathers all of it.
+    data : ray.data.Dataset
+        One row per document, with columns as ``read`` knows them.
+    valid : ray.data.Dataset, optional
+        Validation data with the same columns.
+    actors : int, optional
+        How many actors train together. Default: as many as the cluster has CPUs for. Other numbers of actors give other
+        rounding, so name it if the model is to be reproduced.
+    cpus_per_actor : int, default 1
+        CPUs that each actor reserves, and threads that it uses if the ranker's ``n_jobs`` is None.
+    checkpoint : path, optional
+        A folder on a disk that all machines share, which the first actor writes to as training goes. After a failure
+        the next call of ``fit`` continues from it, with any number of actors.
+    progress : bool, default False
+        Show progress, in the log of the first actor.
+    timeout : float, default 600
+        Seconds that an actor waits for the others, and ``fit`` for free CPUs, before it gives up.
+    query, rating : str, optional
+        The columns of query ids and ratings.
+    features : list of str, optional
+        The feature columns. Default: all columns that are nothing else.
+
+    Returns
+    -------
+    Ranker
+        A fitted copy of ``ranker``.
+
+    Raises
+    ------
+    DataError
+        If a column is missing or cannot be used.
+    ParameterError
+        If the cluster has not enough CPUs.
+    TeamError
+        If an actor failed or was lost.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        train = ray.data.read_parquet("train")
+        ranker = tierank.distributed.fit(tierank.UMart(), train, query="session", rating="grade", actors=8)
+    """
+    _check_data(data, "data")
+    check_ranker(ranker)
+    as_positive("timeout", timeout)
+    threads = as_whole("cpus_per_actor", cpus_per_actor)
+    n_actors = _number_of_actors(actors, threads)
+    columns = {"query": query, "rating": rating, "features": None if features is None else list(features)}
+    sources = [_Source(data, columns)]
+    if valid is not None:
+        _check_data(valid, "valid")
+        sources.append(_Source(valid, columns))
+    n_parts = min(n_actors, *(len(source.lengths) for source in sources))
+    kept = None if checkpoint is None else Path(checkpoint).absolute()
+    training = Training(clone(ranker), n_parts, timeout, kept, progress)
+    parts = [source.cut(n_parts) for source in sources]
+    with _started(training, threads) as team:
+        fitted: R = team.train([list(of_one) for of_one in zip(*parts, strict=True)])
+    return fitted
+
+
+def predict(
+    ranker: Ranker,
+    data: Any,
+    *,
+    query: str | None = None,
+    features: Sequence[str] | None = None,
+    score: str = "score",
+) -> Any:
+    """Score the rows of a Ray Dataset, in Arrow blocks.
+
+    Documents that are scored by the other documents of their query (``query_features``, transforms per query, Blend)
+    are brought together by query first. All other rows are scored where they are.
+
+    Parameters
+    ----------
+    ranker : Ranker
+        A fitted ranker.
+    data : ray.data.Dataset
+        One row per document.
+    query : str, optional
+        The column of query ids. Default: as in ``read``. Not needed if documents are scored one by one.
+    features : list of str, optional
+        The feature columns. Default: the names that the ranker was trained with, or all columns that are nothing else.
+    score : str, default "score"
+        The name of the new column.
+
+    Returns
+    -------
+    ray.data.Dataset
+        The rows of ``data``, in any order, with their scores. As usual in Ray, nothing is computed before it is used.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        scored = tierank.distributed.predict(ranker, ray.data.read_parquet("candidates"), query="session")
+        scored.write_parquet("scores")
+    """
+    _check_data(data, "data")
+    layout, needs_list = scored_columns(ranker, list(data.columns() or []), query, features, score)
+    scorer = _Scorer(ranker, layout, needs_list, score)
+    if needs_list:
+        return data.groupby(layout.query).map_groups(scorer.add_scores, batch_format="pyarrow")
+    return data.map_batches(scorer.add_scores, batch_format="pyarrow", zero_copy_batch=True)
+
+
+# What can be told wrong before anything runs
+
+
+def _check_data(data: Any, argument: str) -> None:
+    if not is_ray(data):
+        raise ParameterError(
+            argument=argument,
+            expected="a Ray Dataset",
+            got=type(data).__name__,
+            fix="ray.data.from_pandas and ray.data.read_parquet make one",
+        )
+    require("a Ray Dataset", "ray", "pyarrow")
+
+
+def _number_of_actors(wanted: int | None, threads: int) -> int:
+    import ray
+
+    n_cpus = int(ray.cluster_resources().get("CPU", 0))
+    n_most = n_cpus // threads
+    number = n_most if wanted is None else as_whole("actors", wanted)
+    if not 0 < number <= n_most:
+        raise ParameterError(
+            argument="actors",
+            expected=f"at most {n_most}: the cluster has {n_cpus} CPUs, and each actor needs {threads}",
+            got=str(number),
+            fix="add machines, or lower cpus_per_actor or actors",
+        )
+    return number
+
+
+# The data
+
+
+class _Part(NamedTuple):
+    """The queries of one actor: references to their pieces, and how many there have to be."""
+
+    pieces: list[Any]
+    n_queries: int
+    n_documents: int
+
+
+class _Source:
+    """A Ray Dataset as blocks in the object store, each a data set: its sorted query ids, and the documents of each."""
+
+    def __init__(self, data: Any, columns: dict[str, Any]) -> None:
+        import ray
+
+        group, size = ray.remote(_grouped_block), ray.remote(_sizes)
+        self.blocks = [group.remote(number, columns, block) for number, block in enumerate(data.to_arrow_refs())]
+        sizes = [found for found in _results([size.remote(block) for block in self.blocks]) if found is not None]
+        if not sizes:
+            raise DataError("expected at least one document, got a data set without any")
+        ids = np.concatenate([found[0] for found in sizes])
+        self.ids, codes = np.unique(ids, return_inverse=True)
+        self.lengths = np.bincount(codes, np.concatenate([found[1] for found in sizes])).astype(np.int64)
+
+    def cut(self, n_parts: int) -> list[_Part]:
+        """Parts of the sorted queries, with about as many documents each."""
+        import ray
+
+        edges = cut_queries(np.concatenate([[0], self.lengths.cumsum()]), n_parts)
+        ends = self.ids[edges[1:-1]]
+        if n_parts == 1:
+            dealt = [[block] for block in self.blocks]
+        else:
+            deal = ray.remote(num_returns=n_parts)(_deal)
+            dealt = [deal.remote(block, ends) for block in self.blocks]
+        documents = np.add.reduceat(self.lengths, edges[:-1])
+        counts = zip(np.diff(edges).tolist(), documents.tolist(), strict=True)
+        return [_Part([pieces[k] for pieces in dealt], *count) for k, count in enumerate(counts)]
+
+
+def _grouped_block(number: int, columns: dict[str, Any], block: Any) -> RankingDataset | None:
+    return grouped(f"block {number}", columns, block)
+
+
+def _sizes(data: RankingDataset | None) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
+    return None if data is None else (data.query_ids, data.lengths)
+
+
+def _deal(data: RankingDataset | None, ends: NDArray[Any]) -> list[RankingDataset | None]:
+    """The queries of a block for each part: those below the first end, those below the second, and so on."""
+    if data is None:
+        return [None] * (len(ends) + 1)
+    part = np.searchsorted(ends, data.query_ids, side="right")
+    found = [np.flatnonzero(part == k) for k in range(len(ends) + 1)]
+    return [data.select(queries) if len(queries) else None for queries in found]
+
+
+def _results(futures: list[Any]) -> list[Any]:
+    """What remote calls gave; an error of ours as it was raised."""
+    import ray
+
+    try:
+        return list(ray.get(futures))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, TierankError):
+            raise error.cause from None
+        raise
+
+
+# The actors
+
+
+@contextlib.contextmanager
+def _started(training: Training, threads: int) -> Iterator[_Actors]:
+    """Actors on reserved CPUs; they end with this context, whatever happens."""
+    import ray
+    from ray.util.placement_group import placement_group, remove_placement_group
+
+    group = placement_group([{"CPU": threads}] * training.size, strategy="PACK")
+    try:
+        if not group.wait(training.timeout):
+            raise TeamError(
+                f"expected {training.size} times {threads} free CPUs within {training.timeout:g} seconds, got fewer;"
+                " others use the cluster: try later, or with fewer actors"
+            )
+        process = ray.remote(_Process).options(num_cpus=threads, placement_group=group, max_restarts=0)
+        actors = [process.remote(training, number, threads) for number in range(training.size)]
+        try:
+            yield _Actors(training, actors)
+        finally:
+            for actor in actors:
+                ray.kill(actor)
+    finally:
+        remove_placement_group(group)
+
+
+class _Process:
+    """One actor: a process of the team."""
+
+    def __init__(self, training: Training, number: int, threads: int) -> None:
+        self.training, self.number, self.threads = training, number, threads
+
+    def open(self) -> str:
+        """The address by which the actors find each other."""
+        import ray
+
+        self.meeting = open_meeting()  # open as long as this actor is there
+        return f"{ray.util.get_node_ip_address()}:{self.meeting.port}"
+
+    def fit(self, address: str, parts: list[_Part]) -> tuple[Any, str]:
+        """The fitted ranker, from the first actor alone, and a digest of its model."""
+        ranker = self.training.fit_part(self.number, address, [_take(part) for part in parts], self.threads)
+        return (ranker if self.number == 0 else None), ranker.model_.digest()
+
+
+def _take(part: _Part) -> RankingDataset:
+    """The data of one actor, by query, and the queries by their ids."""
+    import ray
+
+    data = join_pieces([piece for piece in ray.get(part.pieces) if piece is not None])
+    if (data.n_queries, data.n_documents) != (part.n_queries, part.n_documents):
+        raise DataError(
+            f"expected {part.n_queries:,} queries with {part.n_documents:,} documents, got {data!r}; the data changed"
+            " while they were read: materialize or write them first"
+        )
+    return data.select(np.argsort(data.query_ids, kind="stable"))
+
+
+class _Actors:
+    """The actors of one fit. Whoever waits for them here learns soon that one of them is lost."""
+
+    def __init__(self, training: Training, actors: list[Any]) -> None:
+        self.training, self.actors = training, actors
+
+    def train(self, parts: list[list[_Part]]) -> Any:
+        """Train in all actors at the same time; the ranker that they end with."""
+        (address,) = self._wait([self.actors[0].open.remote()])
+        found = self._wait([actor.fit.remote(address, own) for actor, own in zip(self.actors, parts, strict=True)])
+        digests = [digest for _, digest in found]
+        if len(set(digests)) > 1:
+            raise TeamError(f"expected the same model in all actors, got different ones: {digests}; please report it")
+        return found[0][0]
+
+    def _wait(self, futures: list[Any]) -> list[Any]:
+        """What the calls gave; after a failure the error of the actor that failed by itself, not of its neighbours."""
+        import ray
+
+        end, errors, waiting = float("inf"), [], list(futures)
+        while waiting and time.monotonic() < end:
+            done, waiting = ray.wait(waiting, timeout=_LOOK)
+            errors += [error for error in map(self._error, done, [futures] * len(done)) if error is not None]
+            if errors:
+                end = min(end, time.monotonic() + _GRACE)
+        if errors:
+            raise next((e for e in errors if not (isinstance(e, TeamError) and e.is_left_alone)), errors[0])
+        return list(ray.get(futures))
+
+    def _error(self, future: Any, futures: list[Any]) -> TierankError | None:
+        """The error of a call that is over, as one of ours."""
+        import ray
+
+        where = f"actor {futures.index(future)} of {self.training.size}"
+        try:
+            ray.get(future)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, TierankError):
+                return error.cause
+            return TeamError(
+                f"{where} failed: expected it to end well, got {error.cause!r}; {advice(self.training.checkpoint)}"
+            )
+        except ray.exceptions.RayError as error:
+            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+            return TeamError(
+                f"{where} was lost: expected all actors to stay until fit is done, got: {reason};"
+                f" {advice(self.training.checkpoint)}"
+            )
+        return None
+
+
+class _Scorer:
+    """A ranker that adds scores to tables."""
+
+    def __init__(self, ranker: Ranker, layout: Layout, needs_list: bool, score: str) -> None:
+        self.ranker, self.layout, self.needs_list, self.score = ranker, layout, needs_list, score
+        if getattr(ranker, "n_jobs", 0) is None:  # Ray runs as many of these as there are CPUs
+            self.ranker = copy(ranker)
+            self.ranker.n_jobs = 1
+
+    def add_scores(self, table: Any) -> Any:
+        """The table with a column of scores."""
+        return table.append_column(self.score, score_table(self.ranker, table, self.layout, self.needs_list))

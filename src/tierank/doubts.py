@@ -1,0 +1,100 @@
+"""Features that should perhaps not be learned from: ids, constants, and what gives the ratings away."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.dataset import RankingDataset
+from tierank.kinds import Text
+from tierank.memory import chunks, spread
+from tierank.metrics import Judge
+from tierank.types import Floats, Rows
+
+# A feature whose skill is at least this gives the ratings away.
+LEAKS_FROM = 0.9
+# Fewer numbers than these are often all different, and fewer documents than these often ranked well by chance.
+_FEWEST = 20
+# Queries that skill is measured on, and documents that ids and constants are looked for in, evenly spread.
+_QUERIES, _DOCUMENTS = 200, 20_000
+# Fewer queries, on which most features show that they rank far from perfectly: below this skill.
+_FEW_QUERIES, _FAR = 20, 0.6
+
+
+def find_doubts(data: RankingDataset) -> dict[str, str]:
+    """Features that should perhaps not be learned from, and why; found in 20,000 documents and 200 queries.
+
+    >>> rows = [[k, 1.0, k % 3] for k in range(30)]
+    >>> ratings = [k % 3 for k in range(30)]
+    >>> find_doubts(RankingDataset(rows, ratings, qid=[0] * 30, feature_names=["sku_id", "shop", "clicks"]))
+    {'sku_id': 'looks like an id', 'shop': 'is the same for all documents', 'clicks': 'gives the rating away'}
+    """
+    names = data.feature_names or tuple(f"feature {j}" for j in range(1, data.n_features + 1))
+    sample = data.features[spread(data.n_documents, _DOCUMENTS)]
+    constant = _find_constants(data, sample)
+    leaks = _find_leaks(data) if data.n_documents >= _FEWEST else np.zeros(data.n_features, bool)
+    found = {}
+    for j, name in enumerate(names):
+        if isinstance(data.kinds.get(name), Text):  # features are made of its texts, and not of their numbers
+            continue
+        if constant[j]:
+            found[name] = "is the same for all documents"
+        elif leaks[j]:
+            found[name] = "gives the rating away"
+        elif name.lower().endswith("id") and _are_ids(sample[:, j]):
+            found[name] = "looks like an id"
+    return found
+
+
+def _find_leaks(data: RankingDataset) -> NDArray[np.bool_]:
+    """Which features rank almost perfectly by themselves."""
+    leaks = find_skills(data, _FEW_QUERIES) >= _FAR
+    if leaks.any():
+        leaks[leaks] = find_skills(data, _QUERIES, np.flatnonzero(leaks)) >= LEAKS_FROM
+    return leaks
+
+
+def _find_constants(data: RankingDataset, sample: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which features have one value; those of the sample that do are looked at in all documents."""
+    first = sample[0]
+    constant: NDArray[np.bool_] = ((sample == first) | np.isnan(sample) & np.isnan(first)).all(axis=0)
+    places = np.flatnonzero(constant)
+    if len(places) and data.n_documents > len(sample):
+        for chunk in chunks(data.features):
+            values = chunk[:, places]
+            is_same = (values == first[places]) | np.isnan(values) & np.isnan(first[places])
+            constant[places] &= is_same.all(axis=0)
+    return constant
+
+
+def _are_ids(values: NDArray[np.float32]) -> bool:
+    """Whether values are whole numbers, nearly all different."""
+    is_whole = len(values) >= _FEWEST and bool((values == np.rint(values)).all())
+    # Ids beyond 2^24 fall together in float32.
+    return is_whole and len(np.unique(values)) > (0.9 if abs(values).max() < 1 << 24 else 0.1) * len(values)
+
+
+def find_skills(data: RankingDataset, n_queries: int, features: Rows | None = None) -> Floats:
+    """The skill of each feature, or of some, on at most this many queries, evenly spread: how well it ranks by itself.
+
+    (NDCG@10 - that of a random order) / (1 - that of a random order), the better way round. NaN where no query can be
+    ranked well or badly.
+    """
+    part = data.select(spread(data.n_queries, n_queries))
+    judge = Judge(part, "ndcg@10")
+    places = np.arange(data.n_features) if features is None else features
+    if judge.n_empty == part.n_queries:
+        return np.full(len(places), np.nan)
+
+    def mean(scores: Floats) -> float:
+        return float(np.nanmean(judge(scores)["ndcg@10"]))
+
+    random = mean(np.zeros(part.n_documents))  # tied scores count by their mean over all orders
+    if random > 1 - 1e-9:
+        return np.full(len(places), np.nan)
+    skills = np.empty(len(places))
+    for j, place in enumerate(places):
+        column = part.features[:, place].astype(np.float64)
+        known = np.where(np.isnan(column), -np.inf, column), np.where(np.isnan(column), -np.inf, -column)
+        skills[j] = max((mean(np.clip(scores, -1e300, 1e300)) - random) / (1 - random) for scores in known)
+    return skills

@@ -1,0 +1,1 @@
+"""What connects tierank with the tools that people track experiments in; each module needs its own library."""

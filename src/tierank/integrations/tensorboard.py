@@ -1,0 +1,52 @@
+"""A callback that writes metrics and losses for TensorBoard."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from tierank.extras import needing
+from tierank.integrations.names import tracked_values
+from tierank.training.callbacks import Step
+
+
+class TensorBoard:
+    """Writes each round or epoch to a folder that ``tensorboard --logdir`` shows.
+
+    Give it to ``fit(..., callbacks=[...])``. ``@`` in the name of a metric becomes ``_at_``. The parts of a ranker,
+    such as the members of a blend, have their own tags: ``networks/member1/ndcg_at_10``.
+
+    Parameters
+    ----------
+    folder : path
+        Where to write; a folder for each run. It is made if it is not there.
+
+    Examples
+    --------
+    >>> board = TensorBoard("runs/urank")  # doctest: +SKIP
+    >>> ranker = URank().fit(train, valid=valid, callbacks=[board])  # doctest: +SKIP
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        with needing("tierank.integrations.tensorboard"):
+            from tensorboardX import SummaryWriter
+        self._writer = SummaryWriter(os.fspath(folder))
+
+    def __call__(self, step: Step) -> None:
+        """Write the metrics and the loss of a round or epoch."""
+        for name, value in tracked_values(step):
+            self._writer.add_scalar(name, value, step.number)
+        self._writer.flush()  # what is written can be looked at while training goes on
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,373 @@
+"""Words of texts, and how well the words of a query match those of a document.
+
+A text is a range of code points. Its *words* are hashes of 64 bits; the *grams* of a word are the hashes of all three
+neighbouring characters of it, with a blank before and behind: as many as the word has characters.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.kernels import OutMatrix, Vector, compiled, inner
+
+# What a code point is, for the breaking of words. Other things stand between words.
+OTHER, LETTER, DIGIT, ALONE, MID_LETTER, MID_NUMBER, MID_BOTH = range(7)
+
+# What a pair of texts gives, in this order.
+PARTS = (
+    "bm25",
+    "tfidf_cosine",
+    "gram_cosine",
+    "words_found",
+    "weight_found",
+    "document_words_found",
+    "grams_found",
+    "fuzzy_found",
+    "pairs_found",
+    "numbers_found",
+    "first_word_found",
+    "last_word_found",
+    "first_place",
+    "is_equal",
+    "starts_with",
+    "contains",
+    "query_length",
+    "document_length",
+)
+
+# Words of a document that are looked at for similar words.
+_LOOKED_AT = 64
+# The usual parameters of BM25.
+_K1, _B = 1.2, 0.75
+_SEED, _FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
+_MIX, _SHIFT = np.uint64(0xFF51AFD7ED558CCD), np.uint64(33)
+_BLANK = np.uint64(32)
+
+
+class Words(NamedTuple):
+    """The words of some texts: text i has words[starts[i]:starts[i + 1]].
+
+    The grams of word j are grams[gram_starts[j]:gram_starts[j + 1]]; ``has_digit`` says whether it has a digit,
+    ``weights`` how rare it is. ``sets`` are the different grams of a text, rising, from ``set_starts`` on, with their
+    weights; ``norms`` and ``set_norms`` are the lengths of the vectors of weights.
+    """
+
+    starts: NDArray[np.int64]
+    words: NDArray[np.uint64]
+    has_digit: NDArray[np.uint8]
+    gram_starts: NDArray[np.int64]
+    grams: NDArray[np.uint64]
+    weights: NDArray[np.float64]
+    norms: NDArray[np.float64]
+    set_starts: NDArray[np.int64]
+    sets: NDArray[np.uint64]
+    set_weights: NDArray[np.float64]
+    set_norms: NDArray[np.float64]
+
+
+@compiled
+def find_words(
+    codes: Vector[np.uint32],
+    kinds: Vector[np.uint8],
+    ends: Vector[np.int64],
+    starts: NDArray[np.int64],
+    words: NDArray[np.uint64],
+    has_digit: NDArray[np.uint8],
+    gram_starts: NDArray[np.int64],
+    grams: NDArray[np.uint64],
+) -> int:
+    """Break texts into words, as Unicode does by default (UAX 29); text i ends before ``ends[i]``.
+
+    Letters and digits in a row are a word. A full stop or an apostrophe joins two letters or two digits, a colon two
+    letters, a comma two digits. Characters of kind ``ALONE`` are words. Returns the number of words.
+    """
+    n, n_grams, place = 0, 0, 0
+    starts[0] = 0
+    gram_starts[0] = 0
+    for text in range(len(ends)):
+        end = ends[text]
+        while place < end:
+            kind = kinds[place]
+            if kind == ALONE:
+                last = place + 1
+            elif kind in (LETTER, DIGIT):
+                last = _word_end(kinds, place, end)
+            else:
+                place += 1
+                continue
+            word, with_digit = _SEED, False
+            before = _BLANK
+            for j in range(place, last):
+                code = np.uint64(codes[j])
+                after = np.uint64(codes[j + 1]) if j + 1 < last else _BLANK
+                word = (word ^ code) * _FACTOR
+                grams[n_grams] = _mixed(((before * _FACTOR + code) * _FACTOR + after) * _FACTOR)
+                n_grams += 1
+                with_digit = with_digit or kinds[j] == DIGIT
+                before = code
+            words[n] = _mixed(word)
+            has_digit[n] = with_digit
+            n += 1
+            gram_starts[n] = n_grams
+            place = last
+        place = end
+        starts[text + 1] = n
+    return n
+
+
+@compiled
+def different_grams(
+    starts: Vector[np.int64],
+    gram_starts: Vector[np.int64],
+    grams: Vector[np.uint64],
+    set_starts: NDArray[np.int64],
+    sets: NDArray[np.uint64],
+) -> int:
+    """The different grams of each text, rising; returns their number in all texts."""
+    n = 0
+    set_starts[0] = 0
+    for text in range(len(starts) - 1):
+        first, last = gram_starts[starts[text]], gram_starts[starts[text + 1]]
+        size = last - first
+        for i in range(size):
+            sets[n + i] = grams[first + i]
+        _sort(sets, n, n + size)
+        kept = n
+        for i in range(n, n + size):
+            if i == n or sets[i] != sets[kept - 1]:
+                sets[kept] = sets[i]
+                kept += 1
+        n = kept
+        set_starts[text + 1] = n
+    return n
+
+
+@compiled
+def count_words(starts: Vector[np.int64], words: Vector[np.uint64], counts: NDArray[np.float64]) -> None:
+    """How often the text of each word has the word."""
+    longest = np.int64(0)
+    for text in range(len(starts) - 1):
+        longest = max(longest, starts[text + 1] - starts[text])
+    ordered = np.empty(longest, np.uint64)
+    for text in range(len(starts) - 1):
+        first, n = starts[text], starts[text + 1] - starts[text]
+        for i in range(n):
+            ordered[i] = words[first + i]
+        _sort(ordered, 0, n)
+        for i in range(n):
+            low, high = 0, n
+            while low < high:  # the first place of the word
+                middle = (low + high) // 2
+                if ordered[middle] < words[first + i]:
+                    low = middle + 1
+                else:
+                    high = middle
+            high = low
+            while high < n and ordered[high] == words[first + i]:
+                high += 1
+            counts[first + i] = high - low
+
+
+@compiled
+def look_up(
+    hashes: Vector[np.uint64],
+    known: Vector[np.uint64],
+    counts: Vector[np.int64],
+    buckets: Vector[np.int64],
+    shift: int,
+    out: NDArray[np.float64],
+) -> None:
+    """The count of each hash, 0 where it is not known; ``buckets``: where the known ones with its first bits are."""
+    for i in range(len(hashes)):
+        bucket = hashes[i] >> np.uint64(shift)
+        out[i] = 0.0
+        for place in range(buckets[bucket], buckets[bucket + np.uint64(1)]):
+            if known[place] == hashes[i]:
+                out[i] = counts[place]
+                break
+
+
+@inner
+def _sort(values: NDArray[np.uint64], first: int, last: int) -> None:
+    """Shell's sort: short, and fast for the some tens of values that a text has."""
+    gap = 1
+    while gap < (last - first) // 3:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(first + gap, last):
+            value = values[i]
+            j = i
+            while j >= first + gap and values[j - gap] > value:
+                values[j] = values[j - gap]
+                j -= gap
+            values[j] = value
+        gap //= 3
+
+
+@inner
+def _word_end(kinds: NDArray[np.uint8], first: int, end: int) -> int:
+    place = first + 1
+    while place < end:
+        kind = kinds[place]
+        if kind in (LETTER, DIGIT):
+            place += 1
+            continue
+        if place + 1 < end and kinds[place + 1] == kinds[place - 1]:
+            beside = kinds[place - 1]
+            joins_letters = beside == LETTER and kind in (MID_LETTER, MID_BOTH)
+            if joins_letters or (beside == DIGIT and kind in (MID_NUMBER, MID_BOTH)):
+                place += 2
+                continue
+        break
+    return place
+
+
+@inner
+def _mixed(value: int) -> int:
+    value = (value ^ (value >> _SHIFT)) * _MIX
+    return value ^ (value >> _SHIFT)
+
+
+@compiled
+def match_texts(
+    query_of: Vector[np.int64],
+    document_of: Vector[np.int64],
+    queries: Words,
+    documents: Words,
+    mean_length: float,
+    first: int,
+    last: int,
+    out: OutMatrix[np.float32],
+) -> None:
+    """The numbers of ``PARTS`` for the pairs first to last - 1."""
+    for pair in range(first, last):
+        query, document = query_of[pair], document_of[pair]
+        q_start, q_end = queries.starts[query], queries.starts[query + 1]
+        d_start, d_end = documents.starts[document], documents.starts[document + 1]
+        row = out[pair]
+        row[:] = 0.0
+        row[16], row[17] = q_end - q_start, d_end - d_start
+        row[12] = 1.0
+        if q_end == q_start or d_end == d_start:
+            continue
+        _match_words(queries, documents, q_start, q_end, d_start, d_end, mean_length, row)
+        row[1] /= max(queries.norms[query] * documents.norms[document], 1e-300)
+        _match_places(queries, documents, q_start, q_end, d_start, d_end, row)
+        _match_sets(queries, documents, query, document, row)
+
+
+@inner
+def _match_words(
+    queries: Words,
+    documents: Words,
+    q_start: int,
+    q_end: int,
+    d_start: int,
+    d_end: int,
+    mean_length: float,
+    row: NDArray[np.float32],
+) -> None:
+    """Which words of the query the document has."""
+    length = _K1 * (1.0 - _B + _B * (d_end - d_start) / max(mean_length, 1e-300))
+    n_found, weight, weight_found, fuzzy, numbers, numbers_found = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    first_found = d_end
+    for i in range(q_start, q_end):
+        word = queries.words[i]
+        count, at = 0, d_end
+        for j in range(d_start, d_end):
+            if documents.words[j] == word:
+                count += 1
+                at = min(at, j)
+        rarity = queries.weights[i]
+        weight += rarity
+        numbers += queries.has_digit[i]
+        if count > 0:
+            n_found += 1.0
+            weight_found += rarity
+            fuzzy += rarity
+            numbers_found += queries.has_digit[i]
+            row[1] += rarity * rarity * count
+            row[0] += rarity * count * (_K1 + 1.0) / (count + length)
+            first_found = min(first_found, at)
+        else:
+            fuzzy += rarity * _closest(queries, documents, i, d_start, min(d_end, d_start + _LOOKED_AT))
+        if i == q_start:
+            row[10] = count > 0
+        if i == q_end - 1:
+            row[11] = count > 0
+    n = q_end - q_start
+    row[3] = n_found / n
+    row[4] = weight_found / weight if weight > 0 else 0.0
+    row[7] = fuzzy / weight if weight > 0 else 0.0
+    row[9] = numbers_found / numbers if numbers > 0 else 1.0
+    row[12] = (first_found - d_start) / (d_end - d_start)
+    n_known = 0
+    for j in range(d_start, d_end):
+        for i in range(q_start, q_end):
+            if queries.words[i] == documents.words[j]:
+                n_known += 1
+                break
+    row[5] = n_known / (d_end - d_start)
+
+
+@inner
+def _closest(queries: Words, documents: Words, word: int, d_start: int, d_end: int) -> float:
+    """The largest share of common grams (Dice) of a word and a word of the document."""
+    best = 0.0
+    a_start, a_end = queries.gram_starts[word], queries.gram_starts[word + 1]
+    for other in range(d_start, d_end):
+        b_start, b_end = documents.gram_starts[other], documents.gram_starts[other + 1]
+        size = (a_end - a_start) + (b_end - b_start)
+        if 2.0 * min(a_end - a_start, b_end - b_start) <= best * size:
+            continue
+        common = 0
+        for i in range(a_start, a_end):
+            for j in range(b_start, b_end):
+                if queries.grams[i] == documents.grams[j]:
+                    common += 1
+                    break
+        best = max(best, min(2.0 * common / size, 1.0))
+    return best
+
+
+@inner
+def _match_places(
+    queries: Words, documents: Words, q_start: int, q_end: int, d_start: int, d_end: int, row: NDArray[np.float32]
+) -> None:
+    """Neighbours in the query that are neighbours in the document, and whether the whole query is."""
+    n, found = q_end - q_start, 0.0
+    for i in range(q_start, q_end - 1):
+        for j in range(d_start, d_end - 1):
+            if queries.words[i] == documents.words[j] and queries.words[i + 1] == documents.words[j + 1]:
+                found += 1.0
+                break
+    row[8] = found / (n - 1) if n > 1 else row[3]
+    for j in range(d_start, d_end - n + 1):
+        i = 0
+        while i < n and queries.words[q_start + i] == documents.words[j + i]:
+            i += 1
+        if i == n:
+            row[15] = 1.0
+            if j == d_start:
+                row[14] = 1.0
+                row[13] = n == d_end - d_start
+            break
+
+
+@inner
+def _match_sets(queries: Words, documents: Words, query: int, document: int, row: NDArray[np.float32]) -> None:
+    """The grams that both texts have."""
+    i, i_end = queries.set_starts[query], queries.set_starts[query + 1]
+    j, j_end = documents.set_starts[document], documents.set_starts[document + 1]
+    n = i_end - i
+    common, product = 0.0, 0.0
+    while i < i_end and j < j_end:
+        one, other = queries.sets[i], documents.sets[j]
+        if one == other:
+            common += 1.0
+            product += queries.set_weights[i] * documents.set_weights[j]
+        i += one <= other
+        j += other <= one
+    row[6] = common / n if n > 0 else 0.0
+    row[2] = product / max(queries.set_norms[query] * documents.set_norms[document], 1e-300)

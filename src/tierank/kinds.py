@@ -1,0 +1,504 @@
+"""What the numbers of a feature stand for, where they are more than numbers: levels, days, parts of vectors.
+
+A data set holds one float32 number per document and feature, and a *kind* for each feature that was made of something
+else than a column of numbers. The kind says which columns of a table the feature comes from and how, so the same
+feature can be made again of another table. Kinds with something learned in them (``Age``, ``Mean``) are those of
+models: ``columns`` learns them. All are plain values that JSON can hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import DataError, ParameterError
+
+# What can be made of a date, and of two vectors.
+DATE_PARTS = ("age", "month", "weekday", "hour")
+MEASURES = ("cosine", "dot", "distance")
+# Codes beyond this are not all float32 numbers.
+MAX_LEVELS = 1 << 24
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a feature stands for."""
+
+    NAME: ClassVar[str] = ""
+
+    def sources(self, feature: str) -> tuple[str, ...]:
+        """The columns of a table that the feature is made of."""
+        return (feature,)
+
+    @property
+    def raw(self) -> Kind:
+        """The kind that data sets have before a model was learned."""
+        return self
+
+    def __str__(self) -> str:
+        return self.NAME
+
+
+@dataclass(frozen=True)
+class Category(Kind):
+    """Texts: the number k is ``levels[k]``. Levels are sorted; an empty text is missing.
+
+    Parameters
+    ----------
+    levels : tuple of str
+        The different texts.
+    learned_as : {"auto", "levels", "mean"}, default "auto"
+        Whether models learn from the levels or from the mean rating of each; ``auto``: as their number says.
+    """
+
+    NAME: ClassVar[str] = "category"
+    FORMS: ClassVar[tuple[str, ...]] = ("auto", "levels", "mean")
+
+    levels: tuple[str, ...] = ()
+    learned_as: str = "auto"
+
+    def __post_init__(self) -> None:
+        if self.learned_as not in self.FORMS:
+            raise ValueError(f"expected {', '.join(self.FORMS[:-1])} or {self.FORMS[-1]}")
+        if len(self.levels) > MAX_LEVELS:
+            raise DataError(f"expected at most {MAX_LEVELS:,} different texts in a column, got {len(self.levels):,}")
+
+    def __str__(self) -> str:
+        return f"category: {', '.join(f'{place} {level!r}' for place, level in enumerate(self.levels))}"
+
+
+@dataclass(frozen=True)
+class Text(Category):
+    """Texts of queries or of documents, which are matched with each other: the number k is ``levels[k]``.
+
+    Parameters
+    ----------
+    levels : tuple of str
+        The different texts.
+    learned_as : {"matches", "levels", "mean"}, default "matches"
+        Whether the texts are a feature too, beside the matches that are made of them.
+    documents : tuple of str
+        Of texts of queries: the columns with the texts of documents that they are matched with.
+    """
+
+    NAME: ClassVar[str] = "text"
+    FORMS: ClassVar[tuple[str, ...]] = ("matches", "levels", "mean")
+
+    learned_as: str = "matches"
+    documents: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{len(self.levels):,} texts"
+
+
+@dataclass(frozen=True)
+class Match(Kind):
+    """How well the text of a document answers the text of a query, by what was learned of other documents.
+
+    Parameters
+    ----------
+    query : str
+        The column with texts of queries.
+    document : str
+        The column with texts of documents.
+    part : str
+        What is compared: ``bm25``, ``words_found`` and others.
+    statistics : str
+        The digest of the statistics of words that it was computed with.
+    """
+
+    NAME: ClassVar[str] = "match"
+
+    query: str
+    document: str
+    part: str
+    statistics: str
+
+    @property
+    def feature(self) -> str:
+        """The name of the feature."""
+        return f"{self.query}~{self.document}.{self.part}"
+
+    def sources(self, feature: str) -> tuple[str, ...]:
+        """Both columns."""
+        return self.query, self.document
+
+    def __str__(self) -> str:
+        return f"{self.part} of {self.query} and {self.document}"
+
+
+@dataclass(frozen=True)
+class Indicator(Kind):
+    """Texts, as 1 for one level of them and 0 for all others, missing ones among them.
+
+    Parameters
+    ----------
+    column : str
+        The column of texts.
+    level : str
+        The level that is 1.
+    """
+
+    NAME: ClassVar[str] = "indicator"
+
+    column: str
+    level: str
+
+    def sources(self, feature: str) -> tuple[str, ...]:
+        """The column of texts."""
+        return (self.column,)
+
+    def __str__(self) -> str:
+        return f"1 where {self.column} is {self.level!r}"
+
+
+@dataclass(frozen=True)
+class Mean(Kind):
+    """Texts of many levels, as the mean rating that documents of a level had above the mean of their query.
+
+    Parameters
+    ----------
+    levels : tuple of str
+        The different texts.
+    means : tuple of float
+        A number for each of them.
+    """
+
+    NAME: ClassVar[str] = "mean"
+
+    levels: tuple[str, ...]
+    means: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.levels) != len(self.means) or not all(map(math.isfinite, self.means)):
+            raise ValueError("expected a finite mean for each level")
+
+    @property
+    def raw(self) -> Kind:
+        """Texts."""
+        return Category()
+
+    def __str__(self) -> str:
+        return f"mean rating of each of {len(self.levels):,} texts; model.json has them"
+
+
+@dataclass(frozen=True)
+class Date(Kind):
+    """Dates: days since 1970-01-01 00:00 UTC."""
+
+    NAME: ClassVar[str] = "date"
+
+
+@dataclass(frozen=True)
+class Age(Kind):
+    """Dates, as days before a date.
+
+    Parameters
+    ----------
+    reference : float
+        That date, in days since 1970-01-01 00:00 UTC: the latest one in the training data.
+    """
+
+    NAME: ClassVar[str] = "age"
+
+    reference: float
+
+    def __post_init__(self) -> None:
+        if not math.isfinite(self.reference):
+            raise ValueError("expected a finite date")
+
+    @property
+    def raw(self) -> Kind:
+        """Dates."""
+        return Date()
+
+    def __str__(self) -> str:
+        return f"days before day {self.reference!r}, counted from 1970-01-01 00:00 UTC"
+
+
+@dataclass(frozen=True)
+class Elapsed(Kind):
+    """Days from one date to another one of the same row.
+
+    Parameters
+    ----------
+    column : str
+        The earlier date.
+    now : str
+        The later date.
+    """
+
+    NAME: ClassVar[str] = "elapsed"
+
+    column: str
+    now: str
+
+    def sources(self, feature: str) -> tuple[str, ...]:
+        """Both dates."""
+        return self.column, self.now
+
+    def __str__(self) -> str:
+        return f"days from {self.column} to {self.now}"
+
+
+@dataclass(frozen=True)
+class DatePart(Kind):
+    """A part of a date, in UTC: month 1 to 12, weekday 0 (Monday) to 6, hour 0 to 23.
+
+    Parameters
+    ----------
+    column : str
+        The date.
+    part : str
+        The part of it.
+    """
+
+    NAME: ClassVar[str] = "date_part"
+
+    column: str
+    part: str
+
+    def __post_init__(self) -> None:
+        if self.part not in DATE_PARTS[1:]:
+            raise ParameterError.unknown("part of a date", self.part, DATE_PARTS)
+
+    def sources(self, feature: str) -> tuple[str, ...]:
+        """The date."""
+        return (self.column,)
+
+    def __str__(self) -> str:
+        return f"{self.part} of {self.column}"
+
+
+@dataclass(frozen=True)
+class Element(Kind):
+    """One number of a vector.
+
+    Parameters
+    ----------
+    column : str
+        The column of vectors.
+    place : int
+        Which number, from 0.
+    size : int
+        How many numbers the vectors have.
+    """
+
+    NAME: ClassVar[str] = "element"
+
+    column: str
+    place: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.place, int) and isinstance(self.size, int) and 0 <= self.place < self.size):
+            raise ValueError("expected a place within the vector")
+
+    def sources(self, feature: str) -> tuple[str, ...]:
+        """The column of vectors."""
+        return (self.column,)
+
+    def __str__(self) -> str:
+        return f"number {self.place} of {self.column}"
+
+
+@dataclass(frozen=True)
+class Similarity(Kind):
+    """How similar the vector of a query and that of a document are.
+
+    Parameters
+    ----------
+    query : str
+        The column with vectors of queries.
+    document : str
+        The column with vectors of documents.
+    measure : str
+        ``cosine`` (missing where a vector is all 0), ``dot`` or ``distance`` (Euclidean).
+    """
+
+    NAME: ClassVar[str] = "similarity"
+
+    query: str
+    document: str
+    measure: str
+
+    def __post_init__(self) -> None:
+        if self.measure not in MEASURES:
+            raise ParameterError.unknown("measure of similarity", self.measure, MEASURES)
+
+    def sources(self, feature: str) -> tuple[str, ...]:
+        """Both columns."""
+        return self.query, self.document
+
+    def __str__(self) -> str:
+        return f"{self.measure} of {self.query} and {self.document}"
+
+
+# Of the features that are no plain numbers, by their names.
+Kinds = Mapping[str, Kind]
+
+KINDS = {
+    one.NAME: one for one in (Category, Text, Match, Indicator, Mean, Date, Age, Elapsed, DatePart, Element, Similarity)
+}
+
+
+def sources_of(features: Sequence[str], kinds: Kinds) -> list[str]:
+    """The columns of a table that some features are made of, each once."""
+    found = (kinds[name].sources(name) if name in kinds else (name,) for name in features)
+    return list(dict.fromkeys(column for columns in found for column in columns))
+
+
+def kinds_to_json(kinds: Kinds) -> dict[str, dict[str, Any]]:
+    """Kinds as JSON holds them.
+
+    >>> kinds_to_json({"published": Age(19723.0)})
+    {'published': {'kind': 'age', 'reference': 19723.0}}
+    """
+    return {name: {"kind": kind.NAME, **asdict(kind)} for name, kind in kinds.items()}
+
+
+def kinds_from_json(given: Any, features: Sequence[str] | None) -> dict[str, Kind]:
+    """Kinds that ``kinds_to_json`` gave, of these features; an error where they are damaged."""
+    try:
+        found = {name: _kind(dict(described)) for name, described in dict(given).items()}
+    except (KeyError, TypeError, ValueError):
+        raise DataError("columns: expected kinds of features, got a damaged description") from None
+    unknown = next((name for name in found if name not in (features or ())), None)
+    if unknown is not None:
+        raise DataError(f"columns: expected kinds of the features, got one of {unknown!r}")
+    return found
+
+
+def _kind(described: dict[str, Any]) -> Kind:
+    made = KINDS[described.pop("kind")]
+    types = {one.name: one.type for one in fields(made)}
+    if types.keys() != described.keys():
+        raise ValueError("fields")
+    return made(**{name: _value(value, str(types[name])) for name, value in described.items()})
+
+
+def _value(value: Any, kind: str) -> Any:
+    if kind.startswith("tuple"):
+        member = str if "str" in kind else float
+        if not isinstance(value, (list, tuple)) or not all(isinstance(one, (member, int)) for one in value):
+            raise ValueError("values")
+        return tuple(str(one) if member is str else float(one) for one in value)
+    expected: Any = {"str": str, "int": int, "float": (int, float)}[kind]
+    if not isinstance(value, expected) or isinstance(value, bool):
+        raise ValueError("value")
+    return float(value) if kind == "float" else value
+
+
+def recode(codes: NDArray[np.float32], old: Category, new: Category | Mean) -> NDArray[np.float32]:
+    """The numbers of texts among other levels; missing where a text is none of them.
+
+    >>> recode(np.array([1, 0, np.nan], np.float32), Category(("a", "c")), Category(("b", "c"))).tolist()
+    [1.0, nan, nan]
+    """
+    numbers = range(len(new.levels)) if isinstance(new, Category) else new.means
+    known = dict(zip(new.levels, numbers, strict=True))
+    table = np.array([known.get(level, np.nan) for level in old.levels] + [np.nan], np.float32)
+    is_known = (codes >= 0) & (codes < len(old.levels))  # and not missing
+    return table[np.where(is_known, codes, len(old.levels)).astype(np.int64)]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What columns of a table are, where that is not seen by themselves, and what is made of them.
+
+    Texts and categories of pandas, polars and Arrow become categories, dates become ages, and vectors become as many
+    features as they have numbers, without being named here.
+
+    Parameters
+    ----------
+    categories : sequence of str, default ()
+        Columns of numbers that are names of something, such as the number of a shop; and columns of CSV files whose
+        cells are some numbers, some texts.
+    dates : sequence of str, default ()
+        Columns of CSV files, and of texts in tables, that hold dates in ISO form: 2024-01-31, 2024-01-31T12:00:00Z.
+    date_parts : sequence of str, default ("age",)
+        What is made of each date: ``age`` (days before the latest date in the training data, or before ``now``),
+        ``month``, ``weekday``, ``hour``.
+    now : str, optional
+        A column of dates that says when the documents were ranked: ages are counted from it, row by row. It is no
+        feature itself.
+    vectors : sequence of str, default ()
+        Columns of vectors that are in ``similarities`` and whose numbers are features, too.
+    similarities : sequence of (str, str), default ()
+        Pairs of columns, each with the vector of a query and the vector of a document.
+    measures : sequence of str, default ("cosine",)
+        What is made of each pair: ``cosine``, ``dot``, ``distance``.
+    means : sequence of str, default ()
+        Columns of texts to be learned from as the mean rating of each text in other queries, whatever their number of
+        different texts.
+    texts : sequence of (str, str), default ()
+        Pairs of columns, each with the text of a query and the text of a document: features say how well they match.
+        The column of query ids may be one of them.
+
+    Examples
+    --------
+    >>> Columns(categories=["shop"], dates=["published"], date_parts=["age", "weekday"]).dates
+    ('published',)
+    """
+
+    categories: Sequence[str] = ()
+    dates: Sequence[str] = ()
+    date_parts: Sequence[str] = ("age",)
+    now: str | None = None
+    vectors: Sequence[str] = ()
+    similarities: Sequence[tuple[str, str]] = ()
+    measures: Sequence[str] = ("cosine",)
+    means: Sequence[str] = ()
+    texts: Sequence[tuple[str, str]] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("categories", "dates", "date_parts", "vectors", "measures", "means"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not all(isinstance(one, str) for one in given):
+                raise ParameterError(argument=name, expected="a list of texts", got=repr(given))
+            object.__setattr__(self, name, tuple(given))
+        for name in ("similarities", "texts"):
+            object.__setattr__(self, name, _as_pairs(name, getattr(self, name)))
+        for given, known, what in (
+            (self.date_parts, DATE_PARTS, "part of a date"),
+            (self.measures, MEASURES, "measure of similarity"),
+        ):
+            unknown = next((one for one in given if one not in known), None)
+            if unknown is not None:
+                raise ParameterError.unknown(what, unknown, known)
+
+    def named(self) -> list[str]:
+        """All columns that are named."""
+        return [*self.categories, *self.dates, *self.vectors, *self.means, *self.hidden()]
+
+    def hidden(self) -> list[str]:
+        """Columns that other features are made of, whether they are features or not."""
+        pairs = [column for pair in (*self.similarities, *self.texts) for column in pair]
+        return pairs if self.now is None else [*pairs, self.now]
+
+    def matched(self) -> dict[str, tuple[str, ...]]:
+        """The columns of ``texts``, each with those that its texts are matched with."""
+        columns = dict.fromkeys(column for pair in self.texts for column in pair)
+        return {name: tuple(document for query, document in self.texts if query == name) for name in columns}
+
+    def to_json(self) -> dict[str, Any]:
+        """What was declared, where it is not the default, as JSON holds it."""
+        return {
+            one.name: _plain(getattr(self, one.name)) for one in fields(self) if getattr(self, one.name) != one.default
+        }
+
+
+def _as_pairs(name: str, given: Any) -> tuple[tuple[str, ...], ...]:
+    pairs = tuple(tuple(pair) for pair in given)
+    if any(len(pair) != 2 or not all(isinstance(one, str) for one in pair) for pair in pairs):
+        raise ParameterError(argument=name, expected="pairs of columns: of queries and of documents", got=repr(given))
+    return pairs
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value

@@ -1,0 +1,103 @@
+"""``distill``: one ranker that learns from the ratings and from what a blend makes of them, for serving."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from tierank.dataset import RankingDataset
+from tierank.errors import ParameterError
+from tierank.rankers.base import Ranker
+from tierank.rankers.blend import Blend
+from tierank.rankers.trees import LambdaMART
+from tierank.settings import Number
+from tierank.training.blend import deal
+from tierank.training.selection import mean_of_standardised
+from tierank.types import Floats
+
+
+def distill(
+    blend: Blend,
+    train: RankingDataset,
+    into: Ranker | None = None,
+    *,
+    valid: RankingDataset | None = None,
+    mix: float = 0.8,
+    **fit_arguments: Any,
+) -> Ranker:
+    """Fit one ranker to the ratings and to the scores of a blend, to serve it in place of the blend.
+
+    Scores are those of members that have not learned from the query (``Blend.out_of_fold``), z standardised within the
+    query. With r the ratings, of the mean r_q in the query, the ranker learns
+
+        t(d) = (1 - mix) r(d) + mix * e(d),   e(d) = r_q + b z(d), kept within 0 and the highest rating of the data
+
+    where b is the slope of the regression of r - r_q on z over all documents, or 0 if that is negative: e is the rating
+    that the blend expects. So documents of one rating stand in the order that the blend gives them. Unjudged documents
+    stay unjudged.
+
+    Parameters
+    ----------
+    blend : Blend
+        A blend that was fitted on ``train`` and ``valid`` with ``rotate=True``.
+    train : RankingDataset
+        The training data of the blend.
+    into : Ranker, default LambdaMART()
+        The ranker to fit; it is not changed.
+    valid : RankingDataset, optional
+        The validation data of the blend, which choose the round by their own ratings. Without them a quarter of the
+        training queries is kept for that.
+    mix : float, default 0.8
+        The share of the blend in what is learned: 0 for the ratings alone, 1 for the scores alone.
+    **fit_arguments
+        Further arguments of ``fit``: ``checkpoint``, ``progress``, ``callbacks``, ...
+
+    Returns
+    -------
+    Ranker
+        A fitted copy of ``into``.
+
+    Examples
+    --------
+    >>> from tierank import Blend, LambdaMART, make_ranking
+    >>> train, valid, test = make_ranking(60, n_features=8, mean_length=20, max_length=40).split(0.6, 0.2, 0.2)
+    >>> blend = Blend(n_trees=5, max_epochs=2).fit(train, valid=valid)
+    >>> ranker = distill(blend, train, LambdaMART(n_trees=20), valid=valid)
+    >>> type(ranker).__name__, ranker.predict(test).shape == (test.n_documents,)
+    ('LambdaMART', True)
+    """
+    if not isinstance(blend, Blend):
+        raise ParameterError(argument="blend", expected="a fitted Blend", got=type(blend).__name__)
+    for name, data in (("train", train), ("valid", valid)):
+        if not isinstance(data, RankingDataset) and not (name == "valid" and data is None):
+            raise ParameterError(argument=name, expected="a RankingDataset", got=type(data).__name__)
+    if into is not None and not isinstance(into, Ranker):
+        raise ParameterError(argument="into", expected="a ranker, such as LambdaMART()", got=repr(into))
+    mix = float(Number(0, 1).check("mix", mix))
+    ranker = LambdaMART() if into is None else clone(into)
+    ranker.check_settings()
+    train.check_rated()
+    soft = train.replace(ratings=soft_ratings(train, train.arrange(blend.out_of_fold(train, valid)), mix))
+    if valid is None:
+        _, parts = deal(train, None, blend.settings_["seed"], blend.resources().n_jobs)
+        if len(parts) > 1:
+            is_learned = np.ones(train.n_queries, bool)
+            is_learned[parts[-1]] = False
+            soft, valid = soft.select(is_learned), train.select(parts[-1])
+    return ranker.fit(soft, valid=valid, **fit_arguments)
+
+
+def soft_ratings(data: RankingDataset, scores: Floats, mix: float) -> Floats:
+    """What is learned in place of the ratings: they, mixed with what these scores expect. See ``distill``."""
+    ratings, judged = np.asarray(data.ratings), data.is_judged
+    starts = data.offsets[:-1]
+    totals = np.add.reduceat(np.where(judged, ratings, 0.0), starts)
+    means = np.repeat(totals / np.maximum(np.add.reduceat(judged.astype(np.int64), starts), 1), data.lengths)
+    z = mean_of_standardised([scores], data)
+    # Sums of sorted numbers are the same bits for rows in any order.
+    products, squares = np.sort(((ratings - means) * z)[judged]).sum(), np.sort((z * z)[judged]).sum()
+    slope = max(products / squares, 0.0) if squares > 0 else 0.0
+    expected = np.clip(means + slope * z, 0.0, ratings[judged].max())
+    return np.asarray((1.0 - mix) * ratings + mix * expected, np.float64)  # NaN where unjudged

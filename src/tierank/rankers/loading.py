@@ -1,0 +1,64 @@
+"""Model folders → fitted rankers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tierank.checks import as_names
+from tierank.columns import Plan
+from tierank.errors import DataError, ParameterError, TierankError
+from tierank.extras import needing
+from tierank.models import MODEL, Known, damaged, decode_settings, known_class, read_folder, read_settled
+from tierank.rankers.base import Ranker
+from tierank.settings import as_whole
+from tierank.training.model import SavedModel, Seen
+
+# What reading a file that is not what it claims to be can end in.
+_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
+
+
+def read_ranker(path: str | os.PathLike[str], known: Known) -> Ranker:
+    """The ranker of a model folder; every file is checked before anything looks into it."""
+    return read_settled(Path(path), lambda folder: _read_once(folder, known))[0]
+
+
+def _read_once(folder: Path, known: Known) -> Ranker:
+    description, files = read_folder(folder)
+    file = folder / MODEL.file
+    try:
+        ranker = _constructed(description, known)
+        names, n_features = description["feature_names"], as_whole("n_features", description["n_features"])
+        known_names = as_names(names, n_features)
+        seen = Seen(
+            n_features,
+            known_names,
+            bool(description["has_queries"]),
+            bool(description["has_missing"]),
+            as_whole("longest_query", description["longest_query"]),
+            Plan.from_json(description.get("columns", {}), known_names, files),
+        )
+        if not isinstance(description["fitted"], dict):
+            raise TypeError("fitted")
+        with needing(type(ranker).__name__):
+            model = ranker.restore_model(SavedModel(seen, description["fitted"], files))
+        ranker.hold(model, seen)
+    except ParameterError as error:
+        raise DataError(f"settings: {error}", where=file) from None
+    except TierankError as error:
+        raise error.at(file) if error.where is None else error from None
+    except KeyError as error:
+        raise damaged(file, f"no {error}") from None
+    except _OF_DAMAGE as error:
+        raise damaged(file, str(error)) from None
+    return ranker
+
+
+def _constructed(description: Mapping[str, Any], known: Known) -> Ranker:
+    kind = known_class(known.rankers, "ranker", description["ranker"])
+    ranker = kind(**decode_settings(description["settings"], known))
+    if not isinstance(ranker, Ranker):
+        raise DataError(argument="rankers", expected="classes derived from tierank.Ranker", got=kind.__name__)
+    return ranker

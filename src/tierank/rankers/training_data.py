@@ -1,0 +1,173 @@
+"""The data that callers give to ``fit``: validation data, propensities, and queries that look wrong."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from tierank.checks import as_array
+from tierank.dataset import RankingDataset
+from tierank.doubts import find_doubts
+from tierank.encoding import as_features
+from tierank.errors import ColumnWarning, DataError, ParameterError
+from tierank.estimators import as_dataset
+from tierank.kinds import Columns
+from tierank.settings import as_choice
+from tierank.tables import column_names, is_table, take_columns
+
+# What training can do with documents that have no rating.
+UNJUDGED = ("skip", "zero")
+# Documents beyond which a list looks like a mistake: the longest list of the public collections has 1,251
+# (MSLR-WEB30K), and a search engine hands over 1,000 documents or fewer to be ranked again.
+_LONG_LIST = 2_000
+# Columns that a warning describes.
+_LISTED = 12
+
+
+def as_rows(
+    X: Any, y: Any, qid: Any, columns: Columns | None, ignore: Sequence[str] | None, **weights: Any
+) -> RankingDataset:
+    """A data set, or one of features, ratings and query ids, without the columns to ignore."""
+    if isinstance(X, RankingDataset):
+        data = as_dataset(X, y, qid, columns=columns, **weights)
+        return data if not ignore else _without_features(data, ignore)
+    if not is_table(X):
+        for argument, given in (("columns", columns), ("ignore", ignore)):
+            if given is not None:
+                raise ParameterError(argument=argument, expected="None beside an array, which has no names", got="some")
+        return as_dataset(X, y, qid, **weights)
+    if ignore:
+        left_out = _known(ignore, column_names(X))
+        X = take_columns(X, [name for name in column_names(X) if name not in left_out])
+    features, feature_names, kinds = as_features(X, columns, can_ignore=True)
+    return as_dataset(features, y, qid, feature_names=feature_names, **weights).replace(kinds=kinds)
+
+
+def _without_features(data: RankingDataset, ignore: Sequence[str]) -> RankingDataset:
+    names = data.feature_names or ()
+    left_out = _known(ignore, names)
+    kept = [place for place, name in enumerate(names) if name not in left_out]
+    return data.with_features(data.features[:, kept], tuple(names[place] for place in kept))
+
+
+def _known(ignore: Sequence[str] | None, names: Sequence[str]) -> set[str]:
+    """The columns to ignore, each of which there has to be."""
+    if isinstance(ignore, str):
+        raise ParameterError(argument="ignore", expected="a list of columns", got=repr(ignore))
+    for name in ignore or ():
+        if name not in names:
+            raise ParameterError.unknown("column of ignore", name, names)
+    return set(ignore or ())
+
+
+def with_propensities(
+    train: RankingDataset, valid: RankingDataset | None, propensity: Any, clip: float | None
+) -> tuple[RankingDataset, RankingDataset | None]:
+    """The data with propensities, none of which is so low that a click counts for more than ``clip``."""
+    data = [train, valid]
+    if propensity is not None:
+        if train.propensity is not None:
+            raise DataError(argument="propensity", expected="None beside data that hold propensities", got="some")
+        data[0] = train.with_propensity(propensity)
+        is_of_rows = not hasattr(propensity, "at") and len(as_array(propensity)) == train.n_documents
+        if valid is not None and valid.position is not None and valid.propensity is None and not is_of_rows:
+            data[1] = valid.with_propensity(propensity)
+    least = 0.0 if clip is None else 1 / clip
+    first, second = (
+        one if one is None or one.propensity is None else one.replace(propensity=np.maximum(one.propensity, least))
+        for one in data
+    )
+    return cast("RankingDataset", first), second
+
+
+def settle_unjudged(
+    train: RankingDataset, valid: RankingDataset | None, unjudged: str, *, is_taken: bool, are_clicks: bool
+) -> tuple[RankingDataset, RankingDataset | None]:
+    """The data with unjudged documents as training has them.
+
+    Skipped, they stay in the lists, without a rating, where the ranker takes that (``is_taken``); queries that have no
+    others are left out. Clicks, which have positions or propensities, are never unjudged.
+    """
+    for argument, data in (("y", train), ("valid", valid)):
+        if data is None or not data.n_unjudged:
+            continue
+        if are_clicks or data.position is not None or data.propensity is not None:
+            expected = "1 or 0 for every document where positions or propensities are given, as clicks are"
+            raise DataError(argument=argument, expected=expected, got=f"{data.n_unjudged:,} unjudged documents")
+    if valid is not None and valid.n_unjudged and not is_taken:
+        valid = valid.replace(ratings=np.nan_to_num(valid.ratings))
+    if not train.n_unjudged:
+        return train, valid
+    if not train.is_judged.any():
+        raise DataError(argument="y", expected="at least one document with a rating", got="unjudged documents only")
+    if as_choice("unjudged", unjudged, UNJUDGED) == "zero":
+        return train.replace(ratings=np.nan_to_num(train.ratings)), valid
+    if not is_taken:
+        return train.drop_unjudged(), valid
+    has_judged = np.logical_or.reduceat(train.is_judged, train.offsets[:-1])
+    return train if has_judged.all() else train.select(has_judged), valid
+
+
+def warn_of_odd_queries(data: Mapping[str, RankingDataset | None]) -> None:
+    """Warn of data whose query ids were probably forgotten, or taken from the wrong column."""
+    for where, one in data.items():
+        doubt = None if one is None else _doubt_of_queries(one)
+        if doubt is not None:
+            warnings.warn(where + doubt, stacklevel=3)
+
+
+def warn_of_columns(train: RankingDataset) -> None:
+    """Warn of columns that should perhaps not be learned from: all of them at once, with what leaves them out."""
+    doubts = {} if train.feature_names is None else find_doubts(train)
+    if not doubts:
+        return
+    held = [f"column {name!r} {what}" for name, what in doubts.items()]
+    more = f"; ... ({len(held)} columns in all)" if len(held) > _LISTED else ""
+    those = "it" if len(held) == 1 else "them"
+    warnings.warn(
+        f"{'; '.join(held[:_LISTED])}{more}: leave {those} out with ignore={list(doubts)}, if that is not intended",
+        ColumnWarning,
+        stacklevel=3,
+    )
+
+
+def _doubt_of_queries(data: RankingDataset) -> str | None:
+    """What looks wrong about the queries, if ids were probably forgotten or taken from the wrong column.
+
+    >>> print(_doubt_of_queries(RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "c"])))
+    each of the 3 rows is a query of its own, and a list of one document has no order to learn: give the documents of
+    one list the same query id
+    """
+    if data.n_queries == data.n_documents > 1:
+        return (
+            f"each of the {data.n_documents:,} rows is a query of its own, and a list of one document has no order to"
+            " learn: give the documents of one list the same query id"
+        )
+    if data.n_queries == 1 and data.n_documents > _LONG_LIST:
+        return (
+            f"all {data.n_documents:,} rows are one query, longer than lists of candidates are: give one query id per"
+            " row as qid, or ignore this if they are one list"
+        )
+    return None
+
+
+def as_validation(
+    valid: RankingDataset | Sequence[Any],
+    has_queries: bool,
+    columns: Columns | None = None,
+    ignore: Sequence[str] | None = None,
+) -> RankingDataset:
+    """The validation data as a data set; with query ids if the training data have them."""
+    if isinstance(valid, RankingDataset):
+        data = valid
+    elif isinstance(valid, Sequence) and len(valid) in (2, 3):
+        if has_queries and (len(valid) == 2 or valid[2] is None):
+            raise DataError(argument="valid", expected="(X, y, qid), as the training data have query ids", got="no qid")
+        data = as_rows(valid[0], valid[1], valid[2] if len(valid) == 3 else None, columns, ignore)
+    else:
+        raise DataError(argument="valid", expected="a RankingDataset or (X, y, qid)", got=type(valid).__name__)
+    data.check_rated()
+    return data

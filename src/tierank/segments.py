@@ -1,0 +1,348 @@
+"""For whom a ranking is better: queries by device, country or any other attribute, judged segment by segment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.checks import as_array, to_numbers
+from tierank.dataset import RankingDataset
+from tierank.errors import DataError, ParameterError
+from tierank.significance import (
+    ROUNDING,
+    Contrast,
+    Verdict,
+    bootstrap_interval,
+    control_discoveries,
+    finite,
+    paired_p,
+    two_sample_p,
+    verdict_of,
+)
+from tierank.tables import as_column, column_names, is_table
+from tierank.types import Floats
+
+# Queries below which a segment is shown, but not tested: so few values may agree by chance.
+FEWEST = 10
+# Different numbers above which an attribute is cut into parts, and how many.
+_MOST_NUMBERS, _PARTS = 20, 5
+# The segment of the queries that an attribute says nothing about, and the name of an attribute that has none.
+MISSING, _UNNAMED = "(missing)", "segment"
+
+HOW = (
+    f"adjusted p: Benjamini-Hochberg over all segments of a metric, for better and worse apart; at most 5% of what is"
+    f" called better or worse is expected to be false; segments of fewer than {FEWEST} queries are not tested"
+)
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """Something known about each query, such as its device: ``values[codes[i]]`` is that of query i."""
+
+    name: str
+    values: tuple[str, ...]
+    codes: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The queries with one value of an attribute, against all other queries, in one metric.
+
+    Attributes
+    ----------
+    attribute, value : str
+        The attribute, and its value in these queries.
+    metric : str
+        The metric.
+    n_queries : int
+        Number of queries that were judged.
+    mean, standard_error : float
+        Of the metric; NaN where undefined.
+    difference : float
+        The mean minus that of all other queries.
+    p, adjusted_p : float
+        The larger p of Student's and of Welch's t-test, as it is and adjusted over all segments; NaN if the segment, or
+        what is outside of it, has fewer than 10 queries.
+    """
+
+    attribute: str
+    value: str
+    metric: str
+    n_queries: int
+    mean: float
+    standard_error: float
+    difference: float
+    p: float
+    adjusted_p: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """``better`` or ``worse`` than the other queries, ``no difference shown``, or ``too few queries``."""
+        return "too few queries" if math.isnan(self.p) else verdict_of(self.difference, self.adjusted_p)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers and the verdict, for JSON."""
+        return {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__} | {"verdict": self.verdict}
+
+
+@dataclass(frozen=True)
+class SegmentContrast:
+    """One system against the baseline, over the queries with one value of an attribute, in one metric.
+
+    Attributes
+    ----------
+    attribute, value : str
+        The attribute, and its value in these queries.
+    system, metric : str
+        The system and the metric.
+    contrast : Contrast
+        The difference and its test, adjusted over all segments and systems; interval and p are NaN if the segment has
+        fewer than 10 queries.
+    """
+
+    attribute: str
+    value: str
+    system: str
+    metric: str
+    contrast: Contrast
+
+    @property
+    def n_queries(self) -> int:
+        """Number of queries that were judged."""
+        return self.contrast.n_queries
+
+    @property
+    def difference(self) -> float:
+        """The mean difference to the baseline."""
+        return self.contrast.difference
+
+    @property
+    def verdict(self) -> Verdict:
+        """``better`` or ``worse`` than the baseline, ``no difference shown``, or ``too few queries``."""
+        return "too few queries" if math.isnan(self.contrast.p) else self.contrast.verdict
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers and the verdict, for JSON."""
+        names = {name: getattr(self, name) for name in ("attribute", "value", "system", "metric", "n_queries")}
+        return names | self.contrast.to_dict() | {"verdict": self.verdict}
+
+
+def as_attributes(data: RankingDataset, by: Any) -> tuple[Attribute, ...]:
+    """The attributes that a caller names or gives; see ``evaluate``.
+
+    >>> data = RankingDataset([[0.0]] * 4, qid=["a", "a", "b", "c"])
+    >>> [(one.name, one.values, one.codes.tolist()) for one in as_attributes(data, {"a": "phone", "b": None, "c": 7})]
+    [('segment', ('7', 'phone', '(missing)'), [1, 2, 0])]
+    """
+    found = {name: _per_query(data, name, values) for name, values in _named(data, by).items()}
+    if not found:
+        raise ParameterError(argument="by", expected="at least one attribute of queries", got="none")
+    return tuple(Attribute(name, *_segments(values)) for name, values in found.items())
+
+
+def look_up(query_ids: Sequence[Hashable], by: Mapping[str, Mapping[Hashable, Any]]) -> tuple[Attribute, ...]:
+    """Attributes of queries that are known by their ids: for each name, a mapping from ids to values."""
+    return tuple(Attribute(name, *_segments(_looked_up(query_ids, name, values))) for name, values in by.items())
+
+
+def judge_segments(per_query: Mapping[str, Floats], attributes: Sequence[Attribute]) -> tuple[Segment, ...]:
+    """Each segment against all other queries, in each metric."""
+    found: list[Segment] = []
+    for metric, values in per_query.items():
+        judged = ~np.isnan(values)
+        rows = []
+        for attribute, code, inside in _queries_of(attributes, judged):
+            here, there = values[inside], values[judged & ~inside]
+            p = two_sample_p(here, there) if min(len(here), len(there)) >= FEWEST else math.nan
+            error = float(here.std(ddof=1)) / math.sqrt(len(here)) if len(here) > 1 else math.nan
+            difference = float(here.mean() - there.mean()) if len(there) else math.nan
+            if abs(difference) <= ROUNDING:
+                difference = 0.0
+            name, value = attribute.name, attribute.values[code]
+            rows.append((name, value, metric, len(here), float(here.mean()), error, difference, p))
+        adjusted = control_discoveries(np.array([row[-1] for row in rows]), np.array([row[-2] for row in rows]))
+        found += [Segment(*row, float(p)) for row, p in zip(rows, adjusted, strict=True)]
+    return tuple(found)
+
+
+def compare_segments(
+    differences: Mapping[str, Mapping[str, Floats]], attributes: Sequence[Attribute], seed: int, n_resamples: int
+) -> tuple[SegmentContrast, ...]:
+    """The differences of systems to the baseline, ``differences[system][metric]`` with one per query, by segment."""
+    found: list[SegmentContrast] = []
+    for metric in next(iter(differences.values()), {}):
+        by_system = np.array([by_metric[metric] for by_metric in differences.values()])
+        judged = ~np.isnan(by_system).any(axis=0)
+        rows: list[tuple[tuple[str, str, str, str], Sequence[Any]]] = []
+        for attribute, code, inside in _queries_of(attributes, judged):
+            numbers = _contrasts(by_system[:, inside], seed, n_resamples)
+            heads = ((attribute.name, attribute.values[code], system, metric) for system in differences)
+            rows += list(zip(heads, zip(*numbers, strict=True), strict=True))
+        p = np.array([numbers[3] for _, numbers in rows])
+        adjusted = control_discoveries(p, np.array([numbers[0] for _, numbers in rows]))
+        for (head, row), q in zip(rows, adjusted.tolist(), strict=True):
+            difference, low, high, p_here, *rest = row
+            found.append(SegmentContrast(*head, Contrast(difference, low, high, p_here, q, *rest)))
+    return tuple(found)
+
+
+def cut(numbers: Floats | NDArray[np.int64], n_parts: int) -> tuple[NDArray[np.int64], list[str]]:
+    """Parts of about as many numbers each, by size, none of them empty; and their labels.
+
+    >>> cut(np.array([3, 1, 9, 4, 4, 20]), 3)
+    (array([0, 0, 2, 1, 1, 2]), ['1 to 3', '4', '9 to 20'])
+    """
+    cuts = np.unique(np.quantile(numbers, np.arange(1, n_parts) / n_parts, method="higher"))
+    part = np.unique(np.searchsorted(cuts, numbers, side="right"), return_inverse=True)[1].reshape(-1)
+    ends = [(_label(numbers[part == i].min()), _label(numbers[part == i].max())) for i in range(int(part.max()) + 1)]
+    return part, [low if low == high else f"{low} to {high}" for low, high in ends]
+
+
+# What callers give
+
+
+def _named(data: RankingDataset, by: Any) -> dict[str, Any]:
+    """What was given, by the name of the attribute."""
+    if isinstance(by, str):
+        return {by: _feature(data, by)}
+    if isinstance(by, Mapping):
+        are_many = by and all(_is_many(values) for values in by.values())
+        return {str(name): values for name, values in by.items()} if are_many else {_UNNAMED: by}
+    if is_table(by):
+        return {name: as_column(by, name) for name in column_names(by)}
+    is_short = isinstance(by, (list, tuple)) and len(by) > 0 and len(by) not in (data.n_queries, data.n_documents)
+    if is_short and all(isinstance(name, str) for name in by):
+        return {name: _feature(data, name) for name in by}
+    return {str(getattr(by, "name", None) or _UNNAMED): by}
+
+
+def _is_many(values: Any) -> bool:
+    return isinstance(values, Mapping) or (hasattr(values, "__len__") and not isinstance(values, (str, bytes, tuple)))
+
+
+def _feature(data: RankingDataset, name: str) -> Any:
+    """A feature of the data, in the caller's order."""
+    if data.feature_names is None:
+        raise ParameterError(
+            argument="by",
+            expected="one value per row or per query, or a mapping from query ids",
+            got=f"{name!r}, and the features of these data have no names",
+        )
+    if name not in data.feature_names:
+        raise ParameterError.unknown("feature", name, data.feature_names)
+    return data.restore(data.features[:, data.feature_names.index(name)])
+
+
+def _per_query(data: RankingDataset, name: str, values: Any) -> NDArray[Any]:
+    """One value per query, given by query id, by query in order of appearance, or by row."""
+    if isinstance(values, Mapping):
+        return _looked_up(data.query_ids.tolist(), name, values)
+    given = as_array(values)
+    if given.shape == (data.n_queries,):
+        return given
+    if given.shape != (data.n_documents,):
+        raise DataError(
+            argument="by",
+            where=name,
+            expected=f"{data.n_documents} values (one per row) or {data.n_queries} (one per query)",
+            got=f"shape {given.shape}",
+        )
+    rows = data.arrange(given)
+    codes = np.unique(rows.astype(str), return_inverse=True)[1].reshape(-1)
+    differs = codes != np.repeat(codes[data.offsets[:-1]], data.lengths)
+    if differs.any():
+        query = data.query_of_row[differs.argmax()]
+        one, other = rows[data.offsets[query]], rows[differs.argmax()]
+        raise DataError(
+            argument="by",
+            where=name,
+            expected=f"one value for all rows of query {data.query_ids[query]!s}",
+            got=f"{one} and {other}; it is an attribute of documents, not of queries",
+        )
+    return rows[data.offsets[:-1]]
+
+
+def _looked_up(ids: Sequence[Hashable], name: str, values: Mapping[Hashable, Any]) -> NDArray[Any]:
+    if not any(query in values for query in ids):
+        raise DataError(
+            argument="by",
+            where=name,
+            expected="a mapping from query ids to values",
+            got=f"one without any of the queries, such as {ids[0]!r}",
+        )
+    found = np.empty(len(ids), object)
+    found[:] = [values.get(query) for query in ids]
+    return found
+
+
+def _segments(values: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    """The labels of the segments in their order, what is missing last, and which of them each query has."""
+    numbers = None if values.dtype.kind == "b" else to_numbers(values)
+    if numbers is None:
+        return _of_texts(values)
+    numbers = numbers.astype(np.float64)
+    is_known = ~np.isnan(numbers)
+    different, codes = np.unique(numbers[is_known], return_inverse=True)
+    labels = [_label(number) for number in different]
+    labels = labels if len(set(labels)) == len(labels) else [repr(number) for number in different.tolist()]
+    if len(different) > _MOST_NUMBERS:
+        codes, labels = cut(numbers[is_known], _PARTS)
+    whole = np.full(len(values), len(labels))
+    whole[is_known] = codes.reshape(-1)
+    return (*labels, *([MISSING] if not is_known.all() else [])), whole
+
+
+def _of_texts(values: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+    texts = [MISSING if _is_missing(value) else str(value) for value in values.tolist()]
+    labels = sorted(set(texts), key=lambda text: (text == MISSING, text))
+    places = {label: code for code, label in enumerate(labels)}
+    return tuple(labels), np.array([places[text] for text in texts])
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or value != value or value == "" or type(value).__name__ == "NAType"
+
+
+def _label(number: Any) -> str:
+    """A number as people write it.
+
+    >>> _label(1234.0), _label(0.25)
+    ('1,234', '0.25')
+    """
+    return f"{int(number):,}" if float(number).is_integer() else f"{float(number):.4g}"
+
+
+# Numbers of a segment
+
+
+def _queries_of(
+    attributes: Sequence[Attribute], judged: NDArray[np.bool_]
+) -> list[tuple[Attribute, int, NDArray[np.bool_]]]:
+    """The segments that have any judged query, and which queries those are."""
+    every = (
+        (attribute, code, judged & (attribute.codes == code))
+        for attribute in attributes
+        for code in range(len(attribute.values))
+    )
+    return [(attribute, code, inside) for attribute, code, inside in every if inside.any()]
+
+
+def _contrasts(differences: Floats, seed: int, n_resamples: int) -> tuple[list[Any], ...]:
+    """Difference, interval, p, wins, ties, losses and spread of each system, over the queries of a segment."""
+    n = differences.shape[1]
+    unknown = np.full(len(differences), np.nan)
+    low, high = bootstrap_interval(differences, seed, n_resamples) if n >= FEWEST else (unknown, unknown)
+    p = paired_p(differences) if n >= FEWEST else unknown
+    spread = differences.std(axis=1, ddof=1) if n > 1 else unknown
+    wins, losses = (differences > 0).sum(axis=1), (differences < 0).sum(axis=1)
+    numbers = (differences.mean(axis=1), low, high, p, wins, n - wins - losses, losses, spread)
+    return tuple(number.tolist() for number in numbers)
+
+
+def _plain(value: Any) -> Any:
+    return finite(value) if isinstance(value, float) else value

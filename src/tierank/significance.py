@@ -1,0 +1,270 @@
+"""Whether a difference is more than chance: paired tests, many of them at once, and how many queries it takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from tierank.settings import Number
+from tierank.types import Floats
+
+# An adjusted p below this is called significant.
+SIGNIFICANT = 0.05
+# The smallest difference that most people act on, and the chance to see it that is usually asked for.
+SMALL, POWER = 0.005, 0.8
+# Differences of two queries' values that are no more than rounding.
+ROUNDING = 1e-12
+# Random draws held in memory at one time.
+_DRAWS = 1 << 21
+
+Verdict = Literal["better", "worse", "no difference shown", "too few queries"]
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One system against the baseline in one metric. Numbers that one query alone leaves undefined are NaN.
+
+    Attributes
+    ----------
+    difference : float
+        The mean difference over queries.
+    low, high : float
+        The 95% interval of the difference.
+    p, adjusted_p : float
+        The p-value of the paired t-test, as it is and adjusted for the other tests of the same call: by Holm's method
+        over systems, by that of Benjamini and Hochberg over segments.
+    wins, ties, losses : int
+        Number of queries in which the system is better than the baseline, equal, or worse.
+    spread : float
+        The standard deviation of the differences over queries.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    adjusted_p: float
+    wins: int
+    ties: int
+    losses: int
+    spread: float
+
+    @property
+    def n_queries(self) -> int:
+        """Number of queries that were judged."""
+        return self.wins + self.ties + self.losses
+
+    @property
+    def verdict(self) -> Verdict:
+        """``better`` or ``worse`` if the adjusted p is below 0.05, else ``no difference shown``."""
+        return verdict_of(self.difference, self.adjusted_p)
+
+    @property
+    def mark(self) -> str:
+        """The verdict as ``*+``, ``*-`` or nothing."""
+        return {"better": "*+", "worse": "*-"}.get(self.verdict, "")
+
+    def queries_needed(self, difference: float = SMALL, *, power: float = POWER) -> int | None:
+        """How many queries like these show a mean difference with this chance, by a two-sided paired t-test at 5%.
+
+        Parameters
+        ----------
+        difference : float, default 0.005
+            The difference to see.
+        power : float, default 0.8
+            The chance to see it.
+
+        Returns
+        -------
+        int or None
+            None if one query alone says nothing of the spread.
+        """
+        return None if math.isnan(self.spread) else paired_sample_size(self.spread, difference, power=power)
+
+    def detectable(self, *, power: float = POWER) -> float:
+        """The mean difference that as many queries as there are show with this chance.
+
+        Parameters
+        ----------
+        power : float, default 0.8
+            The chance to see it.
+
+        Returns
+        -------
+        float
+            NaN if one query alone says nothing of the spread.
+        """
+        return detectable_difference(self.spread, self.n_queries, power=power)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, the verdict, and the queries needed to see a difference of 0.005, for JSON."""
+        numbers = {name: finite(getattr(self, name)) for name in self.__dataclass_fields__}
+        return numbers | {"verdict": self.verdict, "queries_needed": self.queries_needed()}
+
+
+def verdict_of(difference: float, adjusted_p: float) -> Verdict:
+    """What an adjusted p says of a difference."""
+    if not adjusted_p < SIGNIFICANT:
+        return "no difference shown"
+    return "better" if difference > 0 else "worse"
+
+
+def finite(value: float) -> float | None:
+    """JSON has no NaN."""
+    return None if math.isnan(value) else value
+
+
+def paired_p(differences: Floats) -> Floats:
+    """The two-sided p of a paired t-test over the last axis: t = mean / (standard deviation / sqrt(n)).
+
+    Without any difference p is 1; one query alone says nothing (NaN).
+
+    >>> paired_p(np.array([[0.0, 0.0, 0.0], [0.3, 0.1, 0.2]])).round(4).tolist()
+    [1.0, 0.0742]
+    """
+    from scipy.special import stdtr  # takes long to load (0.15 s), and only comparisons need it
+
+    n = differences.shape[-1]
+    if n == 1:
+        return np.full(differences.shape[:-1], np.nan)
+    error = differences.std(axis=-1, ddof=1) / math.sqrt(n)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = differences.mean(axis=-1) / error
+    p: Floats = 2 * stdtr(n - 1, -np.abs(t))
+    return np.where((differences == 0).all(axis=-1), 1.0, p)
+
+
+def two_sample_p(inside: Floats, outside: Floats) -> float:
+    """The two-sided p for two groups with different means: the larger one of Student's and Welch's t-test.
+
+    Student's takes one spread for both groups, which is wrong if a small group has the larger one; Welch's trusts the
+    spread of a small group, which may be 0 by chance.
+
+    >>> round(two_sample_p(np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.9, 0.6, 0.8])), 4)
+    0.0083
+    """
+    from scipy.special import stdtr
+
+    n, m = len(inside), len(outside)
+    if min(n, m) < 2:
+        return math.nan
+    difference = float(inside.mean() - outside.mean())
+    a, b = float(inside.var(ddof=1)), float(outside.var(ddof=1))
+    if a == b == 0:
+        return 1.0 if difference == 0 else 0.0
+    pooled = ((n - 1) * a + (m - 1) * b) / (n + m - 2) * (1 / n + 1 / m)
+    welch = a / n + b / m
+    freedom = welch**2 / ((a / n) ** 2 / (n - 1) + (b / m) ** 2 / (m - 1))
+    tests = ((n + m - 2, pooled), (freedom, welch))
+    return max(float(2 * stdtr(free, -abs(difference) / math.sqrt(square))) for free, square in tests)
+
+
+def holm(p: Floats) -> Floats:
+    """Adjust p-values by Holm's method: the i-th smallest of m becomes the highest so far of (m - i + 1) p, at most 1.
+
+    The chance of any false finding stays below the level.
+
+    >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    order = p.argsort(kind="stable")
+    adjusted = np.empty_like(p)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
+    return adjusted
+
+
+def benjamini_hochberg(p: Floats) -> Floats:
+    """Adjust p-values by the method of Benjamini and Hochberg: the i-th smallest of m becomes the lowest of (m / j) p_j
+    over j >= i.
+
+    Of what is found below a level, the expected share of false findings is at most that level. NaN was not tested, and
+    does not count.
+
+    >>> benjamini_hochberg(np.array([0.01, 0.04, np.nan, 0.03])).tolist()
+    [0.03, 0.04, nan, 0.04]
+    """
+    adjusted = np.full(p.shape, np.nan)
+    tested = np.flatnonzero(~np.isnan(p))
+    order = tested[p[tested].argsort(kind="stable")]
+    scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
+    adjusted[order] = np.minimum.accumulate(scaled[::-1])[::-1]
+    return adjusted
+
+
+def control_discoveries(p: Floats, differences: Floats) -> Floats:
+    """Adjust two-sided p-values so that few of the differences found below a level are false, in each direction.
+
+    The one-sided p-values for "worse" are adjusted by the method of Benjamini and Hochberg and doubled, and so are
+    those for "better"; a test has the number of the direction of its difference. Of all that is called worse below
+    0.05, the expected share of false findings is then at most 2.5%, however much is better, and of all findings at most
+    5%. (One adjustment of two-sided p-values says nothing of those called worse alone.)
+
+    >>> control_discoveries(np.array([0.01, 0.2, 0.001]), np.array([-1.0, 1.0, 1.0])).round(6).tolist()
+    [0.03, 0.3, 0.003]
+    """
+    adjusted = np.full(p.shape, np.nan)
+    for sign in (-1, 1):
+        is_its = np.sign(differences) == sign
+        one_sided = np.where(is_its, p / 2, 1 - p / 2)
+        adjusted = np.where(is_its, np.minimum(2 * benjamini_hochberg(one_sided), 1), adjusted)
+    return np.where(differences == 0, np.where(np.isnan(p), np.nan, 1.0), adjusted)
+
+
+def bootstrap_interval(differences: Floats, seed: int, n_resamples: int) -> tuple[Floats, Floats]:
+    """The 2.5th and the 97.5th percentile of the mean over the last axis, over queries drawn with replacement.
+
+    All rows see the same draws. Means are products with how often each query was drawn, a block of draws at a time.
+    """
+    n = differences.shape[-1]
+    if n == 1:
+        undefined = np.full(differences.shape[:-1], np.nan)
+        return undefined, undefined
+    values = differences.reshape(-1, n).T
+    rng = np.random.default_rng(seed)
+    means = np.empty((n_resamples, values.shape[1]))
+    block = max(1, _DRAWS // n)
+    for start in range(0, n_resamples, block):
+        size = min(block, n_resamples - start)
+        drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
+        means[start : start + size] = counts.astype(np.float64) @ values / n
+    low, high = np.percentile(means, [2.5, 97.5], axis=0).reshape(2, *differences.shape[:-1])
+    return low, high
+
+
+def paired_sample_size(spread: float, difference: float = SMALL, *, power: float = POWER) -> int:
+    """The number of queries at which a two-sided paired t-test at 5% shows a mean difference with this chance.
+
+    n = ((z_0.975 + z_power) spread / difference)^2 + z_0.975^2 / 2; the second part makes up for the unknown spread.
+
+    >>> paired_sample_size(0.1)
+    3142
+    """
+    Number(above=0).check("difference", difference)
+    Number(above=0, below=1).check("power", power)
+    if math.isnan(spread):
+        raise Number(0).refuse("spread", spread)
+    return max(2, math.ceil(((_quantile(0.975) + _quantile(power)) * spread / difference) ** 2 + _T_MORE))
+
+
+def detectable_difference(spread: float, n_queries: int, *, power: float = POWER) -> float:
+    """The mean difference that a two-sided paired t-test at 5% shows with this chance; see ``paired_sample_size``.
+
+    >>> round(detectable_difference(0.1, 3142), 4)
+    0.005
+    """
+    Number(above=0, below=1).check("power", power)
+    return (_quantile(0.975) + _quantile(power)) * spread / math.sqrt(max(n_queries - _T_MORE, 1))
+
+
+# z_0.975 squared and halved.
+_T_MORE = 1.9207
+
+
+def _quantile(share: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(share))

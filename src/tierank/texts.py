@@ -1,0 +1,274 @@
+"""Match features: how well the text of a document answers the text of a query.
+
+The same for every language: texts are brought to one form (Unicode NFKC, case folded) and broken into words by the
+default rules of Unicode (UAX 29); ideographs and hiragana are words on their own. There is no stemmer and no list of
+stop words: rare words weigh more, and three-letter parts of words (*grams*) find other forms of a word and misspelt
+ones, also in languages that are written without blanks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.errors import DataError
+from tierank.kernels import in_threads
+from tierank.kernels import texts as kernel
+from tierank.kernels.texts import PARTS, Words
+from tierank.types import Floats
+
+# Texts that are broken into words at a time, and pairs that are matched at a time.
+_AT_A_TIME = 1 << 16
+# Between two texts: no part of a word, and the same in every form of Unicode.
+_BETWEEN = "\0"
+_UNKNOWN = 255
+# Ranges of characters that are words on their own: hiragana, ideographs and their extensions.
+_ALONE = ((0x3041, 0x3097), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x32000))
+_MIDDLES = {
+    kernel.MID_BOTH: ".'’․﹒＇．",
+    kernel.MID_LETTER: ":·‧﹕：",
+    kernel.MID_NUMBER: ",;٬﹐﹔，；",
+}
+# What each code point is, found when it is first met.
+_KINDS = np.full(0x110000, _UNKNOWN, np.uint8)
+
+Hashes = NDArray[np.uint64]
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class TextStatistics:
+    """What is known of the words of a collection of documents: how many documents have each.
+
+    Parameters
+    ----------
+    n_documents : int
+        Number of different documents.
+    mean_length : float
+        The mean number of words of one.
+    words : array of uint64
+        Hashes of the words, rising.
+    word_counts : array of int64
+        The number of documents with each word.
+    grams : array of uint64
+        Hashes of the grams, rising.
+    gram_counts : array of int64
+        The number of documents with each gram.
+    """
+
+    n_documents: int
+    mean_length: float
+    words: Hashes
+    word_counts: Counts
+    grams: Hashes
+    gram_counts: Counts
+
+    @classmethod
+    def learn(cls, documents: Iterable[str]) -> TextStatistics:
+        """The statistics of these documents, each different one counted once."""
+        different = list(dict.fromkeys(text for text in documents if text))
+        broken = _break(different)
+        lengths = np.diff(broken.starts)
+        texts = np.repeat(np.arange(len(different)), lengths)
+        words, word_counts = _document_counts(texts, broken.words)
+        grams, gram_counts = np.unique(broken.sets, return_counts=True)
+        mean = float(lengths.mean()) if len(lengths) else 0.0
+        return cls(len(different), mean, words, word_counts, grams, gram_counts.astype(np.int64))
+
+    def match(self, queries: Sequence[str], documents: Sequence[str], n_jobs: int | None = None) -> NDArray[np.float32]:
+        """The match features of each query and the document beside it, in the order of ``PARTS``."""
+        if len(queries) != len(documents):
+            raise DataError(expected=f"{len(queries)} documents, one per query", got=str(len(documents)))
+        return self.match_numbered(*_numbered(queries), *_numbered(documents), n_jobs)
+
+    def match_numbered(
+        self,
+        queries: Sequence[str],
+        query_of: Counts,
+        documents: Sequence[str],
+        document_of: Counts,
+        n_jobs: int | None = None,
+    ) -> NDArray[np.float32]:
+        """The match features of pairs that are given by numbers of different texts."""
+        out = np.empty((len(query_of), len(PARTS)), np.float32)
+        words = [self._weighed(_break(texts)) for texts in (queries, documents)]
+        spans = pairwise([*range(0, len(query_of), _AT_A_TIME), len(query_of)])
+        in_threads(
+            kernel.match_texts,
+            [(query_of, document_of, *words, self.mean_length, first, last, out) for first, last in spans],
+            n_jobs,
+        )
+        return out
+
+    @cached_property
+    def digest(self) -> str:
+        """What tells these statistics from others."""
+        whole = hashlib.sha256()
+        for array in self.arrays().values():
+            whole.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
+        return whole.hexdigest()[:32]
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The statistics as arrays, for a file."""
+        sizes = np.array([self.n_documents, self.mean_length])
+        counted = {name: getattr(self, name) for name in ("words", "word_counts", "grams", "gram_counts")}
+        return {"sizes": sizes, **counted}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TextStatistics:
+        """The statistics that ``arrays`` gave; an error where they are damaged."""
+        try:
+            n_documents, mean_length = arrays["sizes"].astype(np.float64).tolist()
+            words, grams = (np.ascontiguousarray(arrays[name], np.uint64) for name in ("words", "grams"))
+            word_counts, gram_counts = (
+                np.ascontiguousarray(arrays[name], np.int64) for name in ("word_counts", "gram_counts")
+            )
+        except (KeyError, ValueError):
+            raise DataError(expected="the statistics of texts", got="a damaged file") from None
+        are_whole = np.isfinite([n_documents, mean_length]).all() and min(n_documents, mean_length) >= 0
+        for hashes, counts in ((words, word_counts), (grams, gram_counts)):
+            are_whole &= hashes.ndim == 1 and hashes.shape == counts.shape and bool((hashes[1:] > hashes[:-1]).all())
+            are_whole &= bool(((counts >= 1) & (counts <= n_documents)).all())
+        if not are_whole:
+            raise DataError(expected="the statistics of texts", got="a damaged file")
+        return cls(int(n_documents), mean_length, words, word_counts, grams, gram_counts)
+
+    def _weighed(self, broken: Words) -> Words:
+        """The words with their weights, ln(1 + (N - n + 0.5) / (n + 0.5)) for a word that n of N documents have."""
+        weights, set_weights = self._rarity(self._words, broken.words), self._rarity(self._grams, broken.sets)
+        counts = np.empty(len(broken.words))
+        kernel.count_words(broken.starts, broken.words, counts)
+        # The sum over different words of (count weight)^2 is that over all words of count weight^2.
+        norms = np.sqrt(_sums(counts * weights**2, broken.starts))
+        set_norms = np.sqrt(_sums(set_weights**2, broken.set_starts))
+        return broken._replace(weights=weights, norms=norms, set_weights=set_weights, set_norms=set_norms)
+
+    def _rarity(self, table: _Table, hashes: Hashes) -> Floats:
+        n = table.counts_of(hashes)
+        return np.log1p((self.n_documents - n + 0.5) / (n + 0.5))
+
+    @cached_property
+    def _words(self) -> _Table:
+        return _Table.of(self.words, self.word_counts)
+
+    @cached_property
+    def _grams(self) -> _Table:
+        return _Table.of(self.grams, self.gram_counts)
+
+
+class _Table(NamedTuple):
+    """Counts that are found by a hash: the first bits of it say where to look."""
+
+    hashes: Hashes
+    counts: Counts
+    buckets: Counts
+    shift: int
+
+    @classmethod
+    def of(cls, hashes: Hashes, counts: Counts) -> _Table:
+        n_bits = max(len(hashes), 2).bit_length()
+        edges = np.arange(1 << n_bits, dtype=np.uint64) << np.uint64(64 - n_bits)
+        buckets = np.append(np.searchsorted(hashes, edges), len(hashes)).astype(np.int64)
+        return cls(hashes, counts, buckets, 64 - n_bits)
+
+    def counts_of(self, hashes: Hashes) -> Floats:
+        found = np.empty(len(hashes))
+        kernel.look_up(hashes, self.hashes, self.counts, self.buckets, self.shift, found)
+        return found
+
+
+def _numbered(texts: Sequence[str]) -> tuple[list[str], Counts]:
+    """The different texts, and which of them each text is."""
+    numbers: dict[str, int] = {}
+    places = np.fromiter((numbers.setdefault(text, len(numbers)) for text in texts), np.int64, len(texts))
+    return list(numbers), places
+
+
+def _break(texts: Sequence[str]) -> Words:
+    """The words of some texts; nothing is known yet of their weights."""
+    parts = [_break_some(texts[first : first + _AT_A_TIME]) for first in range(0, len(texts), _AT_A_TIME)]
+    parts = parts or [_break_some([])]
+    starts, words, has_digit, gram_starts, grams = (
+        _joined([part[k] for part in parts], are_starts=k in (0, 3)) for k in range(5)
+    )
+    sets, set_starts = np.empty(len(grams), np.uint64), np.empty(len(starts), np.int64)
+    n_sets = kernel.different_grams(starts, gram_starts, grams, set_starts, sets)
+    nothing = np.empty(0)
+    return Words(
+        starts, words, has_digit, gram_starts, grams, nothing, nothing, set_starts, sets[:n_sets].copy(), nothing,
+        nothing,
+    )  # fmt: skip
+
+
+def _break_some(texts: Sequence[str]) -> tuple[NDArray[Any], ...]:
+    joined = _BETWEEN.join(texts)
+    if joined.count(_BETWEEN) != max(len(texts) - 1, 0):
+        joined = _BETWEEN.join(text.replace(_BETWEEN, " ") for text in texts)
+    plain = joined.lower() if joined.isascii() else _folded(joined)
+    codes = np.frombuffer(plain.encode("utf-32-le", "surrogatepass"), np.uint32)
+    kinds = _kinds_of(codes)
+    ends = np.append(np.flatnonzero(codes == ord(_BETWEEN)), len(codes))[: len(texts)].astype(np.int64)
+    starts, gram_starts = np.zeros(len(texts) + 1, np.int64), np.zeros(len(codes) + 1, np.int64)
+    words, grams = np.empty(len(codes), np.uint64), np.empty(len(codes), np.uint64)
+    has_digit = np.empty(len(codes), np.uint8)
+    n = kernel.find_words(codes, kinds, ends, starts, words, has_digit, gram_starts, grams)
+    return starts, words[:n].copy(), has_digit[:n].copy(), gram_starts[: n + 1].copy(), grams[: gram_starts[n]].copy()
+
+
+def _folded(text: str) -> str:
+    """One form for all ways to write the same characters; folding can undo it, so it is done again."""
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
+
+
+def _joined(parts: list[NDArray[Any]], *, are_starts: bool) -> NDArray[Any]:
+    """Arrays one after the other; of starts, each counts on from the last of the one before."""
+    if not are_starts:
+        return np.concatenate(parts)
+    shifts = np.cumsum([0, *(part[-1] for part in parts[:-1])])
+    return np.concatenate([[0], *(part[1:] + shift for part, shift in zip(parts, shifts, strict=True))])
+
+
+def _kinds_of(codes: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    kinds = _KINDS[codes]
+    unknown = np.unique(codes[kinds == _UNKNOWN])
+    if len(unknown):
+        _KINDS[unknown] = [_kind_of(code) for code in unknown.tolist()]
+        kinds = _KINDS[codes]
+    return kinds
+
+
+def _kind_of(code: int) -> int:
+    character = chr(code)
+    for kind, characters in _MIDDLES.items():
+        if character in characters:
+            return kind
+    category = unicodedata.category(character)
+    if category.startswith("N"):
+        return kernel.DIGIT
+    if any(first <= code < last for first, last in _ALONE):
+        return kernel.ALONE
+    return kernel.LETTER if category[0] in "LM" or category == "Pc" else kernel.OTHER
+
+
+def _document_counts(texts: Counts, hashes: Hashes) -> tuple[Hashes, Counts]:
+    """The different hashes, rising, and in how many texts each is."""
+    order = np.lexsort((texts, hashes))
+    hashes, texts = hashes[order], texts[order]
+    is_first = np.ones(len(order), bool)
+    is_first[1:] = (hashes[1:] != hashes[:-1]) | (texts[1:] != texts[:-1])
+    different, counts = np.unique(hashes[is_first], return_counts=True)
+    return different, counts.astype(np.int64)
+
+
+def _sums(values: Floats, starts: Counts) -> Floats:
+    """The sum of the values of each text, which does not depend on other texts."""
+    texts = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    return np.bincount(texts, values, len(starts) - 1).astype(np.float64)

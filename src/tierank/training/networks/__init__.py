@@ -1,0 +1,35 @@
+"""Networks: batches of whole queries, one training loop for all losses, exact resumption, and the fitted model.
+
+``members`` trains a network for each seed by the ``loop``; an epoch of it is ``steps`` over ``lists``, with the
+learning rate of the ``schedule``. ``building`` makes networks from settings, ``model`` holds the fitted ones,
+``portable`` has them in the form that exports read.
+"""
+
+from tierank.training.networks.building import OF_WEIGHTS, begun, build_network, check_network, fit_inputs
+from tierank.training.networks.checkpoint import NetworkCheckpoint, NetworkState
+from tierank.training.networks.lists import QueryLists
+from tierank.training.networks.loop import Training
+from tierank.training.networks.members import train_networks
+from tierank.training.networks.model import NetworkModel
+from tierank.training.networks.schedule import cosine_share, count_epochs
+from tierank.training.networks.task import Loss, NetworkFit
+from tierank.training.networks.weights import Weights
+
+__all__ = [
+    "OF_WEIGHTS",
+    "Loss",
+    "NetworkCheckpoint",
+    "NetworkFit",
+    "NetworkModel",
+    "NetworkState",
+    "QueryLists",
+    "Training",
+    "Weights",
+    "begun",
+    "build_network",
+    "check_network",
+    "cosine_share",
+    "count_epochs",
+    "fit_inputs",
+    "train_networks",
+]

@@ -1,0 +1,84 @@
+"""From settings to a network and to what it sees of the features."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from tierank.dataset import RankingDataset
+from tierank.errors import ParameterError
+from tierank.networks import NETWORKS, draw_glorot
+from tierank.training.networks.device import as_device
+from tierank.transforms import Piecewise, SideBySide, Transform, make_transform
+
+# Settings that are handed to every network that takes them.
+OF_NETWORKS = ("hidden", "activation", "output_activation", "dropout")
+
+# Settings that say what the weights of a network mean: they have to be those of the model that training goes on from.
+OF_WEIGHTS = (
+    "network",
+    "network_settings",
+    "hidden",
+    "activation",
+    "output_activation",
+    "feature_transform",
+    "encoding",
+    "n_seeds",
+)
+
+
+def network_class(network: Any) -> Any:
+    """The class of a network: by its name in ``NETWORKS``, or the class itself."""
+    return NETWORKS[network] if isinstance(network, str) else network
+
+
+def build_network(settings: Mapping[str, Any], n_inputs: int, seed: int, device: str) -> nn.Module:
+    """The network that the settings describe, with the weights of this seed."""
+    kind = network_class(settings["network"])
+    takes = inspect.signature(kind).parameters
+    chosen = {name: settings[name] for name in OF_NETWORKS if name in takes} | (settings["network_settings"] or {})
+    if "seed" in takes:
+        chosen["seed"] = seed
+    network: nn.Module = kind(n_inputs, **chosen)
+    return begun(network, settings, seed).to(device, torch.float32)
+
+
+def begun(network: nn.Module, settings: Mapping[str, Any], seed: int) -> nn.Module:
+    """The network with initial weights as the settings have them."""
+    if settings["initial_weights"] == "glorot" and torch.get_default_device().type != "meta":
+        draw_glorot(network, seed)
+    return network
+
+
+def check_network(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raise ``ParameterError`` if the network does not take the settings."""
+    network = settings["network"]
+    name = network if isinstance(network, str) else network.__name__
+    takes = inspect.signature(network_class(network)).parameters
+    for one in OF_NETWORKS:
+        if one not in takes and settings[one] not in (defaults[one], 0):  # no dropout is what such a network has
+            raise ParameterError(f"has no effect with network {name!r}; remove it", argument=one)
+    own = [one for one in takes if one not in (*OF_NETWORKS, "n_features", "seed", "self")]
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
+    for one in settings["network_settings"] or {}:
+        if one not in own and not takes_any:
+            raise ParameterError.unknown(f"setting of the network {name!r}", one, own)
+    as_device(settings["device"])
+
+
+def make_inputs(settings: Mapping[str, Any]) -> Transform:
+    """The transform, not fitted, that makes what a network sees of the features."""
+    transform = settings["feature_transform"]
+    if settings["encoding"] == "none":
+        return make_transform(transform)
+    parts = transform if isinstance(transform, tuple) else (transform,)
+    return SideBySide([*(make_transform(one) for one in parts), Piecewise()])
+
+
+def fit_inputs(settings: Mapping[str, Any], train: RankingDataset) -> Transform:
+    """The fitted transform that makes what a network sees of the features."""
+    return make_inputs(settings).fit(train)

@@ -1,0 +1,74 @@
+"""Checkpoints of networks: those that are done, and all of the one that is being trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import nn
+
+from tierank.team import Team
+from tierank.training.checkpoint import Checkpoint
+from tierank.training.networks.weights import Weights, inside
+
+
+@dataclass
+class NetworkState:
+    """Where the training of one network stands."""
+
+    epoch: int = 0
+    best: tuple[float, ...] | None = None
+    best_epoch: int = 0
+    finished: bool = False
+    stopped: bool = False  # by a callback
+    kept: Weights = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class NetworkCheckpoint(Checkpoint):
+    """Where a training of networks stands: those that are done, and all of the one that is not."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any], made_of: Sequence[Any], team: Team) -> None:
+        super().__init__(folder, settings, made_of, team)
+        self.done: dict[str, NetworkState] = {}
+
+    def write(self, name: str, state: NetworkState, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Replace what the folder holds, whole or not at all."""
+        self.done[name] = state
+        if not self.team.is_first:
+            return
+        tensors = {f"kept{m}.{key}": t for m, state in self.done.items() for key, t in state.kept.items()}
+        tensors |= {f"now.{key}": t for key, t in network.state_dict().items()}
+        for number, values in optimizer.state_dict()["state"].items():
+            tensors |= {f"adam{number}.{key}": torch.as_tensor(value) for key, value in values.items()}
+        states = {m: {k: v for k, v in vars(state).items() if k != "kept"} for m, state in self.done.items()}
+        with self.renewing() as fresh:
+            where = {"states": states, "running": name}
+            (fresh / "state.json").write_text(json.dumps(where), encoding="utf-8")
+            # Its own writing of files has errors of its own for a disk that is full.
+            content = safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
+            (fresh / "state.safetensors").write_bytes(content)
+
+    def read(self, name: str, network: nn.Module, optimizer: torch.optim.Optimizer) -> NetworkState | None:
+        """Set a network and its optimizer to where they were; None where the folder has nothing of this training."""
+        with self.reading():
+            text, weights = (self.content(f"state.{ending}") for ending in ("json", "safetensors"))
+            if text is None:
+                return None
+            where, tensors = json.loads(text), safetensors.torch.load(weights or b"")
+            for m, values in where["states"].items():
+                best = values.pop("best")
+                kept = inside(tensors, f"kept{m}.")
+                self.done[m] = NetworkState(**values, best=None if best is None else tuple(best), kept=kept)
+            if where["running"] == name:
+                network.load_state_dict(inside(tensors, "now."))
+                state = optimizer.state_dict()
+                numbers = range(len(state["param_groups"][0]["params"]))
+                state["state"] = {k: values for k in numbers if (values := inside(tensors, f"adam{k}."))}
+                optimizer.load_state_dict(state)
+        return self.done.get(name)

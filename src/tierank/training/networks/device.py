@@ -1,0 +1,37 @@
+"""Where torch computes: the device, and how many threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from tierank.errors import ParameterError
+from tierank.kernels import n_threads
+
+
+def as_device(name: Any) -> torch.device:
+    """The device of this name, if it is there and holds numbers."""
+    try:
+        torch.zeros(1, device=name).cpu()
+        return torch.device(name)
+    except (AssertionError, RuntimeError, TypeError) as error:
+        raise ParameterError(
+            f"device: expected one that torch has here, such as 'cpu', got {name!r}: {str(error).splitlines()[0]}"
+        ) from None
+
+
+@contextmanager
+def torch_threads(n_jobs: int | None) -> Iterator[None]:
+    """Set the number of torch threads while the block lasts."""
+    before, wanted = torch.get_num_threads(), n_threads(n_jobs)
+    if before == wanted:
+        yield
+        return
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,142 @@
+"""QueryLists: the queries of a data set as a network sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tierank.dataset import RankingDataset
+from tierank.losses import Batch
+from tierank.memory import release_pages
+from tierank.relevance import Gain
+from tierank.team import Team
+from tierank.training.model import Resources
+from tierank.training.networks.device import as_device
+from tierank.training.order import canonical_rows, judged_rows, spans_of
+from tierank.transforms import Transform
+from tierank.types import Floats
+
+# Documents that are scored in one go at most, and numbers that they are made of: as many as a cache holds.
+_CHUNK, _NUMBERS = 1 << 14, 1 << 20
+# Bytes of features after which what was read of a mapped matrix is let go, and bytes of inputs that are kept.
+_KEPT_BYTES = 1 << 27
+# Documents of data whose queries are kept as batches of one.
+_KEPT_DOCUMENTS = 1 << 18
+
+
+class QueryLists:
+    """The queries of a data set as a network sees them: in canonical order, transformed when asked for."""
+
+    def __init__(
+        self,
+        data: RankingDataset,
+        transform: Transform,
+        has_queries: bool,
+        gain: Gain,
+        resources: Resources,
+        team: Team | None = None,
+        *,
+        judged_only: bool = False,
+    ) -> None:
+        self.data, self.transform, self.has_queries = data, transform, has_queries
+        self.device = as_device(resources.device)
+        self.team = team or Team()
+        self._seen = 0
+        self._inputs: Tensor | None = None
+        self._singles: dict[int, Batch] = {}
+        self.order, offsets, self.content = canonical_rows(data, resources.n_jobs, rated=False, team=team)
+        self._listed = self.order, offsets  # whole lists, where documents without a rating are not learned from
+        if judged_only:
+            self.order, offsets = judged_rows(data, self.order, offsets)
+        is_rated = data.is_rated and (judged_only or not data.n_unjudged)
+        ratings = data.ratings[self.order] if is_rated else None
+        weights = None if data.propensity is None else 1 / data.propensity[self.order]
+        positions = None if data.position is None else data.position[self.order]
+        counts = None if data.row_weight is None else data.row_weight[self.order]
+        of_rows: dict[str, Any] = {"weights": weights, "row_weight": counts, "positions": positions}
+        self.whole = Batch(offsets, ratings, gain=gain, device=self.device, **of_rows)
+        by_id = data.query_of_row[self.order[offsets[:-1]]]
+        self.query_ids = data.query_ids[by_id]
+        self.given_order = torch.from_numpy(np.argsort(by_id)).to(self.device)  # as the caller has the queries
+        self.weights = (
+            None if data.query_weight is None else torch.tensor(data.query_weight[by_id], dtype=torch.float32)
+        )
+
+    def teaching(self, query_order: str) -> Tensor:
+        """The queries with an order to learn and a weight above 0, in canonical order or as they were given."""
+        teaches = self.whole.n_tiers > 1
+        if self.weights is not None:
+            teaches &= self.weights > 0
+        if query_order == "given":
+            return self.given_order[teaches.index_select(0, self.given_order)]
+        return torch.nonzero(teaches).squeeze(1)
+
+    def batch(self, queries: Tensor) -> tuple[Tensor, Batch]:
+        """The features of some queries, and the queries as losses know them."""
+        batch = self._single(queries) if len(queries) == 1 else self.whole.take(queries)
+        if self._inputs is not None:
+            return self._inputs.index_select(0, batch.rows), batch
+        numbers, offsets = batch.rows.cpu().numpy(), batch.offsets.cpu().numpy()
+        is_partial = len(self.order) < len(self._listed[0])
+        if is_partial:
+            numbers, offsets = spans_of(self._listed[1], queries.cpu().numpy())
+        listed = self._listed[0][numbers]
+        rows = self.data.features[listed]
+        self._let_go(rows.nbytes)
+        values = self.transform.apply(rows, offsets if self.has_queries else None)
+        values = values[self.data.is_judged[listed]] if is_partial else values
+        return torch.from_numpy(values).to(self.device), batch
+
+    def keep_inputs(self) -> Self:
+        """Transform all features now, once for all epochs, if they take little memory."""
+        n_documents, n_columns = len(self.order), self.transform.n_columns(self.data.n_features)
+        if 4 * n_documents * n_columns <= _KEPT_BYTES:
+            inputs = torch.empty(n_documents, n_columns, dtype=torch.float32, device=self.device)
+            for queries in self._chunks():
+                features, batch = self.batch(queries)
+                inputs[batch.rows] = features
+            self._inputs = inputs
+        return self
+
+    def _single(self, queries: Tensor) -> Batch:
+        """The batch of one query, which is the same in every epoch but for what is random."""
+        if self.data.n_documents > _KEPT_DOCUMENTS:
+            return self.whole.take(queries)
+        query = int(queries)
+        if query not in self._singles:
+            self._singles[query] = self.whole.take(queries)
+        batch = self._singles[query]
+        batch.generator = self.whole.generator
+        return batch
+
+    def scores(self, network: nn.Module) -> Floats:
+        """A score per document, in the order of the data set."""
+        network.eval()
+        scores = np.zeros(self.data.n_documents)
+        with torch.no_grad():
+            for queries in islice(self._chunks(), self.team.rank, None, self.team.size):
+                features, batch = self.batch(queries)
+                scores[self.order[batch.rows.cpu().numpy()]] = network(features, batch).double().cpu().numpy()
+        return self.team.all_reduce(scores)
+
+    def _let_go(self, n_bytes: int) -> None:
+        """What was read of a mapped matrix is not kept: memory does not grow with the data."""
+        self._seen += n_bytes
+        if self._seen > _KEPT_BYTES:
+            release_pages(self.data.features)
+            self._seen = 0
+
+    def _chunks(self) -> Iterator[Tensor]:
+        ends = self.whole.offsets[1:]
+        size = min(_CHUNK, _NUMBERS // max(1, self.transform.n_columns(self.data.n_features)))
+        start = 0
+        while start < len(ends):
+            limit = int(self.whole.offsets[start]) + size
+            end = max(start + 1, int(torch.searchsorted(ends, limit, right=True)))
+            yield torch.arange(start, end)
+            start = end

@@ -1,0 +1,87 @@
+"""The training of all members of a model, one network for each seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from tierank.dataset import RankingDataset
+from tierank.errors import ParameterError
+from tierank.networks import WithTower
+from tierank.training.model import FitContext, Resources, TrainingStopped
+from tierank.training.networks.building import build_network
+from tierank.training.networks.device import torch_threads
+from tierank.training.networks.lists import QueryLists
+from tierank.training.networks.loop import Training
+from tierank.training.networks.model import NetworkModel
+from tierank.training.networks.task import Loss, NetworkFit
+from tierank.training.networks.weights import Weights, inside
+from tierank.training.selection import make_judge, means_of
+
+
+def train_networks(
+    model: NetworkModel,
+    loss: Loss,
+    data: tuple[RankingDataset, RankingDataset | None],
+    context: FitContext,
+    train_members: Callable[[NetworkFit], None] | None = None,
+) -> None:
+    """Train the members of a model, one for each seed; ``train_members`` replaces the usual way."""
+    train, valid = data
+    if context.team.holds_parts:
+        raise ParameterError("team: networks need the full data set in every process")
+    settings = model.settings
+    resources = Resources(settings["n_jobs"], settings["device"])
+    judge = None if valid is None else make_judge(valid, settings["select_by"], settings["rule"], 1)
+    with torch_threads(resources.n_jobs):
+        of_model = model.transform, model.seen.has_queries, settings["gain"], resources
+        lists = QueryLists(train, *of_model, context.team, judged_only=True).keep_inputs()
+        held_out = None if valid is None else QueryLists(valid, *of_model, context.team).keep_inputs()
+        task = NetworkFit(settings, loss, lists, held_out, judge, context)
+        try:
+            (train_members or partial(_train_members, model))(task)
+        except TrainingStopped as stop:
+            stop.model = model
+            raise
+    if judge is not None and valid is not None:
+        model.best = means_of(judge(model.predict(valid, resources)))
+
+
+def _train_members(model: NetworkModel, task: NetworkFit) -> None:
+    kept, start = task.open_checkpoint(), task.context.start
+    n_seeds = task.settings["n_seeds"]
+    for member in range(n_seeds):
+        seed = task.settings["seed"] + member
+        label = "training" if n_seeds == 1 else f"network {member + 1} of {n_seeds}"
+        build: Callable[[], nn.Module]
+        build = partial(build_network, task.settings, model.n_inputs, seed, task.settings["device"])
+        if isinstance(start, NetworkModel):
+            build = partial(_with_weights, build, start.members[member])
+        tower = task.settings["position_tower"]
+        if tower != "none":
+            build = partial(_with_tower, build, tower, task.lists)
+        training = Training(build, task, {"member": member}, seed, kept)
+        try:
+            training.run(label)
+        finally:  # also if the loss was not finite: the best weights so far are kept
+            best = training.state.kept
+            model.members.append(best if tower == "none" else inside(best, "network."))
+            model.history += training.state.history
+            model.n_epochs.append(training.state.best_epoch)
+        if task.context.is_stopped:
+            break
+
+
+def _with_weights(build: Callable[[], nn.Module], weights: Weights) -> nn.Module:
+    network = build()
+    network.load_state_dict(weights)
+    return network
+
+
+def _with_tower(build: Callable[[], nn.Module], kind: str, lists: QueryLists) -> nn.Module:
+    """The network with a number for each position, which is not kept."""
+    return WithTower(build(), kind, int(np.asarray(lists.data.position).max())).to(lists.device, torch.float32)

@@ -1,0 +1,94 @@
+"""Steps of Adam down the loss of some queries, by one process or by a team."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tierank.errors import ParameterError
+from tierank.losses import Batch
+from tierank.objectives.loss import check_values
+from tierank.team import Team
+from tierank.training.networks.lists import QueryLists
+
+
+class Descent:
+    """Adam, or AdamW with ``weight_decay``, on a network. ``values`` gives the loss of each query of a batch."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        values: Callable[[Tensor, Batch], Tensor],
+        lists: QueryLists,
+        settings: Mapping[str, Any],
+        team: Team,
+    ) -> None:
+        self.values, self.lists, self.team, self.clip_norm = values, lists, team, settings["clip_norm"]
+        self.parameters = list(network.parameters())
+        adam = torch.optim.AdamW if settings["weight_decay"] else torch.optim.Adam
+        rates = {"lr": settings["learning_rate"], "weight_decay": settings["weight_decay"]}
+        self.optimizer = adam(self.parameters, **rates, fused=True)  # a fifth of a step of few queries
+
+    def step(self, queries: Tensor, rate: float) -> tuple[float, int | None]:
+        """One step with this learning rate; returns the sum of the losses of the queries.
+
+        If the loss of a query is not finite, no step is taken, and the query is returned beside it. The processes of a
+        team take some of the queries each, and then the same step, with the sum of their gradients.
+        """
+        own = queries
+        if self.team.size > 1:
+            own = queries[torch.from_numpy(self.team.deal(self.lists.whole.lengths[queries].cpu().numpy()))]
+        for parameter in self.parameters:
+            parameter.grad = None
+        loss, wrong = self._differentiate(own, len(queries)) if len(own) else (0.0, None)
+        if self.team.size > 1:
+            loss, wrong = self._summed(loss, wrong)
+        if wrong is None:
+            if self.clip_norm is not None:
+                _clip([p.grad for p in self.parameters if p.grad is not None], self.clip_norm)
+            self.optimizer.param_groups[0]["lr"] = rate
+            self.optimizer.step()
+        return loss, wrong
+
+    def _differentiate(self, queries: Tensor, n_queries: int) -> tuple[float, int | None]:
+        """Set gradients of the loss of these queries over n_queries; returns it, and a query if it is not finite."""
+        features, batch = self.lists.batch(queries)
+        values = self.values(features, batch)
+        check_values(values, len(queries))
+        if batch.ignores_row_weight:
+            raise ParameterError(
+                argument="row_weight",
+                expected="a loss that reads batch.row_weight",
+                got="one that does not",
+                fix="leave out row_weight, or give query_weight",
+            )
+        loss = float(values.detach().sum())
+        if not math.isfinite(loss) and not torch.isfinite(values).all():
+            return 0.0, int(queries[~torch.isfinite(values)][0])
+        weighted = values if self.lists.weights is None else values * self.lists.weights[queries]
+        torch.autograd.backward(weighted.sum() / n_queries)
+        return loss, None
+
+    def _summed(self, loss: float, wrong: int | None) -> tuple[float, int | None]:
+        """Sum the gradients over the team, and the loss with them: one message for all."""
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
+        told = parts[0].new_tensor([loss, float(wrong is not None)])
+        summed = self.team.all_reduce(torch.cat([*(part.flatten() for part in parts), told]))
+        sizes = [part.numel() for part in parts]
+        for parameter, gradient in zip(self.parameters, torch.split(summed[:-2], sizes), strict=True):
+            parameter.grad = gradient.view_as(parameter)
+        if summed[-1] > 0:
+            wrong = next(query for query in self.team.all_gather(wrong) if query is not None)
+        return float(summed[-2]), wrong
+
+
+def _clip(gradients: list[Tensor], limit: float) -> None:
+    """Shorten the gradients, taken as one vector, to the limit."""
+    length = float(torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients])))
+    if length > limit:
+        for gradient in gradients:
+            gradient.mul_(limit / length)

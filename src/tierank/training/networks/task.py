@@ -1,0 +1,47 @@
+"""NetworkFit: what all networks of one call of ``fit`` share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tierank.losses import Batch
+from tierank.training.checkpoint import described
+from tierank.training.identity import is_of_caller
+from tierank.training.model import FitContext
+from tierank.training.networks.checkpoint import NetworkCheckpoint
+from tierank.training.networks.lists import QueryLists
+from tierank.training.selection import Judging
+
+Loss = Callable[[Tensor, Batch], Tensor]
+
+
+@dataclass
+class NetworkFit:
+    """What all networks of one call of ``fit`` share."""
+
+    settings: dict[str, Any]
+    loss: Loss
+    lists: QueryLists
+    valid: QueryLists | None
+    judge: Judging | None
+    context: FitContext
+
+    def open_checkpoint(self) -> NetworkCheckpoint | None:
+        """The checkpoint of this call, if one is asked for."""
+        folder = self.context.checkpoint
+        return None if folder is None else NetworkCheckpoint(folder, self.settings, self._made_of(), self.lists.team)
+
+    def _made_of(self) -> list[Any]:
+        """What the networks are made from beside the settings."""
+        made_of: list[Any] = [self.lists.content, None if self.valid is None else self.valid.content]
+        if is_of_caller(self.loss):  # also of a class, or of a table, where the settings do not say it
+            made_of.append(described(self.loss))
+        if self.settings["query_order"] == "given":
+            made_of.append({"order": self.lists.given_order.tolist()})
+        if self.context.start is not None:
+            made_of.append({"start": self.context.start.digest()})
+        return made_of

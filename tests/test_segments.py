@@ -1,0 +1,364 @@
+"""Segments: attributes of queries in every form, tests by hand and by simulation, the command line and the page."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+import tierank
+from tierank import cli
+from tierank.errors import DataError, ParameterError
+from tierank.segments import FEWEST, Attribute, as_attributes, compare_segments, judge_segments
+from tierank.significance import (
+    benjamini_hochberg,
+    control_discoveries,
+    detectable_difference,
+    paired_p,
+    paired_sample_size,
+    two_sample_p,
+)
+
+DEVICES = ["phone", "desktop", "phone", "tablet"]
+
+
+@pytest.fixture
+def data():
+    """Four queries of three rows, scattered."""
+    qid = np.array(["a", "b", "c", "d"] * 3)
+    features = np.column_stack([np.arange(12), np.repeat([[1, 2, 1, 3]], 3, axis=0).ravel()])
+    return tierank.RankingDataset(features, np.arange(12) % 3, qid, feature_names=["n", "device"])
+
+
+@pytest.fixture(scope="module")
+def shop():
+    """Scores of two rankers; the new one is worse on phones, and as good elsewhere."""
+    data = tierank.make_ranking(300, n_features=3, mean_length=10, max_length=20, seed=3)
+    device = np.array(["phone", "desktop", "tablet"])[np.arange(300) % 3]
+    rng = np.random.default_rng(0)
+    old = data.ratings + rng.normal(size=data.n_documents)
+    harm = np.repeat(device == "phone", data.lengths)
+    new = data.ratings + rng.normal(size=data.n_documents) * np.where(harm, 6, 1)
+    return data, device, {"old": data.restore(old), "new": data.restore(new)}
+
+
+# Attributes
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        DEVICES,
+        np.array(DEVICES),
+        DEVICES * 3,
+        pd.Series(DEVICES * 3),
+        dict(zip("abcd", DEVICES, strict=True)),
+        {"segment": DEVICES},
+        {"segment": dict(zip("abcd", DEVICES, strict=True))},
+        pd.DataFrame({"segment": DEVICES * 3}),
+    ],
+    ids=["per query", "array", "per row", "series", "mapping", "named", "named mapping", "table"],
+)
+def test_every_form_of_an_attribute_says_the_same(data, by):
+    (found,) = as_attributes(data, by)
+    assert found.name == "segment"
+    assert [found.values[code] for code in found.codes] == DEVICES
+    assert found.values == ("desktop", "phone", "tablet")
+
+
+def test_features_are_attributes_by_name(data):
+    (found,) = as_attributes(data, "device")
+    assert (found.name, found.values, found.codes.tolist()) == ("device", ("1", "2", "3"), [0, 1, 0, 2])
+    several = as_attributes(data.replace(feature_names=("other", "device")), ["device"])
+    assert [one.name for one in several] == ["device"]
+    assert as_attributes(data, pd.Series(DEVICES, name="kind"))[0].name == "kind"
+
+
+def test_missing_values_are_the_last_segment(data):
+    for values in (["x", None, "x", ""], [1.5, np.nan, 1.5, None]):
+        (found,) = as_attributes(data, values)
+        assert found.values[-1] == "(missing)"
+        assert found.codes.tolist() == [0, 1, 0, 1]
+    (found,) = as_attributes(data, {"a": "x"})
+    assert found.codes.tolist() == [0, 1, 1, 1]
+
+
+def test_many_numbers_are_cut_into_parts_of_equal_size():
+    data = tierank.RankingDataset(np.zeros((100, 1)), qid=np.arange(100))
+    (found,) = as_attributes(data, np.arange(100)[::-1] / 4)
+    assert found.values == ("0 to 4.75", "5 to 9.75", "10 to 14.75", "15 to 19.75", "20 to 24.75")
+    assert np.bincount(found.codes).tolist() == [20] * 5
+    assert found.codes[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("by", "error", "words"),
+    [
+        ("devise", ParameterError, "unknown feature 'devise': did you mean 'device'"),
+        ([1, 2, 3], DataError, r"segment: by: expected 12 values \(one per row\) or 4 \(one per query\), got shape"),
+        (np.arange(12), DataError, "one value for all rows of query a, got 0 and 4; it is an attribute of documents"),
+        ({"x": 1}, DataError, "expected a mapping from query ids to values, got one without any .* such as 'a'"),
+        ({}, DataError, "without any"),
+        (pd.DataFrame(index=range(4)), ParameterError, "by: expected at least one attribute"),
+    ],
+)
+def test_what_is_no_attribute_is_refused(data, by, error, words):
+    with pytest.raises(error, match=words):
+        tierank.evaluate(data, np.arange(12), by=by)
+
+
+def test_features_without_names_are_no_attributes():
+    data = tierank.RankingDataset([[0.0], [1.0]], [0, 1], [1, 1])
+    with pytest.raises(ParameterError, match=r"by: expected one value per row or per query.*have no names"):
+        tierank.evaluate(data, [1, 2], by="device")
+
+
+# Numbers
+
+
+def test_segments_of_an_evaluation_by_hand(shop):
+    data, device, scores = shop
+    found = tierank.evaluate(data, scores["new"], "ndcg@10", by={"device": device})
+    values = found.per_query["ndcg@10"]
+    for segment in found.segments:
+        inside = device == segment.value
+        mine, others = values[inside & ~np.isnan(values)], values[~inside & ~np.isnan(values)]
+        assert segment.n_queries == len(mine)
+        assert segment.mean == pytest.approx(mine.mean())
+        assert segment.standard_error == pytest.approx(stats.sem(mine))
+        assert segment.difference == pytest.approx(mine.mean() - others.mean())
+        tests = [stats.ttest_ind(mine, others, equal_var=equal).pvalue for equal in (True, False)]
+        assert segment.p == pytest.approx(max(tests), rel=1e-9)
+    assert [one.value for one in found.worst("ndcg@10")] == ["phone"]
+    # The overall numbers do not change.
+    assert found.mean("ndcg@10") == tierank.evaluate(data, scores["new"], "ndcg@10").mean("ndcg@10")
+
+
+def test_segments_of_a_comparison_are_comparisons_of_their_queries(shop):
+    data, device, scores = shop
+    found = tierank.compare(data, scores, metrics=["ndcg@10", "mrr"], by={"device": device})
+    assert len(found.segments) == 6
+    for segment in found.segments:
+        inside = device == segment.value
+        rows = np.isin(data.query_of_row, np.flatnonzero(inside))
+        part = {name: data.arrange(values)[rows] for name, values in scores.items()}
+        alone = tierank.compare(data.select(inside), part, metrics=segment.metric).contrasts["new"][segment.metric]
+        for name in ("difference", "low", "high", "p", "wins", "ties", "losses", "spread"):
+            assert getattr(segment.contrast, name) == pytest.approx(getattr(alone, name)), name
+        assert segment.contrast.adjusted_p >= segment.contrast.p - 1e-15
+    assert [(one.value, one.system) for one in found.worst("ndcg@10")] == [("phone", "new")]
+    assert found.worst("ndcg@10", "new") == found.worst("ndcg@10")
+    with pytest.raises(ParameterError, match="unknown system 'old'"):
+        found.worst("ndcg@10", "old")
+    with pytest.raises(ParameterError, match="unknown metric of this comparison"):
+        found.worst("map")
+    assert found.contrasts == tierank.compare(data, scores, metrics=["ndcg@10", "mrr"]).contrasts
+
+
+def test_small_segments_are_shown_and_not_tested():
+    codes = np.repeat([0, 1], [FEWEST - 1, 30])
+    attribute = Attribute("a", ("small", "large"), codes)
+    small, large = judge_segments({"m": np.where(codes, 0.5, 0.1)}, [attribute])
+    assert small.verdict == large.verdict == "too few queries"  # what is outside of the large one is small
+    assert math.isnan(small.p)
+    assert small.difference == pytest.approx(-0.4)
+    rng = np.random.default_rng(0)
+    small, large = compare_segments({"new": {"m": rng.normal(1, 0.1, 39)}}, [attribute], 0, 10)
+    assert small.verdict == "too few queries"
+    assert large.verdict == "better"
+    assert large.contrast.adjusted_p == pytest.approx(large.contrast.p)  # the only test
+
+
+def test_queries_that_are_left_out_are_in_no_segment():
+    values = np.array([np.nan] * 15 + [0.2, 0.4] * 10)
+    (segment,) = judge_segments({"m": values}, [Attribute("a", ("x", "y"), np.repeat([0, 1], [15, 20]))])
+    assert (segment.value, segment.n_queries) == ("y", 20)
+    assert math.isnan(segment.difference)
+    assert segment.verdict == "too few queries"  # nothing to compare with
+
+
+# Adjusted p-values
+
+
+def test_benjamini_hochberg_agrees_with_scipy():
+    p = np.random.default_rng(0).random(50) ** 3
+    np.testing.assert_allclose(benjamini_hochberg(p), stats.false_discovery_control(p), rtol=1e-12)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.randoms())
+def test_benjamini_hochberg_keeps_order_and_lies_between_p_and_bonferroni(p, random):
+    p = np.array(p)
+    adjusted = benjamini_hochberg(p)
+    assert (adjusted >= p - 1e-15).all()
+    assert (adjusted <= np.minimum(len(p) * p, 1) + 1e-15).all()
+    order = list(range(len(p)))
+    random.shuffle(order)
+    np.testing.assert_array_equal(benjamini_hochberg(p[order]), adjusted[order])
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from([-1.0, 0.0, 1.0])), min_size=1, max_size=12))
+def test_directions_are_mirrored(tests):
+    p, signs = np.array(tests).T
+    adjusted = control_discoveries(p, signs)
+    np.testing.assert_array_equal(adjusted, control_discoveries(p, -signs))
+    assert (adjusted >= p - 1e-15).all()
+    assert (adjusted[signs == 0] == 1).all()
+
+
+@pytest.mark.parametrize("is_mixed", [False, True])
+def test_false_discoveries_are_few(is_mixed):
+    """All segments equal: any finding is false, and 5% of the draws may have one. If half of them are better, nothing
+    may be called worse in more than 2.5% of the draws. The bound is what happens by chance once in 10,000 runs.
+    """
+    rng, n_draws = np.random.default_rng(1), 200
+    attribute = [Attribute("a", tuple("abcdefghijkl"), np.arange(600) % 12)]
+    n_false = 0
+    for _ in range(n_draws):
+        # Skewed and often 0, as differences of a metric are.
+        values = rng.choice([0, 0, -0.37, 0.37, -0.5, 0.5, 0.13, -0.13], 600)
+        values = values + 0.3 * (attribute[0].codes < 6) if is_mixed else values
+        verdicts = {one.verdict for one in compare_segments({"new": {"m": values}}, attribute, 0, 1)}
+        n_false += "worse" in verdicts or (not is_mixed and "better" in verdicts)
+    assert n_false <= stats.binom.ppf(0.9999, n_draws, 0.025 if is_mixed else 0.05)
+
+
+def test_two_sample_p_does_not_trust_a_spread_of_zero():
+    rng = np.random.default_rng(0)
+    outside = rng.choice([1.0, 0.0], 1000, p=[0.8, 0.2])
+    assert two_sample_p(np.ones(10), outside) > 0.05  # happens in one of ten draws
+    assert two_sample_p(np.ones(10), np.ones(10)) == 1
+    assert two_sample_p(np.ones(10), np.zeros(10)) == 0
+    assert math.isnan(two_sample_p(np.ones(1), outside))
+
+
+# Power
+
+
+@pytest.mark.parametrize(("spread", "difference"), [(0.2, 0.1), (0.3, 0.05)])
+def test_the_needed_queries_show_the_difference_as_often_as_promised(spread, difference):
+    n = paired_sample_size(spread, difference)
+    rng = np.random.default_rng(0)
+    shown = np.mean(paired_p(rng.normal(difference, spread, (4000, n))) < 0.05)
+    assert shown == pytest.approx(0.8, abs=0.025)  # four standard errors
+    assert detectable_difference(spread, n) == pytest.approx(difference, rel=0.02)
+
+
+def test_needed_queries_of_a_comparison(shop):
+    data, _, scores = shop
+    contrast = tierank.compare(data, scores, metrics="ndcg@10").contrasts["new"]["ndcg@10"]
+    assert contrast.queries_needed() == paired_sample_size(contrast.spread)
+    assert contrast.queries_needed(0.01) < contrast.queries_needed(0.005) < contrast.queries_needed(0.005, power=0.9)
+    assert contrast.detectable() == pytest.approx(detectable_difference(contrast.spread, contrast.n_queries))
+    with pytest.raises(ParameterError, match="difference: expected a number > 0, got 0"):
+        contrast.queries_needed(0)
+    one = tierank.compare(([1, 0], [1, 1]), {"a": [1, 2], "b": [2, 1]}, metrics="mrr").contrasts["b"]["mrr"]
+    assert one.queries_needed() is None
+
+
+# Command line and page
+
+
+@pytest.fixture
+def files(shop, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    data, device, scores = shop
+    frame = pd.DataFrame(
+        {
+            "qid": data.query_ids[data.query_of_row],
+            "rating": data.ratings,
+            "device": np.repeat(device, data.lengths),
+            "x": data.features[:, 0],
+        }
+    )
+    frame.to_csv("test.csv", index=False)
+    frame.to_parquet("test.parquet")
+    tierank.write(data, "test.txt")
+    pd.DataFrame({"query": data.query_ids, "device": device, "n": data.lengths}).to_csv("queries.csv", index=False)
+    for name, values in scores.items():
+        tierank.write_scores(data.arrange(values), f"{name}.scores")
+    return tmp_path
+
+
+def run(capsys, *arguments):
+    assert cli.main([str(one) for one in arguments]) == 0, capsys.readouterr().err
+    return capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "where",
+    [["test.csv"], ["test.parquet"], ["test.txt", "--attributes", "queries.csv"]],
+    ids=["csv", "parquet", "side file"],
+)
+def test_evaluate_by_a_column(files, capsys, where):
+    source, *more = where
+    command = ["evaluate", source, "new.scores", "--metric", "ndcg@10", "--by", "device", *more]
+    out = run(capsys, *command).out
+    assert "Worst segments" in out
+    found = json.loads(run(capsys, *command, "--json").out)["segments"]
+    assert [(one["attribute"], one["value"]) for one in found] == [
+        ("device", "desktop"),
+        ("device", "phone"),
+        ("device", "tablet"),
+    ]
+    assert [one["value"] for one in found if one["verdict"] == "worse"] == ["phone"]
+
+
+def test_compare_by_several_columns_and_the_page(files, capsys):
+    command = ["compare", "test.txt", "old=old.scores", "new=new.scores", "--metric", "ndcg@10"]
+    out = run(capsys, *command, "--by", "device,n", "--attributes", "queries.csv", "--out", "run", "--latex").out
+    assert r"\begin{tabular}" in out
+    assert "queries for 0.005" in out
+    assert "to" in out  # the parts of n
+    run(capsys, "report", "run", "--out", "a.html")
+    page = (files / "a.html").read_text()
+    assert "By device" in page
+    assert "By n" in page
+    assert "Worst segments" in page
+    run(capsys, *command, "--out", "plain")
+    run(capsys, "report", "plain", "--out", "b.html")
+    assert "By device" not in (files / "b.html").read_text()
+    run(capsys, "report", "plain", "--by", "device", "--attributes", "test.csv", "--out", "c.html")
+    assert "By device" in (files / "c.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["test.txt", "new.scores", "--by", "device"], "test.txt: expected a CSV or Parquet file, whose columns have"),
+        (["test.csv", "new.scores", "--by", "devise"], "unknown column 'devise': did you mean 'device'"),
+        (["test.csv", "new.scores", "--attributes", "queries.csv"], "--attributes: expected together with --by"),
+        (["test.csv", "new.scores", "--by", "x"], "expected one value for all rows of query"),
+    ],
+)
+def test_columns_that_are_no_attributes_are_refused(files, capsys, more, words):
+    assert cli.main(["evaluate", *more]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_quiet_prints_results_and_errors_alone(files, capsys):
+    loud = run(capsys, "convert", "test.txt", "a.csv")
+    assert "wrote" in loud.err
+    assert run(capsys, "convert", "test.txt", "b.csv", "--quiet").err == ""
+    assert cli.main(["evaluate", "missing.txt", "new.scores", "--quiet"]) == 2
+    assert "missing.txt" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["evaluate", "missing.txt", "new.scores", "--metric", "ndgc@10"], "did you mean 'ndcg'"),
+        (["evaluate", "missing.txt", "new.scores", "--rule", "letro"], "did you mean 'letor'"),
+        (["compare", "missing.txt", "a=x", "b=y", "--baseline", "c"], "unknown baseline 'c'"),
+        (["compare", "missing.txt", "a=x"], "at least two systems"),
+        (["cv", "lambdamart", "--data", "missing.txt", "--out", "run", "--metric", "ndgc"], "did you mean 'ndcg'"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path, monkeypatch, capsys, command, words):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(command) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

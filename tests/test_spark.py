@@ -1,0 +1,385 @@
+"""Spark: the same bits as processes elsewhere, scores of whole queries, and errors instead of waiting."""
+
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tierank
+from tierank import DataError, ParameterError, RankingDataset, TeamError, TreeRanker, UMart, URank
+from tierank.distributed import fit, predict, scored_tables, spark, spark_tasks
+
+pyarrow = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
+    pytest.skip("Spark needs Java", allow_module_level=True)
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
+
+# PySpark 4 says so of pandas 3, which is not used here.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas:FutureWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def session():
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": 50,  # queries go on in the next batch
+        "spark.sql.shuffle.partitions": 2,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    builder = SparkSession.builder.master("local[2]").appName("tests")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="module")
+def parts():
+    data = tierank.make_ranking(40, n_features=4, mean_length=10, max_length=20, missing=0.02, seed=1)
+    return data.split(0.6, 0.4)
+
+
+@pytest.fixture(scope="module")
+def tables(session, parts):
+    return [as_table(session, data) for data in parts]
+
+
+def as_frame(data):
+    columns = {f"feature_{k + 1}": data.features[:, k] for k in range(data.n_features)}
+    ids = np.repeat(data.query_ids, data.lengths)
+    return pd.DataFrame({"qid": ids, "document": [f"d{i}" for i in range(len(ids))], "rating": data.ratings, **columns})
+
+
+def as_table(session, data, n_partitions=3):
+    """The rows of a data set in random order, cut anywhere."""
+    shuffled = pyarrow.Table.from_pandas(as_frame(data).sample(frac=1, random_state=0), preserve_index=False)
+    return session.createDataFrame(shuffled).repartition(n_partitions)
+
+
+def squares(failing=lambda: None):
+    """A loss of the caller, which first does what it is told."""
+
+    def loss(scores, batch):
+        import torch
+
+        failing()
+        return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
+
+    return loss
+
+
+# Whole queries
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=8), st.lists(st.integers(0, 5), max_size=12))
+def test_batches_become_whole_queries(lengths, cuts):
+    ids = np.repeat([f"q{i}" for i in range(len(lengths))], lengths)
+    whole = pyarrow.table({"x": np.arange(len(ids)), "id": ids})
+    batches, start = [], 0
+    for step in [*cuts, len(ids)]:
+        batches += whole.slice(start, step).to_batches() or [pyarrow.RecordBatch.from_pylist([], whole.schema)]
+        start += step
+    found = list(scored_tables.whole_queries(iter(batches), "id"))
+    assert pyarrow.concat_tables(found).to_pydict() == whole.to_pydict()
+    of_tables = [set(table["id"].to_pylist()) for table in found]
+    assert sum(len(names) for names in of_tables) == len(lengths)
+
+
+def test_no_rows_are_no_queries():
+    assert list(scored_tables.whole_queries(iter([]), "id")) == []
+    batch = pyarrow.RecordBatch.from_pydict({"id": ["a", None]})
+    with pytest.raises(DataError, match="query: expected an id in every row, got rows without one"):
+        list(scored_tables.whole_queries(iter([batch]), "id"))
+
+
+# Training
+
+TWO_PROCESSES = """
+import sys, tierank
+train, valid = tierank.read(sys.argv[1]), tierank.read(sys.argv[2])
+with tierank.distributed.join() as team:
+    for ranker in (tierank.UMart(n_trees=12, patience=4, n_jobs=1), tierank.URank(max_epochs=2, n_jobs=1)):
+        ranker.fit(train, valid=valid, team=team)
+        if team.is_first:
+            ranker.save(type(ranker).__name__)
+"""
+
+
+@pytest.fixture(scope="module")
+def elsewhere(parts, tmp_path_factory):
+    """Where two processes that torchrun might have started left their models."""
+    folder = tmp_path_factory.mktemp("processes")
+    for data, name in zip(parts, ("train", "valid"), strict=True):
+        tierank.write(data, folder / f"{name}.tierank")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-c", TWO_PROCESSES, "train.tierank", "valid.tierank"]
+    started = [subprocess.Popen(command, cwd=folder, env=os.environ | place | {"RANK": str(k)}) for k in range(2)]
+    assert [process.wait() for process in started] == [0, 0]
+    return folder
+
+
+@pytest.mark.parametrize("ranker", [UMart(n_trees=12, patience=4), URank(max_epochs=2)], ids=["trees", "networks"])
+def test_the_bits_are_those_of_two_processes(parts, tables, elsewhere, ranker):
+    fitted = fit(ranker, tables[0], valid=tables[1])
+    other = tierank.load(elsewhere / type(ranker).__name__)
+    assert not hasattr(ranker, "model_")
+    assert fitted.get_params() == ranker.get_params()
+    assert fitted.history_ == other.history_
+    assert fitted.best_ == other.best_
+    assert fitted.feature_names_in_.tolist() == [f"feature_{k}" for k in range(1, 5)]
+    for data in parts:
+        qid = np.repeat(data.query_ids, data.lengths)
+        np.testing.assert_array_equal(fitted.predict(data.features, qid=qid), other.predict(data.features, qid=qid))
+    if isinstance(ranker, UMart):
+        assert [process["rank"] for process in fitted.team_] == [0, 1]
+        assert sum(process["documents"] for process in fitted.team_) == parts[0].n_documents
+        assert len({process["pid"] for process in fitted.team_} - {os.getpid()}) == 2
+
+
+def test_columns_of_all_kinds(session):
+    """Ids as texts, decimals, booleans, weights, and a dot in a name; the order of rows changes nothing."""
+    data = tierank.make_ranking(9, n_features=3, mean_length=8, max_length=12, seed=3)
+    frame = as_frame(data)
+    frame = frame.assign(session=[f"ü{i}`" for i in frame["qid"]], query_weight=1.0 + frame["qid"] % 3)
+    frame["is.new"] = frame["feature_3"] > 0
+    table = session.createDataFrame(pyarrow.Table.from_pandas(frame, preserve_index=False))
+    table = table.withColumn("price", sql.col("feature_2").cast("decimal(12,4)")).withColumnRenamed("rating", "grade")
+    columns = {"query": "session", "rating": "grade", "features": ["feature_1", "price", "is.new"]}
+    ranker = UMart(n_trees=3, min_documents=1)
+    one = fit(ranker, table, **columns)
+    held = fit(ranker, table.orderBy(sql.rand(5)).repartition(5), valid=table.drop("query_weight"), tasks=2, **columns)
+    assert one.feature_names_in_.tolist() == columns["features"]
+    assert [process["documents"] for process in one.team_] == [process["documents"] for process in held.team_]
+    X = frame.assign(price=frame["feature_2"].round(4))[columns["features"]].astype(float)
+    np.testing.assert_array_equal(one.predict(X), held.predict(X))
+    alone = fit(ranker, table, tasks=1, **columns)
+    local = RankingDataset(
+        X.to_numpy(), frame["rating"], frame["session"], query_weight=frame["query_weight"].to_numpy(),
+        feature_names=columns["features"],
+    )  # fmt: skip
+    local = UMart(n_trees=3, min_documents=1, n_jobs=1).fit(local)
+    np.testing.assert_array_equal(alone.predict(X), local.predict(X))
+    scored = predict(alone, table.select("document", *(f"`{name}`" for name in columns["features"])))
+    assert sorted(row.score for row in scored.collect()) == sorted(alone.predict(X))
+
+
+def test_losses_of_the_caller_are_kept(tables):
+    loss = squares()
+    fitted = fit(TreeRanker(loss=loss, n_trees=2), tables[0])
+    assert fitted.loss is loss
+    assert len(fitted.history_) == 2
+
+
+def test_fewer_queries_than_tasks_and_a_query_that_is_too_large(session, caplog):
+    data = tierank.make_ranking(1, n_features=2, mean_length=9, max_length=9)
+    fitted = fit(UMart(n_trees=1, min_documents=1), as_table(session, data))
+    assert "1 of 2 tasks are used: there are no more queries" in caplog.text
+    assert fitted.n_rounds_ == 1
+    caplog.clear()
+    rows = session.range(12).selectExpr("if(id < 9, 5, id) AS qid", "id % 3 AS rating", "id AS x")
+    source = spark._Source(rows, "data", {})
+    assert source.lengths.tolist() == [9, 1, 1, 1]
+    with caplog.at_level(logging.WARNING):
+        assert spark._number_of_tasks(2, [source]) == 2
+    message = "query 5 has 9 documents, more than the share of one of 2 tasks (6)"
+    assert message in caplog.text
+    assert "at most 1 tasks have enough to do" in caplog.text
+
+
+@pytest.mark.parametrize("n_tasks", range(1, 9))
+def test_every_query_has_its_task(session, n_tasks):
+    column = sql.col("id")
+    starts = list(range(10, 10 * n_tasks, 10))
+    found = session.range(10 * n_tasks).select(spark._place(column, starts, 0).alias("task")).toArrow()
+    assert found["task"].to_pylist() == [i // 10 for i in range(10 * n_tasks)]
+
+
+# What cannot be used
+
+
+def test_settings_that_cannot_be_used(session, tables):
+    train = tables[0]
+    with pytest.raises(
+        ParameterError, match="tasks: expected at most 2, which this cluster can run at the same time, got"
+    ):
+        fit(UMart(), train, tasks=3)
+    with pytest.raises(ParameterError, match="timeout: expected a number > 0, got 0"):
+        fit(UMart(), train, timeout=0)
+    with pytest.raises(ParameterError, match="unknown setting of UMart 'n_tree'"):
+        fit(UMart(n_tree=5), train)
+    with pytest.raises(ParameterError, match="ranker: expected a ranker, such as UMart"):
+        fit("umart", train)
+    with pytest.raises(ParameterError, match=r"valid: expected a Spark DataFrame, got DataFrame; ranker\.fit"):
+        fit(UMart(), train, valid=pd.DataFrame({"qid": [1], "rating": [1], "x": [1]}))
+    with pytest.raises(
+        ParameterError, match=r"data: expected a Spark DataFrame, got list; ranker\.fit and ranker\.predict"
+    ):
+        predict(UMart(), [1])
+
+
+def test_data_that_cannot_be_used(session, tables):
+    train = tables[0]
+    with pytest.raises(DataError, match="data: unknown column 'qld': did you mean 'qid'"):
+        fit(UMart(), train, query="qld")
+    with pytest.raises(DataError, match="valid: unknown column 'feature_4'"):
+        fit(UMart(), train.drop("document"), valid=tables[1].drop("feature_4"))
+    with pytest.raises(DataError, match="data: expected a column of ratings, got the columns qid"):
+        fit(UMart(), train.drop("rating"))
+    with pytest.raises(DataError, match="data: features: expected numbers in column 'name', got string; encode it"):
+        fit(UMart(), train.withColumn("name", sql.lit("a")))
+    with pytest.raises(
+        DataError, match="data: query: expected integers or strings in column 'qid', got double; cast it"
+    ):
+        fit(UMart(), train.withColumn("qid", sql.col("qid").cast("double")))
+    with pytest.raises(DataError, match="data: expected at least one row, got none"):
+        fit(UMart(), train.limit(0))
+    some = sql.when(sql.col("feature_1") > 0, sql.col("qid"))
+    with pytest.raises(
+        DataError, match=r"data: query: expected an id in every row of column 'qid', got \d+ rows without"
+    ):
+        fit(UMart(), train.withColumn("qid", some))
+    with pytest.raises(
+        DataError, match=r"rating: expected a number in every row of column 'rating', got \d+ rows without"
+    ):
+        fit(UMart(), train.withColumn("rating", some))
+
+
+def test_what_a_task_refuses_has_its_name(tables):
+    """One task has a rating that cannot be; the other only waits for it, and does not train."""
+    train = tables[0]
+    last = train.agg(sql.max("qid")).first()[0]
+    rating = sql.when(sql.col("qid") == last, -1.0).otherwise(sql.col("rating"))
+    with pytest.raises(DataError, match=r"^task 1 of 2 on .*expected a finite rating that is not negative, got -1"):
+        fit(UMart(), train.withColumn("rating", rating))
+
+
+def test_data_that_change_while_they_are_read():
+    table = pyarrow.table(
+        {"column_0": [1, 1], "column_1": [0.0, 1.0], "column_2": [1.0, 2.0], spark_tasks.HELD_OUT: [False] * 2}
+    )
+    names = {"query": "qid", "rating": "rating", "features": ["x"]}
+    data = spark_tasks._data_set(table, spark_tasks.Part(names, [], [1], [2], False), 0)
+    assert (data.n_queries, data.n_documents) == (1, 2)
+    with pytest.raises(DataError, match="expected 1 queries with 3 documents, got 1 with 2; the data changed while"):
+        spark_tasks._data_set(table, spark_tasks.Part(names, [], [1], [3], False), 0)
+    with pytest.raises(DataError, match="expected 1 queries with 2 documents, got 0 with 0; the data changed while"):
+        spark_tasks._data_set(table, spark_tasks.Part(names, [], [1], [2], True), 0)
+
+
+def test_dynamic_allocation_and_spark_connect_are_refused(session, tables, monkeypatch):
+    class Remote:
+        __module__ = "pyspark.sql.connect.dataframe"
+        repartitionById = None
+
+    Remote.__name__ = "DataFrame"
+    with pytest.raises(
+        ParameterError, match="data: expected a DataFrame of a session inside the driver, got one of Spark"
+    ):
+        fit(UMart(), Remote())
+    del Remote.repartitionById
+    with pytest.raises(ParameterError, match=r"data: expected Spark 4\.1 or later, got"):
+        fit(UMart(), Remote())
+    conf = session.sparkContext.getConf().set("spark.dynamicAllocation.enabled", "true")
+    monkeypatch.setattr(type(session.sparkContext), "getConf", lambda self: conf)
+    with pytest.raises(ParameterError, match="cannot run a barrier stage with dynamic allocation; set"):
+        fit(UMart(), tables[0])
+
+
+# Failure
+
+
+def test_a_task_that_fails_ends_the_others(tables):
+    def fail_in_the_second():
+        from pyspark import BarrierTaskContext
+
+        if BarrierTaskContext.get().partitionId() == 1:
+            raise ZeroDivisionError("in this loss")
+
+    message = r"^task 1 of 2 on \S+ failed: .*ZeroDivisionError\('in this loss'\); nothing was kept"
+    with pytest.raises(TeamError, match=message):
+        fit(TreeRanker(loss=squares(fail_in_the_second), n_trees=2), tables[0])
+
+
+def test_a_task_that_is_lost_ends_the_run_and_the_next_one_goes_on(tables, tmp_path):
+    kept, killed = tmp_path / "kept", tmp_path / "killed"
+
+    def end_the_second_once():
+        from pyspark import BarrierTaskContext
+
+        is_second = BarrierTaskContext.get().partitionId() == 1
+        if is_second and (kept / "state.json").exists() and not killed.exists():
+            killed.write_text((kept / "state.json").read_text())
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    ranker = TreeRanker(loss=squares(end_the_second_once), n_trees=60, n_leaves=2)
+    with pytest.raises(TeamError, match=r"^a task was lost: .*has what the first task had written: run fit again"):
+        fit(ranker, tables[0], valid=tables[1], checkpoint=kept)
+    fitted = fit(ranker, tables[0], valid=tables[1], checkpoint=kept)
+    before = json.loads(killed.read_text())["history"]
+    assert 0 < len(before) < 60
+    assert fitted.history_[: len(before)] == before
+
+
+def test_a_task_that_is_lost_without_a_checkpoint(tables):
+    def end_the_second():
+        from pyspark import BarrierTaskContext
+
+        if BarrierTaskContext.get().partitionId() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(
+        TeamError, match=r"^a task was lost: expected all 2 tasks to stay .* task.* 1.*nothing was kept"
+    ):
+        fit(TreeRanker(loss=squares(end_the_second), n_trees=2), tables[0])
+
+
+# Scoring
+
+
+@pytest.mark.parametrize("settings", [{}, {"query_features": True}], ids=["one by one", "whole queries"])
+def test_scores_are_those_of_one_process(parts, tables, settings):
+    ranker = UMart(n_trees=3, **settings).fit(parts[0])
+    assert ranker.needs_list() == bool(settings)
+    scored = predict(ranker, tables[1], features=[f"feature_{k}" for k in range(1, 5)])
+    assert scored.columns == [*tables[1].columns, "score"]
+    expected = dict(zip(as_frame(parts[1])["document"], ranker.predict(parts[1]), strict=True))
+    found = {row.document: row.score for row in scored.collect()}
+    assert found == expected
+    with pytest.raises(ParameterError, match="score: expected the name of a new column, got 'score'"):
+        predict(ranker, scored)
+    with pytest.raises(DataError, match="data: unknown column 'feature_9'"):
+        predict(ranker, tables[1], features=["feature_9"])
+
+
+def test_names_of_the_model_and_of_the_scores(parts, tables):
+    frame = as_frame(parts[0])
+    ranker = UMart(n_trees=2).fit(frame[["feature_2", "feature_1"]], frame["rating"], qid=frame["qid"])
+    scored = predict(ranker, tables[0].select("feature_1", "feature_2"), score="relevance")
+    rows = scored.collect()
+    X = pd.DataFrame([row.asDict() for row in rows])[["feature_2", "feature_1"]]
+    np.testing.assert_array_equal([row.relevance for row in rows], ranker.predict(X))
