@@ -377,7 +377,7 @@ def test_ctrl_c_while_a_folder_is_made_or_removed_leaves_nothing(tmp_path, monke
 
         def interrupted(*arguments, original=original, **named):
             made = original(*arguments, **named)
-            os.kill(os.getpid(), signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)  # in this thread, before it returns
             return made
 
         with monkeypatch.context() as patch:
