@@ -146,3 +146,24 @@ def test_canonical_queries_are_those_of_the_rows(parts):
     queries = canonical_queries(train, 1)
     assert sorted(queries.tolist()) == list(range(train.n_queries))
     np.testing.assert_array_equal(np.repeat(queries, np.diff(offsets)), train.query_of_row[order])
+
+
+@pytest.mark.parametrize("network", ["mlp", "groupwise", "attention"])
+def test_documents_with_the_same_features_have_the_same_score(network):
+    """Wherever they stand: processors round the last rows of a matrix product differently, some of them."""
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(2)
+    lengths = np.arange(1, 40)
+    queries = np.repeat(lengths, lengths)
+    features = rng.normal(size=(len(lengths), 3, 5))[queries - 1, rng.integers(3, size=len(queries))]
+    ranker = tierank.URank(network=network, max_epochs=1, hidden=(7,), n_jobs=1)
+    if network == "attention":
+        ranker.set_params(hidden=(100, 50), network_settings={"width": 8})
+    ranker.fit(features, rng.integers(3, size=len(queries)), qid=queries)
+    scores = ranker.predict(features, qid=queries)
+    for query in lengths:
+        own = queries == query
+        for row in np.unique(features[own], axis=0):
+            assert len(set(scores[own][(features[own] == row).all(axis=1)])) == 1
+    order = rng.permutation(len(queries))
+    np.testing.assert_array_equal(ranker.predict(features[order], qid=queries[order]), scores[order])

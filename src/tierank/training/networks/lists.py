@@ -121,7 +121,8 @@ class QueryLists:
         with torch.no_grad():
             for queries in islice(self._chunks(), self.team.rank, None, self.team.size):
                 features, batch = self.batch(queries)
-                scores[self.order[batch.rows.cpu().numpy()]] = network(features, batch).double().cpu().numpy()
+                found = _as_twins(network(features, batch), features, batch)
+                scores[self.order[batch.rows.cpu().numpy()]] = found.double().cpu().numpy()
         return self.team.all_reduce(scores)
 
     def _let_go(self, n_bytes: int) -> None:
@@ -140,3 +141,19 @@ class QueryLists:
             end = max(start + 1, int(torch.searchsorted(ends, limit, right=True)))
             yield torch.arange(start, end)
             start = end
+
+
+def _as_twins(scores: Tensor, features: Tensor, batch: Batch) -> Tensor:
+    """The same scores; documents of a query with the same features have that of the first of them.
+
+    They are neighbours in canonical order, but which of them comes first is up to the caller's rows. Matrix products
+    round the last rows of a batch differently on some processors, and list networks see different neighbours.
+    """
+    is_twin = (features[1:, 0] == features[:-1, 0]) & (batch.query[1:] == batch.query[:-1])
+    places = torch.nonzero(is_twin).squeeze(1) + 1
+    places = places[(features[places] == features[places - 1]).all(dim=1)]
+    if not len(places):
+        return scores
+    first = torch.arange(len(scores), device=scores.device)
+    first[places] = 0  # indices of the first ones rise, so the highest so far is that of the first of the twins
+    return scores[first.cummax(0).values]
