@@ -29,7 +29,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -38,10 +37,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tierank
+from benchmarks.folds import pooled, read
 from tierank.significance import holm, paired_p
 
 METRIC, RULE, BASELINE = "ndcg@10", "wsdm20", "bag"
-Fold = tuple[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset]
 BAG = {"n_configs": 3, "n_seeds": 0, "linear": False, "weights": "equal"}
 FITTED: dict[str, Callable[..., tierank.Ranker]] = {
     "lambdamart": tierank.LambdaMART,
@@ -55,15 +54,6 @@ DISTILLED: dict[str, Callable[..., tierank.Ranker]] = {
     "distilled": lambda **given: tierank.LambdaMART(query_features=True, **given),
     "network": tierank.URank,
 }
-
-
-def read(data: str, fold: int) -> Fold:
-    if data.startswith("generated:"):
-        shape = {"n_features": 40, "mean_length": 30, "max_length": 80}
-        whole = tierank.make_ranking(int(data.split(":")[1]), seed=2000 + fold, **shape)
-        train, valid, test = whole.split(0.6, 0.2, 0.2)
-        return train, valid, test
-    return tierank.read_fold(Path(data), fold=fold)
 
 
 def measure(systems: list[str], data: str, fold: int, seed: int, out: Path) -> None:
@@ -108,11 +98,6 @@ def collect(name: str, data: str, options: argparse.Namespace) -> tuple[NDArray[
     return values[np.isfinite(values)], cpu, 1e6 * predict
 
 
-def z_of(differences: NDArray[np.float64]) -> float:
-    p = float(paired_p(differences)) if differences.any() else 1.0
-    return float(np.sign(differences.mean())) * NormalDist().inv_cdf(1 - max(p, 1e-15) / 2)
-
-
 def table(options: argparse.Namespace) -> Iterator[str]:
     """The rows: each system on each set beside the bag, then pooled."""
     found = {data: {name: collect(name, data, options) for name in options.systems} for data in options.data}
@@ -135,12 +120,7 @@ def table(options: argparse.Namespace) -> Iterator[str]:
             shown = [f"{Path(data).name}, {len(values)} queries", name, f"{values.mean():.4f}", *tested, ratio]
             yield f"| {' | '.join([*shown, f'{predict:.1f}'])} |"
     for name in compared:
-        weights = np.sqrt([len(cells[data, name]) for data in found])
-        scores = np.array([z_of(cells[data, name]) for data in found])
-        z = float((weights * scores).sum() / np.sqrt((weights**2).sum()))
-        mean = float(np.mean([cells[data, name].mean() for data in found]))
-        p = 2 * NormalDist().cdf(-abs(z))
-        yield f"{name} - {BASELINE}, pooled: mean of the sets {mean:+.4f}, Z {z:.2f}, p {p:.2g}"
+        yield f"{name} - {BASELINE}, {pooled([cells[data, name] for data in found])}"
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """The stochastic uMart against lambdarank with the same settings. ``python -m benchmarks.stochastic DATA ...``
 
-Each folder has the parts or folds that ``tierank.read_fold`` reads. All systems have 15 leaves, learning rate 0.05,
+DATA are folders with the parts or folds that ``tierank.read_fold`` reads, or ``generated:N`` for ``make_ranking`` data
+of N queries. All systems have 15 leaves, learning rate 0.05,
 feature fraction 0.7, lambda_l2 1, at least 20 documents in a leaf, and stop after 60 rounds without a better NDCG@10 on
 validation data. NDCG@10 of the test queries is averaged over seeds and compared query by query with that of lambdarank;
 CPU seconds are those of one ``fit``. ``--catboost`` adds CatBoost's YetiRank (its own defaults but the same rate).
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tierank
+from benchmarks.folds import Fold, pooled, read
 from tierank.significance import paired_p
 
 COMMON: dict[str, Any] = {
@@ -44,7 +46,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "weights ndcg": {"weights": "ndcg", "gain": "exp2"},
     "40 draws": {"n_draws": 40},
 }
-Fold = tuple[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset]
 System = Callable[[Fold, int], NDArray[np.float64]]
 
 
@@ -80,14 +81,15 @@ def systems(options: argparse.Namespace) -> Iterator[tuple[str, System]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="+", type=Path)
+    parser.add_argument("data", nargs="+", help="folders, or generated:N")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--variants", action="store_true", help="one setting of the preset changed at a time")
     parser.add_argument("--catboost", action="store_true")
     options = parser.parse_args()
     print(f"{'data':12} {'system':14} {'NDCG@10':>8} {'difference':>11} {'p':>6} {'CPU s':>6}")
-    for folder in options.data:
-        folds = [tierank.read_fold(folder, fold=fold) for fold in range(1, 6)]
+    found: dict[str, list[NDArray[np.float64]]] = {}
+    for data in options.data:
+        folds = [read(data, fold) for fold in range(1, 6)]
         base = None
         for name, system in systems(options):
             values, seconds = judge(system, folds, options.seeds)
@@ -95,10 +97,13 @@ def main() -> None:
             differences = (values - base)[np.isfinite(values)]
             p = float(paired_p(differences)) if differences.any() else 1.0
             print(
-                f"{folder.name:12} {name:14} {np.nanmean(values):8.4f} {differences.mean():+11.4f} {p:6.3f}"
+                f"{Path(data).name:12} {name:14} {np.nanmean(values):8.4f} {differences.mean():+11.4f} {p:6.3f}"
                 f" {seconds:6.1f}",
                 flush=True,
             )
+            found.setdefault(name, []).append(differences)
+    for name, differences in list(found.items())[1:]:
+        print(f"{name} - lambdarank, {pooled(differences)}")
 
 
 def judge(system: System, folds: list[Fold], n_seeds: int) -> tuple[NDArray[np.float64], float]:
