@@ -190,7 +190,7 @@ def test_folds_learn_their_own_levels(frame, tmp_path):
     assert_same(run.scores("umart", 0, run.seeds[0]), expected)
 
 
-def test_networks_and_linear_rankers_have_a_feature_for_each_level(data):
+def test_linear_rankers_have_a_feature_for_each_level(data):
     fitted = LinearRanker().fit(data)
     assert fitted.seen_.feature_names[:4] == ("brand=acme", "brand=bolt", "brand=core", "brand=dash")
     encoded = fitted.match_features(data)
