@@ -1,6 +1,7 @@
 """Tables as people have them: texts, categories, dates and vectors, from the table to a served model."""
 
 import json
+import re
 from datetime import UTC, datetime
 
 import numpy as np
@@ -117,6 +118,78 @@ def test_levels_of_parts_are_joined_and_those_of_a_selection_are_learned(frame, 
         RankingDataset.concat([data, other.replace(query_ids=other.query_ids + 100)])
 
 
+def test_booleans_are_the_same_numbers_in_every_form(frame, tmp_path):
+    """True and False of pandas, true and false of others; a model of one form scores the others."""
+    stock = np.arange(len(frame)) % 3 == 0
+    table = frame.drop(columns=["sku"]).assign(stock=stock)
+    words = {"true": ("True", "False"), "lower": ("true", "false"), "gaps": ("TRUE", " false ")}
+    found = {}
+    for name, (yes, no) in words.items():
+        cells = np.where(stock, yes, no).astype(object)
+        if name == "gaps":
+            cells[:5] = ["", "NA", "nan", None, "null"]
+        table.assign(stock=cells).to_csv(tmp_path / f"{name}.csv", index=False)
+        found[name] = tierank.read(tmp_path / f"{name}.csv", columns=DATES)
+    data = tierank.read(table)
+    assert "stock" not in data.kinds
+    assert_same(found["true"].features, data.features)
+    assert_same(found["lower"].features, data.features)
+    assert_same(found["gaps"].features[:, -1], np.where(np.arange(len(frame)) < 5, np.nan, stock))
+    table.assign(stock=["true", "no"] * (len(table) // 2)).to_csv(tmp_path / "words.csv", index=False)
+    assert tierank.read(tmp_path / "words.csv", columns=DATES).kinds["stock"].levels == ("no", "true")
+    with pytest.raises(DataError, match="column 'rating': expected numbers, got 'True' in line 2"):
+        tierank.read(_with_ratings_of_truth(table, tmp_path))
+
+
+def _with_ratings_of_truth(table, folder):
+    table.assign(rating=True).to_csv(folder / "ratings.csv", index=False)
+    return folder / "ratings.csv"
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, lambda columns: pl.DataFrame(columns, strict=False)])
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([[1.0, 2.0], [3.0]], "got vectors of 1 and 2 numbers"),
+        ([[[1.0], [2.0, 3.0]], [[1.0], [2.0]]], "got lists of lists"),
+        ([[[1.0, 2.0]], [[3.0, 4.0]]], "got lists of lists"),
+        ([{"a": 1.0, "b": 2.0}, {"a": 3.0, "b": 4.0}], "got {'a': 1.0, 'b': 2.0}"),
+    ],
+)
+def test_lists_that_are_no_vectors_are_refused(make, values, message):
+    with pytest.raises(
+        DataError, match=re.escape(f"column 'odd': expected numbers, texts, dates or vectors, {message}")
+    ):
+        tierank.read(make({"qid": [1, 1], "rating": [0, 1], "odd": values}))
+
+
+def test_numbers_among_lists_are_refused():
+    with pytest.raises(DataError, match=r"column 'odd': .* got vectors and other values such as 5"):
+        tierank.read(pd.DataFrame({"qid": [1, 1], "rating": [0, 1], "odd": [[1.0, 2.0], 5]}))
+
+
+def test_a_column_that_comes_twice_is_refused(frame, ranker):
+    table = frame.drop(columns=["qid", "rating", "sku"])
+    with pytest.raises(DataError, match="expected each column once, got 'brand' twice; rename one of them"):
+        ranker.predict(pd.concat([table, table[["brand"]]], axis=1))
+
+
+def test_a_number_that_is_a_name_may_be_written_in_any_form(frame, tmp_path):
+    """Shops 1, 2, 3 as integers, floats, texts, categories, with gaps, and from files."""
+    table = frame.drop(columns=["sku"]).assign(shop=1 + np.arange(len(frame)) % 3)
+    columns = Columns(categories=["shop"])
+    fitted = UMart(**TREES).fit(tierank.read(table, columns=columns))
+    rows = table.drop(columns=["qid", "rating"])
+    expected = fitted.predict(rows)
+    for kind in (float, str, "category", "string", "Int64"):
+        assert_same(fitted.predict(rows.assign(shop=rows["shop"].astype(kind))), expected)
+    gaps = rows["shop"].where(rows["shop"] > 1)
+    assert_same(fitted.predict(rows.assign(shop=gaps.astype("Int64"))), fitted.predict(rows.assign(shop=gaps)))
+    assert_same(fitted.predict(rows.assign(shop=99)), fitted.predict(rows.assign(shop=None)))
+    table.to_csv(tmp_path / "shop.csv", index=False)
+    assert_same(fitted.predict(tierank.read(tmp_path / "shop.csv", columns=fitted.columns_)), expected)
+
+
 # Models
 
 
@@ -190,7 +263,7 @@ def test_folds_learn_their_own_levels(frame, tmp_path):
     assert_same(run.scores("umart", 0, run.seeds[0]), expected)
 
 
-def test_networks_and_linear_rankers_have_a_feature_for_each_level(data):
+def test_linear_rankers_have_a_feature_for_each_level(data):
     fitted = LinearRanker().fit(data)
     assert fitted.seen_.feature_names[:4] == ("brand=acme", "brand=bolt", "brand=core", "brand=dash")
     encoded = fitted.match_features(data)

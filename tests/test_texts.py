@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tierank.errors import DataError
+from tierank.kernels.texts import different_grams
 from tierank.texts import PARTS, TextStatistics
 
 DOCUMENTS = [
@@ -179,3 +180,15 @@ def test_no_documents_and_no_words():
     assert statistics.match([], []).shape == (0, len(PARTS))
     with pytest.raises(DataError, match="expected 1 documents, one per query, got 2"):
         statistics.match(["a"], ["a", "b"])
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 255, 256, 257, 600])
+def test_different_grams_are_those_of_numpy_for_texts_of_any_length(n):
+    """Two texts of one word each, with many equal grams and with few: short ones are sorted by counting."""
+    rng = np.random.default_rng(n)
+    grams = np.concatenate([rng.integers(0, 9, n, np.uint64), rng.integers(0, 1 << 63, n, np.uint64) * np.uint64(2)])
+    starts, gram_starts = np.arange(3), np.array([0, n, 2 * n])
+    set_starts, sets = np.empty(3, np.int64), np.empty(2 * n, np.uint64)
+    assert different_grams(starts, gram_starts, grams, set_starts, sets) == set_starts[2]
+    np.testing.assert_array_equal(sets[: set_starts[1]], np.unique(grams[:n]))
+    np.testing.assert_array_equal(sets[set_starts[1] : set_starts[2]], np.unique(grams[n:]))

@@ -162,7 +162,7 @@ class _Source:
         values = self._values(name)
         numbers = to_numbers(values) if values.ndim == 1 else None
         if numbers is None:
-            raise _Unusable(_described(values))
+            raise _Unusable(f"{_described(values)}, where numbers were expected")
         # As where a value is missing, which makes floats of them: one way for all rows.
         return numbers.astype(np.float64) if numbers.dtype.kind in "iu" else numbers
 
@@ -325,8 +325,8 @@ def _vectors(values: NDArray[Any]) -> NDArray[np.float64]:
     """A matrix of the vectors of a column; NaN where one is missing."""
     if values.ndim == 2 and values.dtype.kind in "biuf":
         return values.astype(np.float64)
-    rows = [None if is_missing(one) else np.asarray(one) for one in values] if values.ndim == 1 else []
-    sizes = sorted({row.size if row.ndim == 1 else 0 for row in rows if row is not None})
+    rows = [None if is_missing(one) else _vector(one) for one in values] if values.ndim == 1 else []
+    sizes = sorted({row.size for row in rows if row is not None})
     if not sizes and rows:
         return np.full((len(rows), 1), np.nan)
     if len(sizes) != 1 or sizes[0] == 0:
@@ -339,6 +339,18 @@ def _vectors(values: NDArray[Any]) -> NDArray[np.float64]:
                 raise _Unusable(f"vectors with {describe_values(row)}")
             matrix[place] = numbers
     return matrix
+
+
+def _vector(value: Any) -> NDArray[Any]:
+    try:
+        vector = np.asarray(value)
+    except ValueError:  # of lists of unequal lengths
+        vector = np.empty((0, 0))
+    if vector.ndim > 1 or (vector.dtype == object and any(isinstance(one, (list, np.ndarray)) for one in vector.flat)):
+        raise _Unusable("lists of lists")
+    if vector.ndim == 0:
+        raise _Unusable(f"vectors and other values such as {value!r}")
+    return vector
 
 
 def _similarity(source: _Source, kind: Similarity) -> NDArray[np.float64]:

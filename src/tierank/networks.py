@@ -37,6 +37,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 _POOLINGS = ("max", "mean")
 _SCORES = ("both", "state")
 _INFERENCES = ("first", "documents")
+# What the seed of embeddings is above that of their network.
+_OF_TABLES = 0x9E3779B1  # below 2^32: torch takes no more of a seed
 
 
 class Layers(nn.Module):
@@ -118,6 +120,78 @@ class WithTower(nn.Module):
         if self.kind == "additive":
             return scores + of_positions
         return functional.logsigmoid(scores) + functional.logsigmoid(of_positions)
+
+
+def embedding_size(n_levels: int) -> int:
+    """How many numbers stand for a level of a category of n levels: 1.6 n^0.56, rounded up, and at most 50.
+
+    >>> [embedding_size(n) for n in (2, 5, 50, 500, 100_000)]
+    [3, 4, 15, 50, 50]
+    """
+    return min(50, math.ceil(1.6 * math.pow(n_levels, 0.56)))
+
+
+class Embedded(nn.Module):
+    """A network that sees a few numbers for each level of a category, which are learned with it.
+
+    The last columns of the features are numbers of levels, one column k_j for each category j. The network is given
+
+        [the other columns, E_1[k_1], ..., E_c[k_c]],   E_j = 100 T_j
+
+    where T are the parameters, normally distributed with a deviation of 0.001 at first. Adam moves a parameter by about
+    the learning rate in a step, however large its gradient; by the factor 100, a row learns in the few steps that
+    its level is in.
+
+    A category of n levels has a table E of n + 1 rows. The last one stands for levels that are missing, unknown ones
+    among them: in training a level is taken for missing with a probability of ``DROPPED``, so that this row learns what
+    is best where nothing is known, whether the training data have missing levels or not.
+
+    ``network``    takes the other columns and ``embedding_size(n)`` columns for each category
+    ``n_levels``   the number of levels of each category
+    """
+
+    DROPPED = 0.05
+    FACTOR = 100.0
+
+    def __init__(self, network: nn.Module, n_levels: Sequence[int], *, seed: int = 0) -> None:
+        super().__init__()
+        self.network = network
+        # Another seed than that of the network, which would draw the same numbers.
+        generator = torch.Generator().manual_seed(seed + _OF_TABLES)
+        self.tables = nn.ParameterList(_table(n, generator) for n in n_levels)
+        self.n_levels = tuple(n_levels)
+
+    def forward(self, features: Tensor, batch: Batch | None = None) -> Tensor:
+        """What the network gives."""
+        scores: Tensor = self.network(self.embed(features, batch), batch)
+        return scores
+
+    def step_scores(self, features: Tensor, batch: Batch) -> list[Tensor]:
+        """The scores of each step, of a ``TierRNN``."""
+        scores: list[Tensor] = self.network.step_scores(self.embed(features, batch), batch)  # type: ignore[operator]
+        return scores
+
+    def embed(self, features: Tensor, batch: Batch | None = None) -> Tensor:
+        """What the network is given."""
+        n_numbers = features.shape[1] - len(self.tables)
+        codes = features[:, n_numbers:].long()
+        if self.training:
+            generator = _generator(batch)
+            drawn = torch.rand(codes.shape, generator=generator, device=generator.device).to(codes.device)
+            codes = torch.where(drawn < self.DROPPED, codes.new_tensor(self.n_levels), codes)
+        rows = [functional.embedding(one, table) for one, table in zip(codes.unbind(1), self.tables, strict=True)]
+        return torch.cat([features[:, :n_numbers], *(row * self.FACTOR for row in rows)], dim=1)
+
+    def embeddings(self) -> list[Tensor]:
+        """E of each category."""
+        return [table.detach() * self.FACTOR for table in self.tables]
+
+
+def _table(n_levels: int, generator: torch.Generator) -> nn.Parameter:
+    table = torch.empty(n_levels + 1, embedding_size(n_levels))
+    if table.device.type != "meta":
+        table.normal_(std=1e-3, generator=generator)
+    return nn.Parameter(table)
 
 
 class TierRNN(nn.Module):

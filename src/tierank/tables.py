@@ -38,7 +38,10 @@ def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[
         if is_arrow:
             table.column(name).validate(full=True)  # that texts are UTF-8, above all
             return np.asarray(decoded(table.column(name)).to_numpy())
-        return np.asarray(table[table.columns[names.index(name)]].to_numpy())
+        column = table[table.columns[names.index(name)]]
+        if getattr(getattr(column, "dtype", None), "fields", None):  # polars would give a matrix of the fields
+            return as_objects(column.to_list())
+        return np.asarray(column.to_numpy())
     except (ValueError, TypeError, NotImplementedError) as error:  # of Arrow, also for types that numpy does not have
         raise DataError(f"column {name!r}: expected numbers or texts, got: {str(error)[:SHOWN]}") from None
 
@@ -46,6 +49,9 @@ def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[
 def take_columns(table: Any, names: Sequence[str]) -> Any:
     """The columns of a table with these names, in this order; by place, because names need not be texts there."""
     known = column_names(table)
+    twice = next((name for name in names if known.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"expected each column once, got {twice!r} twice; rename one of them")
     places = [known.index(name) for name in names]
     if hasattr(table, "iloc"):
         return table.iloc[:, places]
@@ -55,6 +61,13 @@ def take_columns(table: Any, names: Sequence[str]) -> Any:
 def decoded(column: Any) -> Any:
     """An Arrow column with values in place of numbers of values, for which ``to_numpy`` gives a value where none is."""
     return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column
+
+
+def as_objects(values: Sequence[Any]) -> NDArray[Any]:
+    """The values as an array of objects, whatever they are."""
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    return objects
 
 
 class Table:
@@ -82,6 +95,4 @@ class _Values:
         self._values = values
 
     def to_numpy(self) -> NDArray[Any]:
-        values = np.empty(len(self._values), object)
-        values[:] = self._values
-        return values
+        return as_objects(self._values)

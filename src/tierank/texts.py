@@ -143,45 +143,44 @@ class TextStatistics:
 
     def _weighed(self, broken: Words) -> Words:
         """The words with their weights, ln(1 + (N - n + 0.5) / (n + 0.5)) for a word that n of N documents have."""
-        weights, set_weights = self._rarity(self._words, broken.words), self._rarity(self._grams, broken.sets)
+        weights, set_weights = self._words.weights_of(broken.words), self._grams.weights_of(broken.sets)
         counts = np.empty(len(broken.words))
         kernel.count_words(broken.starts, broken.words, counts)
+        norms, set_norms = np.empty(len(broken.starts) - 1), np.empty(len(broken.starts) - 1)
         # The sum over different words of (count weight)^2 is that over all words of count weight^2.
-        norms = np.sqrt(_sums(counts * weights**2, broken.starts))
-        set_norms = np.sqrt(_sums(set_weights**2, broken.set_starts))
+        kernel.find_norms(broken.starts, weights, counts, norms)
+        kernel.find_norms(broken.set_starts, set_weights, np.ones(len(set_weights)), set_norms)
         return broken._replace(weights=weights, norms=norms, set_weights=set_weights, set_norms=set_norms)
-
-    def _rarity(self, table: _Table, hashes: Hashes) -> Floats:
-        n = table.counts_of(hashes)
-        return np.log1p((self.n_documents - n + 0.5) / (n + 0.5))
 
     @cached_property
     def _words(self) -> _Table:
-        return _Table.of(self.words, self.word_counts)
+        return _Table.of(self.words, self.word_counts, self.n_documents)
 
     @cached_property
     def _grams(self) -> _Table:
-        return _Table.of(self.grams, self.gram_counts)
+        return _Table.of(self.grams, self.gram_counts, self.n_documents)
 
 
 class _Table(NamedTuple):
-    """Counts that are found by a hash: the first bits of it say where to look."""
+    """Weights that are found by a hash: the first bits of it say where to look."""
 
     hashes: Hashes
-    counts: Counts
+    weights: Floats
+    unknown: float
     buckets: Counts
     shift: int
 
     @classmethod
-    def of(cls, hashes: Hashes, counts: Counts) -> _Table:
+    def of(cls, hashes: Hashes, counts: Counts, n_documents: int) -> _Table:
         n_bits = max(len(hashes), 2).bit_length()
         edges = np.arange(1 << n_bits, dtype=np.uint64) << np.uint64(64 - n_bits)
         buckets = np.append(np.searchsorted(hashes, edges), len(hashes)).astype(np.int64)
-        return cls(hashes, counts, buckets, 64 - n_bits)
+        weights = np.log1p((n_documents - np.append(counts, 0) + 0.5) / (np.append(counts, 0) + 0.5))
+        return cls(hashes, weights[:-1].copy(), float(weights[-1]), buckets, 64 - n_bits)
 
-    def counts_of(self, hashes: Hashes) -> Floats:
+    def weights_of(self, hashes: Hashes) -> Floats:
         found = np.empty(len(hashes))
-        kernel.look_up(hashes, self.hashes, self.counts, self.buckets, self.shift, found)
+        kernel.look_up(hashes, self.hashes, self.weights, self.unknown, self.buckets, self.shift, found)
         return found
 
 
@@ -266,9 +265,3 @@ def _document_counts(texts: Counts, hashes: Hashes) -> tuple[Hashes, Counts]:
     is_first[1:] = (hashes[1:] != hashes[:-1]) | (texts[1:] != texts[:-1])
     different, counts = np.unique(hashes[is_first], return_counts=True)
     return different, counts.astype(np.int64)
-
-
-def _sums(values: Floats, starts: Counts) -> Floats:
-    """The sum of the values of each text, which does not depend on other texts."""
-    texts = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    return np.bincount(texts, values, len(starts) - 1).astype(np.float64)

@@ -507,7 +507,8 @@ def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> Ranking
     """The data set with two copies of each feature after all of them: what a value is among those of its query.
 
     The first is (x - lowest) / (highest - lowest), the second the share of the other documents that rank below x, ties
-    counting a half; both over the documents of the query whose value is known. Missing values stay missing. Where the
+    counting a half; both over the documents of the query whose value is known. Missing values stay missing, and all
+    copies of categories are: places and ranks of levels mean nothing. Where the
     result would take a quarter of the memory, it goes to a file without a name and is mapped.
 
     >>> data = RankingDataset([[2.0], [7.0], [4.0], [float("nan")], [4.0]], qid=list("abaaa"))
@@ -523,6 +524,9 @@ def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> Ranking
         release_pages(out[rows])
 
     in_threads(copy, pairwise(_query_cuts(data, n_threads(n_jobs))), n_jobs)
+    for place, name in enumerate(data.feature_names or ()):
+        if isinstance(data.kinds.get(name), Category):
+            out[:, [data.n_features + place, 2 * data.n_features + place]] = np.nan
     names = data.feature_names
     copies = None if names is None else (*names, *(f"{n} in query" for n in names), *(f"rank of {n}" for n in names))
     return data.with_features(out, copies)

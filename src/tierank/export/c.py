@@ -32,6 +32,7 @@ from tierank.export.c_source import (
     FIND_MEMBERS,
     HEAD,
     INPUTS,
+    LOOK_UP,
     MAIN,
     NETWORK,
     RUNTIME,
@@ -204,13 +205,20 @@ class _Writer:
 
     def inputs(self, network: Network, width: int) -> str:
         """The statements that fetch what the network sees of some documents, block by block."""
-        value = "row[k]" if network.limit is None else f"within(row[k], {_number(network.limit)})"
+        value = "row[{}]" if network.limit is None else f"within(row[{{}}], {_number(network.limit)})"
         statements, first = "", 0
         for transform, per_query in network.blocks:
-            columns = transform.n_columns(self.n_features)
+            columns, seen = transform.n_columns(self.n_features), network.columns_of(transform, self.n_features)
             rows = self.transformed(transform, per_query)
-            statements += INPUTS.format(rows=rows, columns=columns, width=width, first=first, value=value)
-            first += columns
+            place = "k" if len(seen) == columns else f"{self.table('int', 'seen', seen)}[k]"
+            form = {"rows": rows, "columns": columns, "width": width, "first": first, "n_seen": len(seen)}
+            statements += INPUTS.format(**form, value=value.format(place))
+            first += len(seen)
+        for one in network.embeddings:
+            table, size = self.table("double", "levels", one.table), one.table.shape[1]
+            form = {"feature": one.feature, "n_levels": one.n_levels, "table": table, "size": size}
+            statements += LOOK_UP.format(**form, width=width, first=first)
+            first += size
         return statements
 
     def layer(self, layer: Layer, width: int) -> str:

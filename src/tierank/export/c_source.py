@@ -80,7 +80,14 @@ NETWORK = """  double one[TOGETHER * {width}], other[TOGETHER * {width}], *x = o
 
 INPUTS = """    for (size_t j = 0; j < TOGETHER; j++) {{
       const float *row = {rows} + (first + (j < many ? j : 0)) * {columns};
-      for (size_t k = 0; k < {columns}; k++) x[j * {width} + {first} + k] = {value};
+      for (size_t k = 0; k < {n_seen}; k++) x[j * {width} + {first} + k] = {value};
+    }}
+"""
+
+LOOK_UP = """    for (size_t j = 0; j < TOGETHER; j++) {{
+      float value = features[(first + (j < many ? j : 0)) * N_FEATURES + {feature}];
+      size_t level = value > -1.0f && value < {n_levels}.0f ? (size_t)(int)value : {n_levels};
+      memcpy(x + j * {width} + {first}, {table} + level * {size}, {size} * sizeof *x);
     }}
 """
 

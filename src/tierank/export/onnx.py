@@ -168,8 +168,6 @@ class _Graph:
 
     def with_members(self, sets: list[tuple[int, NDArray[np.bool_]]], values: str) -> str:
         """The columns, and one for each set of categories: 0 for members, 1 for other values."""
-        from onnx import TensorProto
-
         parts = [values]
         for feature, group in groupby(sets, key=lambda one: one[0]):
             members = [one for _, one in group]
@@ -177,11 +175,18 @@ class _Graph:
             table = np.ones((size + 1, len(members)))  # the last row is for what is no member of any
             for column, one in enumerate(members):
                 table[: len(one), column] = ~one
-            codes = self.add("Gather", values, np.array(feature), axis=1)
-            is_known = self.add("And", self.add("Greater", codes, -1.0), self.add("Less", codes, float(size)))
-            places = self.cast(self.add("Where", is_known, codes, float(size)), TensorProto.INT64)
-            parts.append(self.add("Gather", table, places, axis=0))
+            parts.append(self.looked_up(values, feature, table))
         return values if len(parts) == 1 else self.add("Concat", *parts, axis=1)
+
+    def looked_up(self, values: str, feature: int, table: NDArray[Any]) -> str:
+        """The row of a table for each level of a category; the last one for what is no level."""
+        from onnx import TensorProto
+
+        size = len(table) - 1
+        codes = self.double(self.add("Gather", values, np.array(feature), axis=1))
+        is_known = self.add("And", self.add("Greater", codes, -1.0), self.add("Less", codes, float(size)))
+        places = self.cast(self.add("Where", is_known, codes, float(size)), TensorProto.INT64)
+        return self.add("Gather", table, places, axis=0)
 
     def tree_inputs(self, trees: Trees, values: str) -> tuple[str, NDArray[np.int64]]:
         """What the splits look at, and the column of each split; numbers that count as missing become NaN."""
@@ -197,10 +202,19 @@ class _Graph:
 
     def network(self, network: Network) -> str:
         """The score of a network."""
-        values = self.inputs(network)
+        values = self.with_embeddings(network, self.inputs(network))
         for layer in network.layers:
             values = self.layer(layer, values)
         return self.double(self.add("Squeeze", values, np.array([1])))
+
+    def with_embeddings(self, network: Network, values: str) -> str:
+        """Embeddings of categories in place of what the transforms make of them."""
+        if not network.embeddings:
+            return values
+        tables = [self.looked_up("features", one.feature, one.table) for one in network.embeddings]
+        columns = network.columns_of(network.transform, self.n_features)
+        numbers = [self.add("Gather", values, columns, axis=1)] if len(columns) else []
+        return self.add("Concat", *numbers, *tables, axis=1)
 
     def layer(self, layer: Layer, values: str) -> str:
         """One layer."""

@@ -355,12 +355,38 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
+class Embedding:
+    """What a network sees of a category: row k of a table for level k.
+
+    As in splits by category, the whole part of a number counts (2 of 2.9, 0 of -0.9). The last row is for numbers that
+    are missing, negative or beyond the levels.
+    """
+
+    feature: int
+    table: NDArray[np.float32]  # levels and one more x numbers
+
+    @property
+    def n_levels(self) -> int:
+        """How many levels there are."""
+        return len(self.table) - 1
+
+
+@dataclass(frozen=True, eq=False)
 class Network:
-    """Transformed features through layers, the last of which gives the score."""
+    """Transformed features through layers, the last of which gives the score.
+
+    What the transform makes of features that have an embedding is left out; embeddings come after the rest.
+    """
 
     transform: Transform
     per_query: bool  # whether the transform scales each query by its own documents
     layers: tuple[Layer, ...]
+    embeddings: tuple[Embedding, ...] = ()
+
+    def columns_of(self, transform: Transform, n_features: int) -> NDArray[np.int64]:
+        """The columns of one of its transforms that it sees."""
+        columns = np.arange(transform.n_columns(n_features))
+        return columns[~np.isin(columns % n_features, [one.feature for one in self.embeddings])]
 
     @property
     def blocks(self) -> tuple[tuple[Transform, bool], ...]:
@@ -438,6 +464,7 @@ class Model:
                 seen |= part.trees.seen_missing(math.prod(shape)).reshape(shape).any(axis=0)
             elif isinstance(part, Network):
                 seen |= self.has_missing
+                seen[[one.feature for one in part.embeddings]] = True
         return seen
 
 

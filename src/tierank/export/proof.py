@@ -141,7 +141,7 @@ def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: in
     bounded = all(bounded and not isinstance(network.transform, Unchanged) for network in networks)
     columns, thresholds = _joined([_splits(part) for part in parts if isinstance(part, (Trees, QueryCopies))])
     own, in_range = (columns // data.n_features == copy for copy in (0, 1))
-    at_thresholds = _beside(columns[own], thresholds[own])
+    at_thresholds = _joined([_beside(columns[own], thresholds[own]), *(_beside(*_levels(part)) for part in networks)])
     rows = _one_changed(model, data, _joined([at_thresholds, _at_extremes(data, bounded), _at_missing(model)]), rng)
     lists = _through_ranges(*_beside(columns[in_range] - data.n_features, thresholds[in_range]), rng)
     blocks = [rows[first : first + _LENGTH] for first in range(0, len(rows), _LENGTH)]
@@ -170,6 +170,13 @@ def _splits(part: Trees | QueryCopies) -> _Places:
     codes = np.arange(-2, trees.members.shape[1] + 2, dtype=np.float32)
     columns = np.concatenate([trees.feature[~is_category], np.repeat(features, len(codes))])
     return columns, np.concatenate([trees.threshold[~is_category], np.tile(codes, len(features))])
+
+
+def _levels(network: Network) -> _Places:
+    """The numbers of all levels that have embeddings, and some beyond."""
+    codes = [np.arange(-2, one.n_levels + 2, dtype=np.float32) for one in network.embeddings]
+    features = [np.full(len(own), one.feature) for one, own in zip(network.embeddings, codes, strict=True)]
+    return _joined(list(zip(features, codes, strict=True)))
 
 
 def _beside(columns: NDArray[np.int64], thresholds: NDArray[np.float32]) -> _Places:

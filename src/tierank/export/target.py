@@ -112,8 +112,14 @@ def check_missing_is_zero(target: str, trees: Trees) -> None:
 
 
 def check_thresholds(target: str, model: Model) -> None:
-    """An error where trees have splits by category."""
+    """An error where trees have splits by category, or networks embeddings."""
     for part in walk(model.scorer):
+        if isinstance(part, Network) and part.embeddings:
+            raise refuse(
+                target,
+                "it compares numbers, and this network has embeddings of categories",
+                "export to c or onnx, or train with category_encoding='indicators'",
+            )
         trees = part.trees if isinstance(part, QueryCopies) else part
         if isinstance(trees, Trees) and trees.is_category.any():
             raise refuse(

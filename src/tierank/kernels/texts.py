@@ -38,6 +38,8 @@ PARTS = (
 
 # Words of a document that are looked at for similar words.
 _LOOKED_AT = 64
+# Grams of a text that are sorted by counting.
+_FEW = 256
 # The usual parameters of BM25.
 _K1, _B = 1.2, 0.75
 _SEED, _FACTOR = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
@@ -130,9 +132,12 @@ def different_grams(
     for text in range(len(starts) - 1):
         first, last = gram_starts[starts[text]], gram_starts[starts[text + 1]]
         size = last - first
-        for i in range(size):
-            sets[n + i] = grams[first + i]
-        _sort(sets, n, n + size)
+        if size <= _FEW:
+            _sort_few(grams, first, last, sets, n)
+        else:
+            for i in range(size):
+                sets[n + i] = grams[first + i]
+            _sort(sets, n, n + size)
         kept = n
         for i in range(n, n + size):
             if i == n or sets[i] != sets[kept - 1]:
@@ -173,19 +178,45 @@ def count_words(starts: Vector[np.int64], words: Vector[np.uint64], counts: NDAr
 def look_up(
     hashes: Vector[np.uint64],
     known: Vector[np.uint64],
-    counts: Vector[np.int64],
+    weights: Vector[np.float64],
+    unknown: float,
     buckets: Vector[np.int64],
     shift: int,
     out: NDArray[np.float64],
 ) -> None:
-    """The count of each hash, 0 where it is not known; ``buckets``: where the known ones with its first bits are."""
+    """The weight of each hash; ``buckets`` says where the known ones with its first bits are."""
     for i in range(len(hashes)):
         bucket = hashes[i] >> np.uint64(shift)
-        out[i] = 0.0
+        out[i] = unknown
         for place in range(buckets[bucket], buckets[bucket + np.uint64(1)]):
             if known[place] == hashes[i]:
-                out[i] = counts[place]
+                out[i] = weights[place]
                 break
+
+
+@compiled
+def find_norms(
+    starts: Vector[np.int64], weights: Vector[np.float64], counts: Vector[np.float64], norms: NDArray[np.float64]
+) -> None:
+    """The root of the sum of count weight^2 of each text."""
+    for text in range(len(starts) - 1):
+        total = 0.0
+        for i in range(starts[text], starts[text + 1]):
+            total += counts[i] * weights[i] * weights[i]
+        norms[text] = np.sqrt(total)
+
+
+@inner
+def _sort_few(values: NDArray[np.uint64], first: int, last: int, out: NDArray[np.uint64], at: int) -> None:
+    """Put each value where as many are before it as are below it: no branch to guess, and several at a time."""
+    own = values[first:last]
+    for i in range(len(own)):
+        value, n_before = own[i], np.int64(0)
+        for other in own[:i]:
+            n_before += np.int64(other <= value)
+        for other in own[i + 1 :]:
+            n_before += np.int64(other < value)
+        out[at + n_before] = value
 
 
 @inner

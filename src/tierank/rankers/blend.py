@@ -15,6 +15,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer, Sum
 from tierank.files import replacing
+from tierank.kinds import Category
 from tierank.models import Known, class_name
 from tierank.progress import Progress
 from tierank.rankers.base import Ranker, fitted_copy
@@ -238,6 +239,10 @@ class Blend(JudgedRanker):
         for _, ranker in plans:
             ranker.check_shown(train, ranker.plain_settings())
 
+    def takes_categories(self) -> bool:
+        """Trees split by category, and networks learn embeddings; a linear ranker beside them leaves categories out."""
+        return bool(self.n_configs or self.n_seeds)
+
     def takes_unjudged(self) -> bool:
         """All members leave out unjudged documents."""
         return True
@@ -257,6 +262,7 @@ class Blend(JudgedRanker):
                 if widened is None or widened[0] != turn:
                     widened = turn, _widened(turns[turn], model.is_widened, settings["n_jobs"])
                 fold = widened[1] if family == TREES else turns[turn]
+                fold = _of_numbers(fold) if family == LINEAR else fold
                 if "seed" in ranker.declared_settings():
                     ranker.set_params(seed=settings["seed"] + number)
                 inner = replace(context, part=_joined(context.part, family), member=number)
@@ -305,7 +311,8 @@ class Blend(JudgedRanker):
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The members of one turn; those of the others are alike."""
         settings = self.checked_settings()
-        members = [(family, ranker.outline(train, seen)) for family, ranker in _plans_for(train, settings)]
+        plans = _plans_for(train, settings)
+        members = [(f, one.outline(_with_numbers(train) if f == LINEAR else train, seen)) for f, one in plans]
         if seen.has_queries:
             return sum_of_means(members, dict.fromkeys(FAMILIES, 1.0), settings["query_features"])
         return Sum(tuple((1.0, one) for _, one in members))
@@ -372,8 +379,31 @@ def _plans(settings: Mapping[str, Any]) -> Iterator[tuple[str, Ranker]]:
 
 def _plans_for(train: RankingDataset, settings: Mapping[str, Any]) -> list[tuple[str, Ranker]]:
     """The members of one turn that can learn from these data."""
-    is_linear_left_out = train.propensity is not None or train.position is not None
+    is_linear_left_out = train.propensity is not None or train.position is not None or not _numbers(train)
     return [plan for plan in _plans(settings) if not (plan[0] == LINEAR and is_linear_left_out)]
+
+
+def _numbers(data: RankingDataset) -> list[int]:
+    """The features that are no categories."""
+    names = data.feature_names or [""] * data.n_features
+    return [place for place, name in enumerate(names) if not isinstance(data.kinds.get(name), Category)]
+
+
+def _of_numbers(fold: Fold) -> Fold:
+    """The data with categories that are the same everywhere: a linear ranker then gives them a weight of 0."""
+    train, valid = (None if data is None else _with_numbers(data) for data in fold)
+    return cast("RankingDataset", train), valid
+
+
+def _with_numbers(data: RankingDataset) -> RankingDataset:
+    numbers = _numbers(data)
+    if len(numbers) == data.n_features:
+        return data
+    features = np.zeros_like(data.features)
+    features[:, numbers] = data.features[:, numbers]
+    return data.with_features(
+        features, data.feature_names, {n: k for n, k in data.kinds.items() if not isinstance(k, Category)}
+    )
 
 
 def _joined(outer: str, inner: str) -> str:

@@ -66,6 +66,11 @@ class BoostedNetworks(NeuralRanker):
         if base is not None:
             base.check_shown(train, base.plain_settings())
 
+    def takes_categories(self) -> bool:
+        """Networks do, and a base has to do so too."""
+        base = getattr(self, "base", None)
+        return super().takes_categories() and (not isinstance(base, Ranker) or base.takes_categories())
+
     def takes_unjudged(self) -> bool:
         """Networks do, and a base has to do so too."""
         base = getattr(self, "base", None)

@@ -129,6 +129,12 @@ class NeuralRanker(JudgedRanker):
         "what a network sees beside the scaled features: none, or piecewise, how far each one, by log1p, has come"
         " between each two neighbouring quantiles of the training documents (0, 1/8, ..., 1)",
     )
+    category_encoding: str = setting(
+        "embeddings",
+        Choice(("embeddings", "indicators")),
+        "what a network sees of a category: embeddings, a few numbers for each level, which it learns, or indicators, a"
+        " feature of 0 and 1 for each level",
+    )
     gain: Gain = setting(
         "exp2",
         GAIN,
@@ -194,6 +200,10 @@ class NeuralRanker(JudgedRanker):
                     "is not a setting of its own", argument=name, fix=f"give {where}={{'{name}': ...}}"
                 )
         return super().unknown_setting(name, known)
+
+    def takes_categories(self) -> bool:
+        """Networks learn embeddings of levels, unless a feature for each level is asked for."""
+        return self.category_encoding == "embeddings"
 
     def takes_unjudged(self) -> bool:
         """Networks leave out unjudged documents, after features were transformed within whole lists."""

@@ -105,7 +105,10 @@ class _Csv:
             ) from None
 
     def table(self, columns: Layout, declared: Columns) -> Any:
-        """The columns that are used: ids, and what was declared so, as texts; others as numbers where all cells are."""
+        """The columns that are used: ids, and what was declared so, as texts; others as numbers where all cells are.
+
+        A column of true and false is a column of 1 and 0, as in a table.
+        """
         arrow = needs_arrow("CSV")
         from pyarrow import compute
 
@@ -127,12 +130,14 @@ class _Csv:
         odd = next((name for name in heads if forms[name] != "numbers"), None)
         if odd is not None:
             raise DataError(f"{self.path}: column {odd!r}: expected numbers, got {forms[odd]}")
-        unusable = {name: what for name, what in forms.items() if what not in ("numbers", "texts")}
+        unusable = {name: what for name, what in forms.items() if what not in ("numbers", "truths", "texts")}
         if unusable:
             raise DataError(f"{self.path}: {unusable_columns(unusable, can_ignore=True)}")
         for name, form in forms.items():
             cells = table.column(name)
-            made = _as_doubles(cells) if form == "numbers" else cells.cast(arrow.string())
+            if form == "truths":
+                cells = _as_digits(cells)
+            made = cells.cast(arrow.string()) if form == "texts" else _as_doubles(cells)
             table = table.set_column(table.column_names.index(name), name, made)
         return table
 
@@ -176,7 +181,7 @@ class _Csv:
             raise DataError(f"{self.path}: expected a CSV table with a header line, got: {first_line(error)}") from None
 
     def _form_of(self, cells: Any, is_head: bool) -> str:
-        """What a column holds: numbers, texts, or in words what neither is."""
+        """What a column holds: numbers, truths (true and false), texts, or in words what none of these is."""
         from pyarrow import compute
 
         row = _first_false(_are_numbers(cells))
@@ -187,6 +192,11 @@ class _Csv:
         what = f"{cell!r}" + (f" in line {line}" if line else "")
         if is_head:
             return what
+        truths = compute.or_(
+            compute.match_substring_regex(cells, _TRUTH_CELL), compute.match_substring_regex(cells, _MISSING_CELL)
+        )
+        if _first_false(truths) is None:
+            return "truths"
         if not _is_utf8(cells):
             return f"{what}, which is not UTF-8"
         number = _first_false(compute.invert(compute.match_substring_regex(cells, _NUMBER_CELL)))
@@ -212,6 +222,7 @@ class _Csv:
 # Cells with a number, and cells that say that there is none, with blanks around them or not.
 _NUMBER_CELL = f"(?i)^[ \\t]*{NUMBER}[ \\t]*$"
 _MISSING_CELL = f"^[ \\t]*({'|'.join(MISSING)}|(?i:nan|null))[ \\t]*$"
+_TRUTH_CELL = "(?i)^[ \\t]*(true|false)[ \\t]*$"
 # Cells that other programs write where a number went wrong.
 _NO_NUMBER_CELL = "^[ \\t]*[+-]?(?i:nan|inf|infinity)[ \\t]*$"
 
@@ -222,6 +233,15 @@ def _are_numbers(cells: Any) -> Any:
     return compute.or_(
         compute.match_substring_regex(cells, _NUMBER_CELL), compute.match_substring_regex(cells, _MISSING_CELL)
     )
+
+
+def _as_digits(cells: Any) -> Any:
+    """1 and 0 in place of true and false."""
+    from pyarrow import compute
+
+    for word, digit in (("true", "1"), ("false", "0")):
+        cells = compute.replace_substring_regex(cells, f"(?i)^[ \\t]*{word}[ \\t]*$", digit)
+    return cells
 
 
 def _as_doubles(cells: Any) -> Any:

@@ -59,16 +59,16 @@ class BoostedModel(NetworkModel):
         self.base = base
         self.learners: list[dict[str, Any]] = []
 
-    def learner(self, number: int, n_inputs: int, seed: int, device: str) -> nn.Module:
+    def learner(self, number: int, seed: int, device: str) -> nn.Module:
         """A learner before training: the first one, or one for residuals."""
         if number == 1:
-            return self.first_learner(n_inputs, seed, device)
+            return self.first_learner(seed, device)
         # Residuals are above and below 0, whatever scores may be.
-        return build_network(self.settings | {"output_activation": None}, n_inputs, seed, device)
+        return build_network(self.settings | {"output_activation": None}, self.inputs, seed, device)
 
-    def first_learner(self, n_inputs: int, seed: int, device: str) -> nn.Module:
+    def first_learner(self, seed: int, device: str) -> nn.Module:
         """The network of the settings."""
-        return build_network(self.settings, n_inputs, seed, device)
+        return build_network(self.settings, self.inputs, seed, device)
 
     def first_training(self, *training: Any) -> Training:
         """The training of the first learner."""
@@ -88,7 +88,7 @@ class BoostedModel(NetworkModel):
 
     def _ensemble(self, numbers: list[int], device: str) -> _Ensemble:
         seed = self.settings["seed"]
-        learners = {n: self.learner(n, self.n_inputs, seed, device) for n in numbers}
+        learners = {n: self.learner(n, seed, device) for n in numbers}
         return _Ensemble(learners, self.settings["coefficient"])
 
     def member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
@@ -113,6 +113,17 @@ class BoostedModel(NetworkModel):
     def needs_list(self) -> bool:
         """Whether the networks or the base look at lists."""
         return super().needs_list or (self.base is not None and self.base.needs_list)
+
+    def behind_embeddings(self, member: nn.Module, features: Tensor) -> tuple[nn.Module, Tensor]:
+        """The learners behind their embeddings, and what each is given there, side by side."""
+        if not self.inputs.levels:
+            return member, features
+        learners = {
+            int(n): super(BoostedModel, self).behind_embeddings(one, features) for n, one in member.named_children()
+        }
+        networks = {n: network for n, (network, _) in learners.items()}
+        given = [own for _, own in learners.values()]
+        return _Ensemble(networks, self.settings["coefficient"], shares_inputs=False), torch.cat(given, dim=1)
 
     def portable_member(self, member: nn.Module) -> Scorer:
         """One ensemble in the neutral form."""
@@ -178,7 +189,7 @@ class BoostedModel(NetworkModel):
         """The training of a learner; None if all residuals are 0."""
         number = place["learner"]
         seed = task.settings["seed"] + place["member"] + _APART * (number - 1)
-        build = partial(self.learner, number, self.n_inputs, seed, task.settings["device"])
+        build = partial(self.learner, number, seed, task.settings["device"])
         if number == 1:
             return self.first_training(build, task, place, seed, kept)
         residuals = find_residuals(train.scores, task.lists, task.settings["window"])
@@ -213,11 +224,11 @@ class BoostedModel(NetworkModel):
 class TierRNNModel(BoostedModel):
     """A boosted model whose first learner is the recurrent network of urBoost."""
 
-    def first_learner(self, n_inputs: int, seed: int, device: str) -> nn.Module:
+    def first_learner(self, seed: int, device: str) -> nn.Module:
         """The recurrent network."""
         names = ("hidden", "activation", "dropout", "pooling", "score_from", "cell", "inference")
-        network = TierRNN(n_inputs, **{name: self.settings[name] for name in names}, seed=seed)
-        return begun(network, self.settings, seed).to(device, torch.float32)
+        network = TierRNN(self.inputs.width, **{name: self.settings[name] for name in names}, seed=seed)
+        return begun(network, self.settings, self.inputs, seed, device)
 
     @property
     def needs_list(self) -> bool:
@@ -290,15 +301,16 @@ class _Frozen:
 class _Ensemble(nn.ModuleDict):
     """f_1 + coefficient (f_2 + f_3 + ...), learners by their numbers; f_1 is missing if a base ranker gives it."""
 
-    def __init__(self, learners: Mapping[int, nn.Module], coefficient: float) -> None:
+    def __init__(self, learners: Mapping[int, nn.Module], coefficient: float, *, shares_inputs: bool = True) -> None:
         super().__init__({str(number): network for number, network in learners.items()})
-        self.coefficient = coefficient
+        self.coefficient, self.shares_inputs = coefficient, shares_inputs
 
     def forward(self, features: Tensor, batch: Batch) -> Tensor:
-        """One score per document."""
+        """One score per document; learners see all columns, or their own where they do not share them."""
         scores = torch.zeros(len(features), dtype=torch.float64, device=features.device)
-        for number, network in self.items():
-            scores = scores + (1.0 if number == "1" else self.coefficient) * network(features, batch).double()
+        given = [features] * len(self) if self.shares_inputs else features.chunk(len(self), dim=1)
+        for (number, network), own in zip(self.items(), given, strict=True):
+            scores = scores + (1.0 if number == "1" else self.coefficient) * network(own, batch).double()
         return scores
 
 

@@ -295,13 +295,7 @@ def with_categories(params: Mapping[str, Any], train: RankingDataset) -> dict[st
 def _with_copies(data: RankingDataset, seen: Seen, n_jobs: int | None) -> RankingDataset:
     if not seen.has_queries:
         raise DataError(argument="query_features", expected="query ids in fit", got="none")
-    copied = add_query_copies(data, n_jobs)
-    for place, name in enumerate(data.feature_names or ()):
-        if isinstance(
-            data.kinds.get(name), Category
-        ):  # places and ranks of levels mean nothing: no tree learns of them
-            copied.features[:, [data.n_features + place, 2 * data.n_features + place]] = np.nan
-    return copied
+    return add_query_copies(data, n_jobs)
 
 
 def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:

@@ -11,8 +11,9 @@ from torch import nn
 
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
-from tierank.networks import NETWORKS, draw_glorot
+from tierank.networks import NETWORKS, Embedded, draw_glorot
 from tierank.training.networks.device import as_device
+from tierank.training.networks.inputs import Inputs
 from tierank.transforms import Piecewise, SideBySide, Transform, make_transform
 
 # Settings that are handed to every network that takes them.
@@ -27,6 +28,7 @@ OF_WEIGHTS = (
     "output_activation",
     "feature_transform",
     "encoding",
+    "category_encoding",
     "n_seeds",
 )
 
@@ -36,22 +38,23 @@ def network_class(network: Any) -> Any:
     return NETWORKS[network] if isinstance(network, str) else network
 
 
-def build_network(settings: Mapping[str, Any], n_inputs: int, seed: int, device: str) -> nn.Module:
+def build_network(settings: Mapping[str, Any], inputs: Inputs, seed: int, device: str) -> nn.Module:
     """The network that the settings describe, with the weights of this seed."""
     kind = network_class(settings["network"])
     takes = inspect.signature(kind).parameters
     chosen = {name: settings[name] for name in OF_NETWORKS if name in takes} | (settings["network_settings"] or {})
     if "seed" in takes:
         chosen["seed"] = seed
-    network: nn.Module = kind(n_inputs, **chosen)
-    return begun(network, settings, seed).to(device, torch.float32)
+    return begun(kind(inputs.width, **chosen), settings, inputs, seed, device)
 
 
-def begun(network: nn.Module, settings: Mapping[str, Any], seed: int) -> nn.Module:
-    """The network with initial weights as the settings have them."""
+def begun(network: nn.Module, settings: Mapping[str, Any], inputs: Inputs, seed: int, device: str) -> nn.Module:
+    """The network with initial weights as the settings have them, behind embeddings if there are categories."""
     if settings["initial_weights"] == "glorot" and torch.get_default_device().type != "meta":
         draw_glorot(network, seed)
-    return network
+    if inputs.levels:
+        network = Embedded(network, list(inputs.levels.values()), seed=seed)
+    return network.to(device, torch.float32)
 
 
 def check_network(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
@@ -81,4 +84,4 @@ def make_inputs(settings: Mapping[str, Any]) -> Transform:
 
 def fit_inputs(settings: Mapping[str, Any], train: RankingDataset) -> Transform:
     """The fitted transform that makes what a network sees of the features."""
-    return make_inputs(settings).fit(train)
+    return make_inputs(settings).fit(train.replace(kinds={}))

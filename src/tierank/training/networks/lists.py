@@ -17,8 +17,8 @@ from tierank.relevance import Gain
 from tierank.team import Team
 from tierank.training.model import Resources
 from tierank.training.networks.device import as_device
+from tierank.training.networks.inputs import Inputs
 from tierank.training.order import canonical_rows, judged_rows, spans_of
-from tierank.transforms import Transform
 from tierank.types import Floats
 
 # Documents that are scored in one go at most, and numbers that they are made of: as many as a cache holds.
@@ -35,7 +35,7 @@ class QueryLists:
     def __init__(
         self,
         data: RankingDataset,
-        transform: Transform,
+        inputs: Inputs,
         has_queries: bool,
         gain: Gain,
         resources: Resources,
@@ -43,11 +43,11 @@ class QueryLists:
         *,
         judged_only: bool = False,
     ) -> None:
-        self.data, self.transform, self.has_queries = data, transform, has_queries
+        self.data, self.inputs, self.has_queries = data, inputs, has_queries
         self.device = as_device(resources.device)
         self.team = team or Team()
         self._seen = 0
-        self._inputs: Tensor | None = None
+        self._kept: Tensor | None = None
         self._singles: dict[int, Batch] = {}
         self.order, offsets, self.content = canonical_rows(data, resources.n_jobs, rated=False, team=team)
         self._listed = self.order, offsets  # whole lists, where documents without a rating are not learned from
@@ -79,8 +79,8 @@ class QueryLists:
     def batch(self, queries: Tensor) -> tuple[Tensor, Batch]:
         """The features of some queries, and the queries as losses know them."""
         batch = self._single(queries) if len(queries) == 1 else self.whole.take(queries)
-        if self._inputs is not None:
-            return self._inputs.index_select(0, batch.rows), batch
+        if self._kept is not None:
+            return self._kept.index_select(0, batch.rows), batch
         numbers, offsets = batch.rows.cpu().numpy(), batch.offsets.cpu().numpy()
         is_partial = len(self.order) < len(self._listed[0])
         if is_partial:
@@ -88,19 +88,19 @@ class QueryLists:
         listed = self._listed[0][numbers]
         rows = self.data.features[listed]
         self._let_go(rows.nbytes)
-        values = self.transform.apply(rows, offsets if self.has_queries else None)
+        values = self.inputs.apply(rows, offsets if self.has_queries else None)
         values = values[self.data.is_judged[listed]] if is_partial else values
         return torch.from_numpy(values).to(self.device), batch
 
     def keep_inputs(self) -> Self:
         """Transform all features now, once for all epochs, if they take little memory."""
-        n_documents, n_columns = len(self.order), self.transform.n_columns(self.data.n_features)
+        n_documents, n_columns = len(self.order), self.inputs.n_columns
         if 4 * n_documents * n_columns <= _KEPT_BYTES:
             inputs = torch.empty(n_documents, n_columns, dtype=torch.float32, device=self.device)
             for queries in self._chunks():
                 features, batch = self.batch(queries)
                 inputs[batch.rows] = features
-            self._inputs = inputs
+            self._kept = inputs
         return self
 
     def _single(self, queries: Tensor) -> Batch:
@@ -134,7 +134,7 @@ class QueryLists:
 
     def _chunks(self) -> Iterator[Tensor]:
         ends = self.whole.offsets[1:]
-        size = min(_CHUNK, _NUMBERS // max(1, self.transform.n_columns(self.data.n_features)))
+        size = min(_CHUNK, _NUMBERS // max(1, self.inputs.width))
         start = 0
         while start < len(ends):
             limit = int(self.whole.offsets[start]) + size

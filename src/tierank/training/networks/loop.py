@@ -21,8 +21,8 @@ from tierank.training.networks.weights import copied
 from tierank.training.selection import Selection, means_of
 from tierank.types import Floats
 
-# How far the seeds of the processes of a team stand apart.
-_APART = 1 << 40
+# How far the seeds of the processes of a team stand apart; torch takes the last 32 bits of a seed alone.
+_APART = 0x9E3779B1
 # Seconds between checkpoints: what a kill can cost.
 _EVERY = 5.0
 

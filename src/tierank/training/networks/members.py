@@ -38,7 +38,7 @@ def train_networks(
     resources = Resources(settings["n_jobs"], settings["device"])
     judge = None if valid is None else make_judge(valid, settings["select_by"], settings["rule"], 1)
     with torch_threads(resources.n_jobs):
-        of_model = model.transform, model.seen.has_queries, settings["gain"], resources
+        of_model = model.inputs, model.seen.has_queries, settings["gain"], resources
         lists = QueryLists(train, *of_model, context.team, judged_only=True).keep_inputs()
         held_out = None if valid is None else QueryLists(valid, *of_model, context.team).keep_inputs()
         task = NetworkFit(settings, loss, lists, held_out, judge, context)
@@ -58,7 +58,7 @@ def _train_members(model: NetworkModel, task: NetworkFit) -> None:
         seed = task.settings["seed"] + member
         label = "training" if n_seeds == 1 else f"network {member + 1} of {n_seeds}"
         build: Callable[[], nn.Module]
-        build = partial(build_network, task.settings, model.n_inputs, seed, task.settings["device"])
+        build = partial(build_network, task.settings, model.inputs, seed, task.settings["device"])
         if isinstance(start, NetworkModel):
             build = partial(_with_weights, build, start.members[member])
         tower = task.settings["position_tower"]

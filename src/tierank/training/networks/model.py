@@ -9,18 +9,20 @@ from typing import Any, Self
 import numpy as np
 import safetensors.torch
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.export import Network, Scorer
+from tierank.networks import Embedded
 from tierank.settings import as_whole
 from tierank.training.attribution import integrate_gradients
 from tierank.training.model import FittedModel, Resources, SavedModel, Seen
 from tierank.training.networks.building import build_network, make_inputs, network_class
 from tierank.training.networks.device import torch_threads
+from tierank.training.networks.inputs import Inputs
 from tierank.training.networks.lists import QueryLists
-from tierank.training.networks.portable import layers_of, mean_scorer
+from tierank.training.networks.portable import embeddings_of, layers_of, mean_scorer
 from tierank.training.networks.weights import Weights, inside
 from tierank.training.selection import mean_of_standardised
 from tierank.transforms import Transform
@@ -43,7 +45,7 @@ class NetworkModel(FittedModel):
     def __init__(
         self, settings: Mapping[str, Any], seen: Seen, transform: Transform, members: list[Weights] | None = None
     ) -> None:
-        self.settings, self.seen, self.transform = dict(settings), seen, transform
+        self.settings, self.seen, self.inputs = dict(settings), seen, Inputs.of(transform, seen)
         self.members = [] if members is None else members
         self.history, self.best = [], {}
         self.n_epochs: list[int] = []
@@ -54,7 +56,7 @@ class NetworkModel(FittedModel):
 
     def build(self, weights: Weights, device: str) -> nn.Module:
         """A network with these weights."""
-        network = build_network(self.settings, self.n_inputs, self.settings["seed"], device)
+        network = build_network(self.settings, self.inputs, self.settings["seed"], device)
         network.load_state_dict(weights)
         return network
 
@@ -65,13 +67,13 @@ class NetworkModel(FittedModel):
         return self._built[1]
 
     @property
-    def n_inputs(self) -> int:
-        """How many numbers the networks see of a document."""
-        return self.transform.n_columns(self.seen.n_features)
+    def transform(self) -> Transform:
+        """The fitted transform of the features."""
+        return self.inputs.transform
 
     def lists(self, data: RankingDataset, resources: Resources) -> QueryLists:
         """The data as networks see it."""
-        return QueryLists(data, self.transform, self.seen.has_queries, self.settings["gain"], resources)
+        return QueryLists(data, self.inputs, self.seen.has_queries, self.settings["gain"], resources)
 
     @property
     def needs_list(self) -> bool:
@@ -109,8 +111,24 @@ class NetworkModel(FittedModel):
             features, _ = lists.batch(torch.tensor([0]))
             place = np.argsort(lists.order)
             members = (self.build(weights, resources.device) for weights in self.members)
-            found = [integrate_gradients(member, features, place[above], place[below]) for member in members]
-        return [_by_feature(one, self.seen.n_features) for one in found]
+            dense = (self.behind_embeddings(member, features) for member in members)
+            found = [integrate_gradients(*one, place[above], place[below]) for one in dense]
+        return [self._by_feature(one) for one in found]
+
+    def behind_embeddings(self, member: nn.Module, features: Tensor) -> tuple[nn.Module, Tensor]:
+        """What a network is behind its embeddings, and what it is given there: numbers, which can be changed a bit."""
+        if not isinstance(member, Embedded):
+            return member, features
+        with torch.no_grad():
+            return member.network, member.eval().embed(features)
+
+    def _by_feature(self, contributions: Floats) -> Floats:
+        """The sums over the numbers that are made of one feature."""
+        sources = self.inputs.sources()
+        of_learners = contributions.reshape(len(contributions), -1, len(sources))  # which see the same numbers each
+        sums = np.zeros((self.seen.n_features, len(contributions)))
+        np.add.at(sums, sources, of_learners.sum(axis=1).T)
+        return sums.T
 
     def portable(self) -> Scorer:
         """The layers of the networks behind their transform."""
@@ -119,11 +137,11 @@ class NetworkModel(FittedModel):
     def portable_member(self, member: nn.Module) -> Scorer:
         """One network in the neutral form."""
         per_query = self.seen.has_queries and self.transform.needs_queries
-        return Network(self.transform, per_query, layers_of(member))
+        return Network(self.transform, per_query, layers_of(member), embeddings_of(member, self.inputs))
 
     def untrained(self) -> nn.Module:
         """A network as it is before training."""
-        return build_network(self.settings, self.n_inputs, self.settings["seed"], "cpu")
+        return build_network(self.settings, self.inputs, self.settings["seed"], "cpu")
 
     def outline(self) -> Scorer:
         """The form that the trained model will have."""
@@ -174,8 +192,3 @@ class NetworkModel(FittedModel):
         with torch.device("meta"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that nothing is copied
             self.build(weights, "meta")
-
-
-def _by_feature(contributions: Floats, n_features: int) -> Floats:
-    """The sums over the columns that are made of one feature."""
-    return np.asarray(contributions.reshape(len(contributions), -1, n_features).sum(axis=1), np.float64)

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tierank.errors import ParameterError
-from tierank.export import Layer, Scorer, StandardisedMean
-from tierank.networks import MLP, Layers, TierRNN
+from tierank.export import Embedding, Layer, Scorer, StandardisedMean
+from tierank.networks import MLP, Embedded, Layers, TierRNN
+from tierank.training.networks.inputs import Inputs
 
 
 def mean_scorer(members: list[Scorer]) -> Scorer:
@@ -21,6 +22,8 @@ def mean_scorer(members: list[Scorer]) -> Scorer:
 
 def layers_of(network: nn.Module) -> tuple[Layer, ...]:
     """The layers of a network that scores each document by itself."""
+    if isinstance(network, Embedded):
+        return layers_of(network.network)
     if isinstance(network, MLP):
         return *_hidden(network.body), _layer(network.output, network.output_activation or "identity")
     if isinstance(network, TierRNN):  # only its first step, where the state is 0
@@ -32,6 +35,12 @@ def layers_of(network: nn.Module) -> tuple[Layer, ...]:
         return *_hidden(network.body), step, Layer(weights, np.zeros(1, np.float32), "identity")
     name = type(network).__name__.lower()
     raise ParameterError(argument="network", expected="'mlp', to export", got=repr(name))
+
+
+def embeddings_of(network: nn.Module, inputs: Inputs) -> tuple[Embedding, ...]:
+    """The tables of the categories of a network."""
+    tables = network.embeddings() if isinstance(network, Embedded) else ()
+    return tuple(Embedding(place, _array(table)) for place, table in zip(inputs.levels, tables, strict=True))
 
 
 def _check_exports(network: TierRNN) -> None:

@@ -1,0 +1,71 @@
+"""Inputs: what networks see of the features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tierank.kinds import Category
+from tierank.networks import embedding_size
+from tierank.training.model import Seen
+from tierank.transforms import Transform
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What networks see of the features: numbers that a transform makes, and the numbers of levels of categories.
+
+    Parameters
+    ----------
+    transform : Transform
+        The fitted transform. It is given all features; what it makes of categories is left out.
+    n_features : int
+        Number of features.
+    levels : dict of int to int
+        The number of levels of each category, by the place of the feature.
+    """
+
+    transform: Transform
+    n_features: int
+    levels: dict[int, int]
+
+    @classmethod
+    def of(cls, transform: Transform, seen: Seen) -> Self:
+        """The inputs of a model that was fitted on such data."""
+        kinds = [seen.columns.kinds.get(name) for name in seen.feature_names or ()]
+        levels = {place: len(kind.levels) for place, kind in enumerate(kinds) if isinstance(kind, Category)}
+        return cls(transform, seen.n_features, levels)
+
+    @cached_property
+    def numbers(self) -> NDArray[np.int64]:
+        """The columns of the transform that are not made of categories."""
+        columns = np.arange(self.transform.n_columns(self.n_features))
+        return columns[~np.isin(columns % self.n_features, list(self.levels))]
+
+    @property
+    def n_columns(self) -> int:
+        """How many columns ``apply`` gives."""
+        return len(self.numbers) + len(self.levels)
+
+    @property
+    def width(self) -> int:
+        """How many numbers a network sees of a document, embeddings of levels included."""
+        return len(self.numbers) + sum(map(embedding_size, self.levels.values()))
+
+    def sources(self) -> NDArray[np.int64]:
+        """The feature that each number is made of, in the order in which a network sees them."""
+        of_levels = [np.full(embedding_size(n), place, np.int64) for place, n in self.levels.items()]
+        return np.concatenate([self.numbers % self.n_features, *of_levels])
+
+    def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """The numbers, and the level of each category; as one more than the last where it is missing."""
+        values = self.transform.apply(features, offsets)
+        if not self.levels:
+            return values
+        codes, n_levels = features[:, list(self.levels)], np.array(list(self.levels.values()), np.float32)
+        is_known = (codes > -1) & (codes < n_levels)  # as trees have it: the whole part counts
+        return np.concatenate([values[:, self.numbers], np.where(is_known, np.trunc(codes), n_levels)], axis=1)
