@@ -2,8 +2,9 @@
 
 python -m benchmarks.scale growth     seconds and bytes a document for each stage, at 10^5, 10^6 and 10^7 documents
 python -m benchmarks.scale team       rounds and epochs in one process and in two, and what goes over the network
+python -m benchmarks.scale memory     bytes a document in each process of teams of 1, 2 and 4
 python -m benchmarks.scale beyond     training on a matrix that is larger than the memory it may take
-python -m benchmarks.scale            growth and team
+python -m benchmarks.scale            growth, team and memory
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from tierank.team import cut_queries
 
 SIZES = (10**5, 10**6, 10**7)
 # Growth is measured with few features, so that 10^7 documents fit; what a document costs, with those of MSLR-WEB.
@@ -261,6 +264,57 @@ def team(n_documents: int, repeats: int) -> None:
             print(f"| {what} | {one:.3f} s | {two:.3f} s | {one / two:.2f} | {sent / 1e6:.2f} |", flush=True)
 
 
+# Memory of each process
+
+
+def held(kind: str, size: int, folder: Path, by_parts: bool) -> float:
+    """Bytes of anonymous memory that one process takes to train, at most, for each document of all processes."""
+    import tierank
+    from tierank.distributed import join
+    from tierank.team import Team
+
+    data = tierank.read(folder)
+    n_documents = data.n_documents
+    settings = {"max_epochs": 1, "queries_per_step": 64, "n_jobs": 1}
+    ranker = tierank.UMart(n_trees=2, n_jobs=1) if kind == "umart" else tierank.URank.from_preset(kind, **settings)
+    warm(data.select(np.arange(8)))
+    ranker.fit(data.select(np.arange(8)))
+    with join(holds_parts=by_parts) if size > 1 else nullcontext(Team()) as team:
+        if by_parts and size > 1:
+            cuts = cut_queries(data.offsets, size)
+            data = data.select(np.arange(cuts[team.rank], cuts[team.rank + 1]))
+        ctypes.CDLL(None).malloc_trim(0)
+        with peak_memory("RssAnon") as peaks:
+            ranker.fit(data, team=team)
+    return peaks[0] / n_documents
+
+
+def memory_of_teams(n_documents: int, sizes: tuple[int, ...] = (1, 2, 4)) -> None:
+    """Print how much memory each process takes, for data that all of them map and for parts of it."""
+    import tierank
+    from tierank.distributed.processes import open_meeting
+
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "data.tierank"
+        tierank.write(
+            tierank.make_ranking(n_documents // LENGTH, n_features=NARROW, mean_length=LENGTH, max_length=900), folder
+        )
+        print(f"\nBytes in the largest process for each of {n_documents:,} documents with {NARROW} features.")
+        print(f"| what | each process has | {' | '.join(f'{n} processes' for n in sizes)} |")
+        print(f"|---|---|{'---|' * len(sizes)}")
+        for kind, what in (("plain-inputs", "uRank, plain inputs"), ("rich-inputs", "uRank, rich inputs")):
+            for by_parts in (False, True):
+                cells = []
+                for size in sizes:
+                    meeting = open_meeting()
+                    started = [
+                        run("held", kind, size, folder, int(by_parts), number=i, size=size, port=meeting.port)
+                        for i in range(size)
+                    ]
+                    cells.append(f"{max(found_by(process) for process in started):.0f}")
+                print(f"| {what} | {'its part' if by_parts else 'all, mapped'} | {' | '.join(cells)} |", flush=True)
+
+
 # Beyond memory
 
 
@@ -375,6 +429,8 @@ def main() -> None:
         print(json.dumps(stages(int(given[0]), int(given[1]), Path(given[2]))))
     elif options.part == "member":
         print(json.dumps(member(given[0], int(given[1]), Path(given[2]))))
+    elif options.part == "held":
+        print(json.dumps(held(given[0], int(given[1]), Path(given[2]), given[3] == "1")))
     elif options.part == "large":
         print(json.dumps(large(given[0], Path(given[1]))))
     elif options.part == "beyond":
@@ -389,6 +445,8 @@ def main() -> None:
             extrapolate(growth(options.sizes), machines=16, cores=32)
         if options.part in ("all", "team"):
             team(options.documents, options.repeats)
+        if options.part in ("all", "memory"):
+            memory_of_teams(10 * options.documents)
 
 
 if __name__ == "__main__":

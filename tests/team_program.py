@@ -23,10 +23,13 @@ from tierank.distributed import join
 from tierank.errors import TierankError
 from tierank.losses import LOSSES
 from tierank.rankers import NetworkRanker, Ranker, known_classes
+from tierank.team import cut_queries
 from tierank.training import agreement, trees
 from tierank.training.model import FitContext, Resources, Seen
 from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_inputs, loop
+from tierank.training.networks.steps import Descent
 from tierank.training.trees import TreeCheckpoint
+from tierank.transforms import Standard
 
 # Rankers that can be trained, those that are not on the command line too.
 TRAINED = {name: kind for name, kind in known_classes().rankers.items() if kind is not tierank.LightGBMRanker}
@@ -36,6 +39,19 @@ STEADY = sorted(set(LOSSES) - {"listmle", "plistmle"})
 
 def generated():
     return tierank.make_ranking(60, n_features=9, mean_length=20, max_length=70, seed=5).split(0.6, 0.4)
+
+
+class Shifted(Standard):
+    """A transform that does not say how parts are put together."""
+
+    def learn(self, features):
+        super().learn(features)
+
+
+def parts_of(data, team):
+    """What each process of a team has of these data, where it knows no more."""
+    cuts = cut_queries(data.offsets, team.size)
+    return data.select(np.arange(cuts[team.rank], cuts[team.rank + 1]))
 
 
 def skewed():
@@ -55,8 +71,8 @@ def training(team, train, **settings):
     """A training of a network that stands before its first step."""
     ranker = plain(NetworkRanker, clip_norm=None, **settings)
     resolved = ranker.checked_settings()
-    transform = fit_inputs(resolved, train)
-    lists = QueryLists(train, transform, True, resolved["gain"], Resources(resolved["n_jobs"]), team)
+    transform = fit_inputs(resolved, train, team)
+    lists = QueryLists(team.part(train), transform, True, resolved["gain"], Resources(resolved["n_jobs"]), team)
     context = FitContext(Seen.of(train, Plan(), True, team), team=team)
     task = NetworkFit(resolved, ranker.loss_function(resolved), lists, None, None, context)
     return Training(lambda: build_network(resolved, train.n_features, 0, "cpu"), task, {"member": 0}, 0, None)
@@ -99,27 +115,28 @@ def exploding(scores, batch):
     return torch.where(batch.lengths == batch.lengths.max(), values / 0, values)
 
 
-def patient(scores, batch):
-    """uRank's loss, which a test may interrupt."""
-    if patient.left is not None:
-        patient.left -= 1
-        if patient.left < 0:
+class Interrupted(Descent):
+    """Steps that end with an error after some of them, in all processes at the same one."""
+
+    left = 0
+
+    def step(self, queries, rate):
+        Interrupted.left -= 1
+        if Interrupted.left < 0:
             raise InterruptedError
-    return LOSSES["urank"](scores, batch)
-
-
-patient.left = None
-patient.__module__ = "tests"  # of a checkpoint's identity: the same where this file is the main program
+        return super().step(queries, rate)
 
 
 def resumable(folder, team=None, left=None, max_epochs=6):
     """A network that writes a checkpoint after each epoch, and is interrupted after so many steps."""
     train, valid = generated()
-    patient.left, loop._EVERY = left, 0.0
-    settings = {"loss": patient, "max_epochs": max_epochs, "n_jobs": 1, "weight_decay": 0.01}
+    Interrupted.left, loop._EVERY = left, 0.0
+    loop.Descent = Descent if left is None else Interrupted
+    settings = {"loss": "urank", "max_epochs": max_epochs, "n_jobs": 1, "weight_decay": 0.01}
     ranker = plain(NetworkRanker, **settings)
     with contextlib.suppress(InterruptedError):
         ranker.fit(train, valid=valid, checkpoint=folder, team=team)
+    loop.Descent = Descent
     return ranker
 
 
@@ -332,12 +349,23 @@ def everything(team, out):
     few = {"max_epochs": 2, "n_jobs": 1}
     # Without dropout, which each process draws for itself, they learn what one process learns.
     found["urank"] = plain(tierank.URank, **few).fit(train, valid=valid, team=team).predict(valid)
+    given = plain(tierank.URank, query_order="given", feature_transform=("quantile", "log1p"), **few)
+    found["given"] = given.fit(train, valid=valid, team=team).predict(valid)
     found["listmle"] = tierank.ListMLE(**few).fit(train, valid=valid, team=team).predict(valid)
     found["urboost"] = plain(tierank.UrBoost, n_learners=2, **few).fit(train, valid=valid, team=team).predict(valid)
     # LightGBM guesses the documents of a leaf from hessians, otherwise in a team than alone: none is too few here.
     exact = {"min_documents": 1, "min_sum_hessian_in_leaf": 0.0, "n_jobs": 1}
+    found["trees on a network"] = (
+        tierank.UMart(base=plain(tierank.URank, **few), n_trees=5, **exact)
+        .fit(train, valid=valid, team=team)
+        .predict(valid)
+    )
     based = plain(tierank.UBoost, base=tierank.UMart(n_trees=5, **exact), n_learners=2, **few)
     found["uboost"] = based.fit(train, valid=valid, team=team).predict(valid)
+    blend = tierank.Blend(n_trees=5, rotate=False, max_epochs=2, n_jobs=1).fit(train, team=team)
+    found["blend"], told["blend"] = blend.predict(valid), [blend.best_, blend.weights_, blend.model_.content]
+    turning = tierank.Blend(n_configs=0, n_seeds=0, n_jobs=1).fit(train, valid=valid, team=team)
+    found["turning"], told["turning"] = turning.predict(valid), turning.best_
     rankers = {
         "umart": tierank.UMart(n_trees=8, **exact),
         "none too few": tierank.UMart(n_trees=8, **exact | {"min_documents": 0}),
@@ -362,8 +390,7 @@ def everything(team, out):
     fallen = tierank.LambdaMART(n_trees=3, **exact | {"min_documents": 0}).fit(mixed, team=team)
     told["fallen"] = fallen.model_.text
     told["refused"] = {
-        "blend": refusal(lambda: tierank.Blend().fit(train, team=team)),
-        "base": refusal(lambda: tierank.UMart(base=tierank.URank()).fit(train, team=team)),
+        "unlisted": refusal(lambda: tierank.Blend().fit(train.features, train.ratings, team=team)),
         "explodes": refusal(lambda: NetworkRanker(exploding, max_epochs=1).fit(train, team=team)),
         "deserted": refusal(lambda: tierank.TreeRanker(deserting, n_trees=40, n_jobs=1).fit(train, team=team)),
         "few": refusal(lambda: tierank.UMart().fit(train.select([0]), team=team)),
@@ -386,15 +413,31 @@ def everything(team, out):
         lambda: tierank.UMart(n_trees=2).fit(train, team=team, start=[stopped, later][team.rank == 1])
     )
     resumable(Path(out).with_name("checkpoint"), team, left=12)
-    own = team.part(train)
+    told["held"] = training(team, train, loss="urank").lists.whole.n_documents
+    own = parts_of(train, team)
     team.holds_parts = True
     parted = tierank.UMart(n_trees=8, **exact).fit(
         own, valid=valid.select(np.arange(valid.n_queries) % team.size == team.rank), team=team
     )
+    standard = tierank.LinearRanker(feature_transform="standard", ridge=0.1, n_jobs=1)
     found["linear, parted"] = tierank.LinearRanker(ridge=0.1, n_jobs=1).fit(own, team=team).predict(valid)
-    told["refused"]["learns"] = refusal(lambda: tierank.LinearRanker(feature_transform="standard").fit(own, team=team))
+    found["linear, standard, parted"] = standard.fit(own, team=team).predict(valid)
     told["parted"] = {"text": parted.model_.text, "history": parted.history_}
-    told["refused"]["parts"] = refusal(lambda: tierank.URank().fit(own, team=team))
+    own_valid = parts_of(valid, team)
+    networks = {
+        "urank": plain(tierank.URank, **few),
+        "listmle": tierank.ListMLE(**few),
+        "urboost": plain(tierank.UrBoost, n_learners=2, **few),
+        "uboost": plain(tierank.UBoost, base=tierank.UMart(n_trees=5, **exact), n_learners=2, **few),
+        "given": plain(tierank.URank, query_order="given", feature_transform=("quantile", "log1p"), **few),
+    }
+    for name, network in networks.items():
+        found[f"{name}, parted"] = network.fit(own, valid=own_valid, team=team).predict(valid)
+    for name in ("blend, parted", "blend, read"):  # the second finds the members of the first
+        kept = Path(out).with_name("blend")
+        blend = tierank.Blend(n_trees=5, rotate=False, max_epochs=2, n_jobs=1).fit(own, checkpoint=kept, team=team)
+        found[name] = blend.predict(valid)
+    told["refused"]["parts"] = refusal(lambda: tierank.URank(feature_transform=Shifted()).fit(own, team=team))
     np.savez(out, **found)
     Path(f"{out}.json").write_text(json.dumps(told))
 

@@ -9,7 +9,7 @@ from test_rankers import every_ranker, make, raw
 
 import tierank
 from tierank import RankingDataset
-from tierank.training.order import canonical_queries, canonical_rows
+from tierank.training.order import canonical_rows
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ tables = arrays.arrays(np.float32, st.tuples(st.integers(1, 14), st.integers(1, 
 
 def learned_rows(data, rated):
     """What rankers learn from, in the order of learning: features, ratings, and where queries end."""
-    order, offsets, content = canonical_rows(data, 1, rated=rated)
+    order, offsets, content = canonical_rows(data, 1, rated=rated)[:3]
     return data.features[order] + np.float32(0), data.ratings[order] + 0.0, offsets, content
 
 
@@ -142,8 +142,7 @@ def test_order_of_learning_is_that_of_what_rows_hold(features, draw, rated):
 
 def test_canonical_queries_are_those_of_the_rows(parts):
     train = parts[0]
-    order, offsets, _ = canonical_rows(train, 1)
-    queries = canonical_queries(train, 1)
+    order, offsets, _, queries, _ = canonical_rows(train, 1)
     assert sorted(queries.tolist()) == list(range(train.n_queries))
     np.testing.assert_array_equal(np.repeat(queries, np.diff(offsets)), train.query_of_row[order])
 

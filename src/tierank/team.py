@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from copy import copy
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,9 @@ T = TypeVar("T")
 class Team:
     """One process alone. ``tierank.distributed.join`` gives the team of several, with the same methods.
 
-    Every process of a team calls ``fit`` with the same settings and the same data, and ends with the same model; what
-    follows says how work and numbers are shared. All processes have to call these methods in the same order.
+    Every process of a team calls ``fit`` with the same settings and the same data, or its own part of them, and ends
+    with the same model. Each learns from its own queries (``part``), and numbers go from process to process by the
+    other methods, which all processes have to call in the same order.
 
     >>> team = Team()
     >>> team.size, team.rank, team.all_gather("here"), team.all_reduce(np.array([1.0, 2.0])).tolist()
@@ -40,6 +42,11 @@ class Team:
         """Whether this is the process that writes files and shows progress."""
         return self.rank == 0
 
+    def name_of(self, rank: int) -> str:
+        """A process as messages name it: by its number, and by its machine where there are several."""
+        where = f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
+        return f"process {rank} of {self.size}{where}"
+
     def all_reduce(self, values: T) -> T:
         """The sum of an array, or a tensor, over the processes; the argument may be overwritten."""
         return values
@@ -48,8 +55,8 @@ class Team:
         """What each process gave, in the order of their ranks: anything that JSON can hold."""
         return [value]
 
-    def gather_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The rows of all processes, one after the other."""
+    def gather_rows(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The rows of all processes, one after the other: a matrix of the same type and width in each."""
         return rows
 
     def broadcast(self, content: bytes | None) -> bytes | None:
@@ -62,16 +69,18 @@ class Team:
             return slice(0, n)
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
+    def of_parts(self) -> Self:
+        """The same processes, for data of which each has its own part already."""
+        team = copy(self)
+        team.holds_parts = True
+        return team
+
     def part(self, data: RankingDataset) -> RankingDataset:
         """The queries of this process, where each has its own: neighbours, with a fair share of the documents."""
         if self.holds_parts or self.size == 1:
             return data
         cuts = cut_queries(data.offsets, self.size)
         return data.select(np.arange(cuts[self.rank], cuts[self.rank + 1]))
-
-    def deal(self, lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which of these queries are this process's: all processes get about the same number of documents."""
-        return np.asarray(deal_queries(lengths, self.size) == self.rank)
 
 
 def cut_queries(offsets: NDArray[np.int64], n_parts: int) -> NDArray[np.int64]:
@@ -92,21 +101,3 @@ def cut_queries(offsets: NDArray[np.int64], n_parts: int) -> NDArray[np.int64]:
     places = np.arange(n_parts + 1)
     cuts = np.maximum.accumulate(cuts - places) + places  # each part has one query at least,
     return np.asarray(np.minimum(cuts, n_queries - n_parts + places), np.int64)  # the last ones too
-
-
-def deal_queries(lengths: NDArray[np.int64], n_hands: int) -> NDArray[np.int64]:
-    """The hand that each query goes to: the longest first, each to the one that has the fewest documents so far.
-
-    >>> deal_queries(np.array([10, 70, 40, 30]), 2).tolist()
-    [0, 0, 1, 1]
-    """
-    hands = np.zeros(len(lengths), np.int64)
-    if n_hands == 1:
-        return hands
-    loads = [0] * n_hands
-    sizes = lengths.tolist()
-    for query in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
-        hand = loads.index(min(loads))
-        loads[hand] += sizes[query]
-        hands[query] = hand
-    return hands

@@ -43,11 +43,12 @@ from tierank.kernels import in_threads, n_threads, scaling
 from tierank.kinds import Category
 from tierank.memory import allocate, chunks, release_pages
 from tierank.settings import as_choice
+from tierank.team import Team
 
 # Documents that quantiles are found among, values that are sorted at a time, documents whose values are fetched at a
 # time: copies of these and not of the whole matrix.
 _SAMPLE = 1 << 20
-_SORTED = 1 << 26
+_SORTED = 1 << 24
 _FETCHED = 1 << 14
 
 
@@ -56,6 +57,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
 
     ``fit`` takes a ``RankingDataset``, or features and one query id per row. A subclass defines ``learn``, which sets
     the arrays that it names in ``ARRAYS``, and ``apply``, the fast path for rows that are already grouped and checked.
+    If it also defines ``learn_in_team``, several processes can fit it that have a part of the documents each.
     """
 
     # Whether a value depends on the other documents of its query.
@@ -69,12 +71,27 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
 
     def fit(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> Self:
         """Learn the statistics of all documents; ``y`` is not looked at. Without ``qid`` queries are unknown."""
-        data = as_dataset(X, None, qid)
+        return self._fit(as_dataset(X, None, qid), isinstance(X, RankingDataset) or qid is not None, Team())
+
+    def fit_in_team(self, data: RankingDataset, team: Team) -> Self:
+        """Learn the statistics of the documents of all processes of a team: the same arrays in each of them."""
+        return self._fit(data, True, team)
+
+    def _fit(self, data: RankingDataset, has_queries: bool, team: Team) -> Self:
         category = next((name for name, kind in data.kinds.items() if isinstance(kind, Category)), None)
         if category is not None:
             raise DataError(expected="features that are numbers", got=f"texts in column {category!r}")
-        self.has_queries_ = isinstance(X, RankingDataset) or qid is not None
-        self.learn(data.features)
+        self.has_queries_ = has_queries
+        if team.size == 1 or not (team.holds_parts or self.takes_parts):
+            self.learn(data.features)
+        elif self.takes_parts:
+            self.learn_in_team(team.part(data).features, team)
+        else:
+            raise ParameterError(
+                argument="feature_transform",
+                expected="transforms that define learn_in_team, where each process has a part of the data",
+                got=type(self).__name__,
+            )
         self._set_features(data.n_features, data.feature_names)
         return self
 
@@ -100,6 +117,21 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
     @abstractmethod
     def learn(self, features: NDArray[np.float32]) -> None:
         """Set the fitted arrays."""
+
+    def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
+        """Set the fitted arrays to those of the documents of all processes; ``features`` are those of this process."""
+        raise NotImplementedError
+
+    @property
+    def takes_parts(self) -> bool:
+        """Whether several processes can fit it that have a part of the documents each.
+
+        A class that defines ``learn`` alone does not say how the statistics of parts are put together.
+        """
+        owners = [
+            next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in ("learn", "learn_in_team")
+        ]
+        return owners[0] is owners[1]
 
     def n_columns(self, n_features: int) -> int:
         """How many numbers it makes of this many features: a multiple, column c from feature c mod ``n_features``."""
@@ -188,17 +220,26 @@ class Rescaling(Transform):
 
     def learn(self, features: NDArray[np.float32]) -> None:
         """The range, mean and deviation of each feature."""
-        n, n_features = features.shape
+        self.learn_in_team(features, Team())
+
+    def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
+        """The range, mean and deviation of each feature, to the bits that one process finds: its sums are exact."""
+        n_features = features.shape[1]
         low, high = np.full(n_features, np.inf, np.float32), np.full(n_features, -np.inf, np.float32)
         self.center_, self.scale_ = np.zeros(n_features), np.zeros(n_features)
         for values in self._in_chunks(features):
             scaling.find_ranges(values, 0, len(values), low, high, self.center_, self.scale_)
+        ranges = team.gather_rows(np.concatenate([low, high])[None])
+        low, high = ranges[:, :n_features].min(axis=0), ranges[:, n_features:].max(axis=0)
+        scaling.find_ranges(features[:0], 0, 0, low, high, self.center_, self.scale_)
         if self.STANDARDISES:
-            moments = np.zeros(n_features), np.zeros(n_features), np.zeros(n_features)
-            power = scaling.power_above(n)
+            moments = np.zeros((3, n_features))
+            counts, sums, squares = moments
+            power = scaling.power_above(sum(team.all_gather(len(features))))
             for values in self._in_chunks(features):
-                scaling.add_moments(values, 0, len(values), self.center_, self.scale_, power, *moments)
-            scaling.standardise(*moments, self.center_, self.scale_)
+                scaling.add_moments(values, 0, len(values), self.center_, self.scale_, power, counts, sums, squares)
+            counts, sums, squares = team.all_reduce(moments)
+            scaling.standardise(counts, sums, squares, self.center_, self.scale_)
 
     def _in_chunks(self, features: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         return (self._prepared(chunk) for chunk in chunks(features))
@@ -264,6 +305,7 @@ class Quantile(Transform):
     Linear between up to 256 knots, evenly spaced in the sorted values of a column; knots that are equal share the mean
     of their levels, so a value that half of the documents have stands in the middle of that half. Of more than 2^20
     documents, 2^20 evenly spaced ones are looked at, so that levels have an error of up to 0.0005 (standard deviation).
+    The processes of a team look at the same ones, counted through their parts, and send them to each other.
 
     >>> Quantile().fit([[0.0], [10.0], [1000.0]]).transform([[-1.0], [5.0], [10.0], [505.0], [2000.0]]).tolist()
     [[0.0], [0.25], [0.5], [0.75], [1.0]]
@@ -283,10 +325,14 @@ class Quantile(Transform):
 
     def learn(self, features: NDArray[np.float32]) -> None:
         """The quantiles of each feature."""
+        self.learn_in_team(features, Team())
+
+    def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
+        """The quantiles of each feature."""
         n_features = features.shape[1]
         shape = (n_features, scaling.N_KNOTS)
         self.knots_, self.levels_ = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
-        for column, known in _sorted_columns(features):
+        for column, known in _sorted_columns(features, team):
             if len(known) and known[0] < known[-1]:
                 self.knots_[column], self.levels_[column] = _knots(known)
         rises, gaps = np.diff(self.levels_.astype(np.float64)), np.diff(self.knots_.astype(np.float64))
@@ -326,6 +372,9 @@ class Unchanged(Transform):
         return np.where(np.isnan(features), np.float32(0), features)
 
     def learn(self, features: NDArray[np.float32]) -> None:
+        """Nothing."""
+
+    def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
         """Nothing."""
 
 
@@ -368,11 +417,15 @@ class Piecewise(Log1p):
 
     def learn(self, features: NDArray[np.float32]) -> None:
         """Mean and deviation of each feature, and its quantiles."""
-        super().learn(features)
+        self.learn_in_team(features, Team())
+
+    def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
+        """Mean and deviation of each feature, and its quantiles."""
+        super().learn_in_team(features, team)
         shape = (features.shape[1], self.N_PIECES)
         self.low_, self.slope_ = np.zeros(shape), np.zeros(shape)
         quantiles = np.full((self.N_PIECES + 1, features.shape[1]), np.nan, np.float32)
-        for column, known in _sorted_columns(features):
+        for column, known in _sorted_columns(features, team):
             if len(known):
                 places = np.linspace(0, len(known) - 1, self.N_PIECES + 1)
                 quantiles[:, column] = known[np.rint(places).astype(np.int64)]
@@ -411,6 +464,11 @@ class SideBySide(Transform):
         """Whether a value of one of them depends on the other documents of its query."""
         return any(part.needs_queries for part in self.parts)
 
+    @property
+    def takes_parts(self) -> bool:
+        """Whether all of them can be fitted to parts."""
+        return all(part.takes_parts for part in self.parts)
+
     def n_columns(self, n_features: int) -> int:
         """Those of all of them."""
         return sum(part.n_columns(n_features) for part in self.parts)
@@ -425,11 +483,9 @@ class SideBySide(Transform):
         columns = np.concatenate([part.apply(features, offsets) for part in self.parts_], axis=1)
         return np.clip(columns, -self.LIMIT, self.LIMIT, out=columns)
 
-    def fit(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> Self:
+    def _fit(self, data: RankingDataset, has_queries: bool, team: Team) -> Self:
         """Fit copies of all of them."""
-        data = as_dataset(X, None, qid)
-        has_queries = isinstance(X, RankingDataset) or qid is not None
-        self.parts_ = tuple(clone(part).fit(data if has_queries else data.features) for part in self.parts)
+        self.parts_ = tuple(clone(part)._fit(data, has_queries, team) for part in self.parts)
         self.has_queries_ = has_queries
         self._set_features(data.n_features, data.feature_names)
         return self
@@ -539,22 +595,26 @@ def _query_cuts(data: RankingDataset, n_parts: int) -> list[int]:
     return cuts
 
 
-def _sorted_columns(features: NDArray[np.float32]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """The number of each column, and the known values of it in a sample of the documents, sorted."""
-    at_once = max(1, _SORTED // max(1, min(len(features), _SAMPLE)))
+def _sorted_columns(features: NDArray[np.float32], team: Team) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """The number of each column, and the known values of it in a sample of all documents of a team, sorted."""
+    counts = team.all_gather(len(features))
+    n, start = min(sum(counts), _SAMPLE), sum(counts[: team.rank])
+    rows = np.arange(n) * sum(counts) // max(1, n) - start
+    own = rows[(rows >= 0) & (rows < len(features))]
+    at_once = max(1, _SORTED // max(1, n))
     for first in range(0, features.shape[1], at_once):
-        sample = _sampled(features, slice(first, first + at_once))
+        sample = _sampled(features, own, slice(first, first + at_once))
+        if team.size > 1:
+            sample = np.ascontiguousarray(team.gather_rows(np.ascontiguousarray(sample.T)).T)
         sample.sort(axis=1)  # missing values last
         for column, values in enumerate(sample, start=first):
             yield column, values[: np.count_nonzero(values == values)]
 
 
-def _sampled(features: NDArray[np.float32], columns: slice) -> NDArray[np.float32]:
-    """Some columns of all documents, or of evenly spaced ones where there are many; one column after the other."""
-    n = min(len(features), _SAMPLE)
-    rows = np.arange(n) * len(features) // n
-    sample = np.empty((features[:1, columns].shape[1], n), np.float32)
-    for start in range(0, n, _FETCHED):
+def _sampled(features: NDArray[np.float32], rows: NDArray[np.int64], columns: slice) -> NDArray[np.float32]:
+    """Some columns of these documents, one column after the other."""
+    sample = np.empty((features[:1, columns].shape[1], len(rows)), np.float32)
+    for start in range(0, len(rows), _FETCHED):
         some = rows[start : start + _FETCHED]
         sample[:, start : start + len(some)] = features[some, columns].T
         release_pages(features[some[0] : some[-1] + 1])

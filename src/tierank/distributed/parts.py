@@ -12,10 +12,8 @@ import numpy as np
 from tierank.dataset import RankingDataset
 from tierank.distributed.processes import Processes
 from tierank.errors import ParameterError
-from tierank.rankers import LambdaMART, LinearRanker, Ranker, TreeRanker, UMart
+from tierank.rankers import Ranker
 
-# Rankers of which each process needs its own queries only; all others need all queries in every process.
-_BY_PARTS = (UMart, LambdaMART, TreeRanker, LinearRanker)
 # The columns of a data set beside its features and queries.
 _COLUMNS = ("row_weight", "query_weight", "position", "propensity")
 
@@ -35,7 +33,7 @@ class Training:
 
         A ranker without a number of threads uses those that the cluster gives this process.
         """
-        ranker, by_parts = self.ranker, isinstance(self.ranker, _BY_PARTS)
+        ranker, by_parts = self.ranker, self.ranker.takes_parts()
         n_jobs = getattr(ranker, "n_jobs", threads)
         if n_jobs is None:
             ranker.n_jobs = threads

@@ -85,8 +85,8 @@ class Processes(Team):
         own = np.frombuffer(json.dumps(value).encode(), np.uint8)
         return [json.loads(content.tobytes()) for content in self._gather(own)]
 
-    def gather_rows(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The rows of all processes, one after the other."""
+    def gather_rows(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """The rows of all processes, one after the other: a matrix of the same type and width in each."""
         flat = self._gather(np.ascontiguousarray(rows).reshape(-1))
         return np.concatenate(flat).reshape(-1, rows.shape[1])
 

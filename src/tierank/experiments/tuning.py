@@ -154,7 +154,7 @@ class _Search:
 
     def identity(self) -> dict[str, Any]:
         """What the value of a trial depends on, beside what it draws."""
-        contents = [canonical_rows(data, self.settings["n_jobs"])[2] for data in (self.train, self.valid)]
+        contents = [canonical_rows(data, self.settings["n_jobs"]).content for data in (self.train, self.valid)]
         settings = {name: value for name, value in self.settings.items() if name != "n_jobs"}
         identity = {"training data": contents[0], "validation data": contents[1], "space": self.space} | settings
         found: dict[str, Any] = json.loads(json.dumps(identity, default=_plain))

@@ -120,6 +120,10 @@ class Ranker(Estimator):
         """Whether ``fit_model`` leaves out documents whose rating is NaN; without it, it is given no such documents."""
         return False
 
+    def takes_parts(self) -> bool:
+        """Whether the processes of a team may have their own part of the data alone; otherwise each has all of it."""
+        return False
+
     @abstractmethod
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> FittedModel:
         """Learn.
@@ -359,6 +363,12 @@ class Ranker(Estimator):
         has_queries = isinstance(X, RankingDataset) or qid is not None
         with agreement(team) as facts, needing(type(self).__name__):
             self._refuse_unknown("fit", unknown)
+            if team.size > 1 and team.holds_parts and not self.takes_parts():
+                raise ParameterError(
+                    argument="team",
+                    expected=f"all data in every process: these settings of {type(self).__name__} need them",
+                    got="a part in each (holds_parts)",
+                )
             functions = check_callbacks(callbacks)
             weights = {"row_weight": row_weight, "query_weight": query_weight, "position": position}
             train = self._as_training(X, y, qid, columns, ignore, weights)

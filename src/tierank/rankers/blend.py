@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -16,7 +17,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer, Sum
 from tierank.files import replacing
 from tierank.kinds import Category
-from tierank.models import Known, class_name
+from tierank.models import Known, class_name, write_folder
 from tierank.progress import Progress
 from tierank.rankers.base import Ranker, fitted_copy
 from tierank.rankers.judged import JudgedRanker
@@ -25,6 +26,7 @@ from tierank.rankers.loading import read_ranker
 from tierank.rankers.networks import URank
 from tierank.rankers.trees import LambdaMART, UMart
 from tierank.settings import Choice, Flag, Integer, setting
+from tierank.team import Team
 from tierank.training.blend import (
     FAMILIES,
     LINEAR,
@@ -247,13 +249,26 @@ class Blend(JudgedRanker):
         """All members leave out unjudged documents."""
         return True
 
+    def takes_parts(self) -> bool:
+        """All members do."""
+        return True
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BlendModel:
-        """Fit the members of each turn, one after the other, and weigh their families."""
-        if context.team.size > 1:
-            raise ParameterError("team: Blend trains its members in one process; train trees or networks in a team")
-        settings = self.checked_settings()
-        turns = list(take_turns(train, valid, settings["rotate"], settings["seed"], settings["n_jobs"]))
-        kept = None if context.checkpoint is None else _Members(context.checkpoint, settings, train, valid)
+        """Fit the members of each turn, one after the other, and weigh their families.
+
+        A team trains each member together. Which queries a member learns from depends on those of all processes.
+        """
+        settings, team = self.checked_settings(), context.team
+        if team.size > 1 and not context.seen.has_queries:
+            raise DataError(argument="qid", expected="query ids in fit if several processes train", got="none")
+        train, valid = team.part(train), None if valid is None else team.part(valid)
+        context = replace(context, team=team.of_parts())
+        turns = list(take_turns(train, valid, settings["rotate"], settings["seed"], settings["n_jobs"], team))
+        contents = [
+            None if data is None else join_contents(team.all_gather(_content(data, settings["n_jobs"])))
+            for data in (train, valid)
+        ]
+        kept = None if context.checkpoint is None else _Members(context.checkpoint, settings, contents, team)
         model = BlendModel([], context.seen, settings["query_features"])
         plans = list(product(range(len(turns)), enumerate(_plans_for(train, settings))))
         with Progress("blend", len(plans), show=context.progress) as shown:
@@ -272,9 +287,8 @@ class Blend(JudgedRanker):
                 context.callbacks.stopped |= kept is not None and kept.last == number
                 if context.is_stopped:
                     break
-        self._weigh(model, turns, settings, is_whole=not context.is_stopped)
-        contents = [canonical_rows(data, settings["n_jobs"])[2] for data in (train, valid) if data is not None]
-        model.content = join_contents(contents)
+        self._weigh(model, turns, settings, team, is_whole=not context.is_stopped)
+        model.content = join_contents([content for content in contents if content is not None])
         return model
 
     def _described(
@@ -285,7 +299,9 @@ class Blend(JudgedRanker):
         scores = model.predict(learned, self.resources())
         return Member(*place, model.best, model, float(scores.mean()), float(scores.std()) or 1.0)
 
-    def _weigh(self, model: BlendModel, turns: list[Fold], settings: Mapping[str, Any], *, is_whole: bool) -> None:
+    def _weigh(
+        self, model: BlendModel, turns: list[Fold], settings: Mapping[str, Any], team: Team, *, is_whole: bool
+    ) -> None:
         """Weigh the families and judge the blend, each part by the members that it validated."""
         model.weigh(equal_weights(model.members))
         parts: list[tuple[Judging, dict[str, Floats]]] = []
@@ -293,12 +309,13 @@ class Blend(JudgedRanker):
             members = [member for member in model.members if member.part == turn]
             if valid is None or not members:  # too few queries, or a callback stopped training before this turn
                 break
-            judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"])
+            judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
             parts.append((judge, model.by_family(valid, members, self.resources())))
 
         def values_of(weights: Mapping[str, float]) -> dict[str, Floats]:
             found = [judge(model.weighted(scores, weights)) for judge, scores in parts]
-            return {metric: np.concatenate([one[metric] for one in found]) for metric in found[0]}
+            own = {metric: np.concatenate([one[metric] for one in found]) for metric in found[0]}
+            return {metric: team.gather_rows(values[:, None])[:, 0] for metric, values in own.items()}
 
         if not parts:
             return
@@ -359,7 +376,7 @@ def _as_weights(facts: Any, members: list[Member]) -> dict[str, float]:
 
 
 def _content(pool: RankingDataset, n_jobs: int | None) -> str:
-    return canonical_rows(pool, n_jobs)[2]
+    return canonical_rows(pool, n_jobs).content
 
 
 def _plans(settings: Mapping[str, Any]) -> Iterator[tuple[str, Ranker]]:
@@ -433,36 +450,41 @@ def _fit_member(ranker: Ranker, fold: Fold, context: FitContext, kept: _Members 
 class _Members(Checkpoint):
     """The members that are finished, and how far the current one has come: each in a folder of its own."""
 
-    def __init__(
-        self, folder: Path, settings: dict[str, Any], train: RankingDataset, valid: RankingDataset | None
-    ) -> None:
-        contents = [None if data is None else canonical_rows(data, settings["n_jobs"])[2] for data in (train, valid)]
-        super().__init__(folder, settings, contents)
-        self.begin()
+    def __init__(self, folder: Path, settings: dict[str, Any], contents: Sequence[str | None], team: Team) -> None:
+        super().__init__(folder, settings, contents, team)
+        if team.is_first:
+            self.begin()
 
     @property
     def last(self) -> int | None:
         """The number of the member in which a callback stopped training, if one did."""
-        file = self.folder / _STOPPED
         with self.reading():
-            return int(file.read_text(encoding="utf-8")) if file.exists() else None
+            text = self.content(_STOPPED)
+            return None if text is None else int(text)
 
     def stop(self, number: int) -> None:
         """Remember that a callback stopped training in this member."""
-        with replacing(self.folder / _STOPPED) as fresh:
-            fresh.write_text(str(number), encoding="utf-8")
+        if self.team.is_first:
+            with replacing(self.folder / _STOPPED) as fresh:
+                fresh.write_text(str(number), encoding="utf-8")
 
     def half(self, number: int) -> Path:
         """The checkpoint of a member that is not finished."""
         return self.folder / f"member{number}.checkpoint"
 
     def read(self, number: int, ranker: Ranker) -> FittedModel | None:
-        """A finished member."""
-        folder = self.folder / f"member{number}"
-        if not folder.is_dir():
-            return None
-        return read_ranker(folder, Known(rankers={class_name(type(ranker)): type(ranker)})).model_
+        """A finished member; the first process of a team has its files."""
+        folder, known = self.folder / f"member{number}", Known(rankers={class_name(type(ranker)): type(ranker)})
+        is_there = bool(self.team.all_gather(folder.is_dir())[0])
+        if not is_there or self.team.size == 1:
+            return read_ranker(folder, known).model_ if is_there else None
+        own = {path.name: path.read_bytes() for path in folder.iterdir()} if self.team.is_first else {}
+        files = {name: self.team.broadcast(own.get(name)) or b"" for name in self.team.all_gather(sorted(own))[0]}
+        with tempfile.TemporaryDirectory() as place:
+            write_folder(Path(place) / "member", files)
+            return read_ranker(Path(place) / "member", known).model_
 
     def write(self, number: int, ranker: Ranker) -> None:
         """Keep a finished member."""
-        ranker.save(self.folder / f"member{number}")
+        if self.team.is_first:
+            ranker.save(self.folder / f"member{number}")

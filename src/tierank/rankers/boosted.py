@@ -76,6 +76,11 @@ class BoostedNetworks(NeuralRanker):
         base = getattr(self, "base", None)
         return not isinstance(base, Ranker) or base.takes_unjudged()
 
+    def takes_parts(self) -> bool:
+        """Networks do, and a base has to do so too."""
+        base = getattr(self, "base", None)
+        return super().takes_parts() and (not isinstance(base, Ranker) or base.takes_parts())
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BoostedModel:
         """Train learner after learner, while the validation metrics improve."""
         from tierank.training.networks import fit_inputs, train_networks
@@ -83,7 +88,7 @@ class BoostedNetworks(NeuralRanker):
         settings = self.checked_settings()
         base = settings.get("base")
         inner = None if base is None else base.fit_model(train, valid, context.inside("base"))
-        transform = fit_inputs(settings, train)
+        transform = fit_inputs(settings, train, context.team)
         model = self.model_class()(settings, context.seen, transform, base=inner)
         train_networks(model, self.loss_function(settings), (train, valid), context, model.train_members)
         return model

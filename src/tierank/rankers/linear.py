@@ -95,6 +95,11 @@ class LinearRanker(SelectingRanker):
         search=OneOf(("linear", "exp2")),
     )
 
+    def takes_parts(self) -> bool:
+        """It does, if its transforms look at one query at a time or can be fitted to parts."""
+        transforms = [make_transform(one) for one in self.plain_settings()["feature_transform"]]
+        return all(one.takes_parts or one.needs_queries for one in transforms)
+
     def takes_unjudged(self) -> bool:
         """Unjudged documents have a weight of 0, after features were transformed within whole lists."""
         return True

@@ -38,7 +38,7 @@ from tierank.settings import (
 )
 from tierank.training.checkpoint import described_settings
 from tierank.training.model import FitContext, SavedModel, Seen
-from tierank.transforms import EXPECTED, Transform, as_transform, as_transforms
+from tierank.transforms import EXPECTED, Transform, as_transform, as_transforms, make_transform
 
 # torch is imported where networks are trained or loaded.
 if TYPE_CHECKING:
@@ -209,6 +209,10 @@ class NeuralRanker(JudgedRanker):
         """Networks leave out unjudged documents, after features were transformed within whole lists."""
         return True
 
+    def takes_parts(self) -> bool:
+        """Networks do, if their transforms can be fitted to parts."""
+        return make_transform(self.plain_settings()["feature_transform"]).takes_parts
+
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> NetworkModel:
         """Train one network for each seed."""
         from tierank.training.networks import NetworkModel, fit_inputs, train_networks
@@ -222,7 +226,7 @@ class NeuralRanker(JudgedRanker):
                 this = "these data have" if context.seen.has_queries else "these data have no"
                 raise ParameterError(argument="start", expected=f"query ids in both or in neither; {this} ids", got=got)
         else:
-            transform = fit_inputs(settings, train)
+            transform = fit_inputs(settings, train, context.team)
         model = NetworkModel(settings, context.seen, transform)
         train_networks(model, loss, (train, valid), context)
         return model

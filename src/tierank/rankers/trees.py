@@ -180,6 +180,11 @@ class BoostedTrees(FittedTrees, TreeSettings):
         base = getattr(self, "base", None)
         return not isinstance(base, Ranker) or base.takes_unjudged()
 
+    def takes_parts(self) -> bool:
+        """Trees do, and a base has to do so too."""
+        base = getattr(self, "base", None)
+        return not isinstance(base, Ranker) or base.takes_parts()
+
     def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
         """Trees take propensities, and learn them from positions, as far as their base does."""
         if settings["base"] is not None:
@@ -198,13 +203,11 @@ class BoostedTrees(FittedTrees, TreeSettings):
         objective = self.objective(settings)
         base_model = None
         if base is not None:
-            if team.size > 1:
-                raise ParameterError(argument="base", expected="None if several processes train", got="a ranker")
             start = context.start
             if isinstance(start, TreeModel):  # whose base stays as it is: its trees correct that one
                 base_model = start.base
             else:
-                base_model = base.fit_model(*parts, context.inside("base"))
+                base_model = base.fit_model(train, valid, context.inside("base"))
             context = replace(context.inside("trees"), start=start)
         return train_trees(settings, self._parameters(settings), objective, parts, context, base_model)
 

@@ -21,6 +21,7 @@ from tierank import __version__
 from tierank.dataset import RankingDataset
 from tierank.errors import TeamError
 from tierank.kinds import kinds_to_json
+from tierank.memory import CHUNK
 from tierank.models import without_work
 from tierank.team import Team
 from tierank.training.checkpoint import described
@@ -55,7 +56,7 @@ def agreement(team: Team) -> Iterator[Facts]:
                 team.all_gather({"refusal": str(error) or type(error).__name__})
         raise
     if team.size > 1:
-        _compare(team.all_gather({"facts": facts}))
+        _compare(team.all_gather({"facts": facts}), team)
 
 
 def facts_of_call(
@@ -92,7 +93,7 @@ def check_contents(team: Team, train: RankingDataset, valid: RankingDataset | No
                 facts[area] = digests[area] | {"features": _content(digest_features(one, n_jobs))}
     if team.holds_parts:
         for area, own in digests.items():
-            _check_parts(area, team.all_gather(own))
+            _check_parts(area, team.all_gather(own), team)
 
 
 # Facts
@@ -127,10 +128,10 @@ def _weights(data: RankingDataset) -> dict[str, NDArray[Any]]:
 
 
 def _digest(values: NDArray[Any]) -> str:
-    if values.dtype.kind == "f":
-        values = values + 0.0  # -0.0 is 0.0
     found = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
-    found.update(np.ascontiguousarray(values).tobytes())
+    for start in range(0, len(values), CHUNK):  # a copy of all of them would be memory for nothing
+        part = values[start : start + CHUNK]
+        found.update((part + 0.0 if values.dtype.kind == "f" else part).tobytes())  # -0.0 is 0.0
     return found.hexdigest()
 
 
@@ -142,12 +143,11 @@ def _content(digest: str = "") -> Facts:
 # Comparing
 
 
-def _compare(answers: Sequence[Facts]) -> None:
+def _compare(answers: Sequence[Facts], team: Team) -> None:
     """An error where one of the processes refused, or has other facts than most."""
-    size = len(answers)
     for number, answer in enumerate(answers):
         if "refusal" in answer:
-            raise TeamError(f"process {number} of {size}: {answer['refusal']}")
+            raise TeamError(f"{team.name_of(number)}: {answer['refusal']}")
     differing: dict[int, list[str]] = {}
     for area in answers[0]["facts"]:
         facts = [answer["facts"].get(area) for answer in answers]
@@ -159,19 +159,19 @@ def _compare(answers: Sequence[Facts]) -> None:
     if not differing:
         return
     first, *others = sorted(differing)
-    told = [f"process {first} of {size}: {'; '.join(differing[first])}"]
+    told = [f"{team.name_of(first)}: {'; '.join(differing[first])}"]
     if others:
         told.append(f"others differ too: {', '.join(f'process {number}' for number in others)}")
     raise TeamError("; ".join([*told, "start every process with the same data, settings and versions"]))
 
 
-def _check_parts(area: str, answers: Sequence[Facts]) -> None:
+def _check_parts(area: str, answers: Sequence[Facts], team: Team) -> None:
     """An error where two processes were given the same part."""
     for number, own in enumerate(answers):
         twin = answers.index(own)
         if twin < number:
             raise TeamError(
-                f"process {number} of {len(answers)}: expected a part of the {area} that no other process has, got the"
+                f"{team.name_of(number)}: expected a part of the {area} that no other process has, got the"
                 f" queries and ratings of process {twin}; give each its own queries, or all of them all data without"
                 " holds_parts"
             )

@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.deadline import check_deadline
+from tierank.errors import DataError
 from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
+from tierank.team import Team
 from tierank.training.model import FittedModel, Resources, Seen
-from tierank.training.order import canonical_queries, shared_order
+from tierank.training.numbering import Numbering
+from tierank.training.order import canonical_rows, shared_order
 from tierank.training.selection import mean_of_standardised
 from tierank.transforms import add_query_copies
 from tierank.types import Floats, Rows
@@ -262,16 +265,29 @@ def _spread(scores: Floats) -> float:
 
 
 def take_turns(
-    train: RankingDataset, valid: RankingDataset | None, rotate: bool, seed: int, n_jobs: int | None = None
+    train: RankingDataset,
+    valid: RankingDataset | None,
+    rotate: bool,
+    seed: int,
+    n_jobs: int | None = None,
+    team: Team | None = None,
 ) -> Iterator[Fold]:
-    """Which queries are learned from, and which validate."""
+    """Which queries are learned from, and which validate; of a team, those of this process."""
     if valid is not None and not rotate:
         yield train, valid
         return
-    pool, parts = deal(train, valid, seed, n_jobs)
+    team = team or Team()
+    pool, parts = deal(train, valid, seed, n_jobs, team)
     if len(parts) < 2:  # too few queries to hold any back
         yield pool, None
         return
+    fewest = min(team.all_gather(min(len(part) for part in parts)))
+    if not fewest:
+        raise DataError(
+            expected=f"queries of all {len(parts)} parts of a blend in each of {team.size} processes",
+            got="a process that has none of one of them",
+            fix="train in fewer processes, or on more queries",
+        )
     for part in parts if rotate else parts[-1:]:
         learned = np.ones(pool.n_queries, bool)
         learned[part] = False
@@ -279,11 +295,11 @@ def take_turns(
 
 
 def deal(
-    train: RankingDataset, valid: RankingDataset | None, seed: int, n_jobs: int | None
+    train: RankingDataset, valid: RankingDataset | None, seed: int, n_jobs: int | None, team: Team | None = None
 ) -> tuple[RankingDataset, list[Rows]]:
-    """All queries, those of ``train`` first, and the parts that take turns in validating."""
+    """All queries of this process, those of ``train`` first, and the parts that take turns in validating."""
     pool = train if valid is None else _joined(train, valid)
-    return pool, _parts(pool, seed, n_jobs)
+    return pool, _parts(pool, seed, n_jobs, team or Team())
 
 
 def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
@@ -308,14 +324,17 @@ def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
     return RankingDataset.concat(named)
 
 
-def _parts(data: RankingDataset, seed: int, n_jobs: int | None) -> list[NDArray[np.int64]]:
+def _parts(data: RankingDataset, seed: int, n_jobs: int | None, team: Team) -> list[NDArray[np.int64]]:
     """Queries in parts of the same size, each with its share of those that can be judged; fewer if there are few.
 
-    Which query is in which part depends on the contents of the queries, not on their ids or their order.
+    Which query is in which part depends on the contents of the queries of all processes, not on their ids, their order
+    or who has them. Returns the own queries of each part.
     """
-    queries = canonical_queries(data, n_jobs)
-    judged = np.fmax.reduceat(data.ratings, data.offsets[:-1])[queries] > 0
+    order = canonical_rows(data, n_jobs)
+    numbering = Numbering(data, order, team)
+    is_judged = np.fmax.reduceat(data.ratings, data.offsets[:-1])[order.queries] > 0
+    judged = numbering.gather(is_judged.astype(np.uint8)) > 0
     rng = np.random.default_rng(seed)
-    dealt = np.concatenate([rng.permutation(queries[judged]), rng.permutation(queries[~judged])])
-    n_parts = min(_PARTS, int(judged.sum()))
-    return [np.sort(dealt[part::n_parts]) for part in range(n_parts)]
+    dealt = np.concatenate([rng.permutation(np.flatnonzero(one)) for one in (judged, ~judged)])
+    n_parts, own = min(_PARTS, int(judged.sum())), numbering.own()[dealt]
+    return [np.sort(order.queries[one[one >= 0]]) for one in (own[part::n_parts] for part in range(n_parts))]

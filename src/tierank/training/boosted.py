@@ -193,10 +193,11 @@ class BoostedModel(NetworkModel):
         if number == 1:
             return self.first_training(build, task, place, seed, kept)
         residuals = find_residuals(train.scores, task.lists, task.settings["window"])
-        return _Residuals(residuals, valid, build, task, place, seed, kept) if residuals.any() else None
+        is_any = any(task.lists.team.all_gather(bool(residuals.any())))
+        return _Residuals(residuals, valid, build, task, place, seed, kept) if is_any else None
 
     def _count_base(self, task: NetworkFit, member: int, valid: _Frozen | None, selection: Selection) -> None:
-        row = {} if task.judge is None or valid is None else means_of(task.judge(valid.scores))
+        row = {} if task.judge is None or valid is None else means_of(task.judge(valid.scores), task.lists.team)
         selection.is_better(list(row.values()))
         self.learners.append({"member": member, "learner": 1, **row, "kept": True})
 

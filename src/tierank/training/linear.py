@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.export import Layer, Network, Scorer, Sum
 from tierank.kernels import in_threads
 from tierank.kernels.linear import add_products
@@ -253,19 +253,12 @@ def _fit_transforms(
         fresh = make_transform(one)
         if fresh.needs_queries and seen.has_queries:
             # What it learns of all documents is for data without queries, so a single query will do.
-            order, _, _ = canonical_rows(train, n_jobs)
-            fresh.fit(train.select([int(train.query_of_row[order[0]])]))
+            fresh.fit(train.select([int(canonical_rows(train, n_jobs).queries[0])]))
             if team.holds_parts:
                 state = team.broadcast(_packed(fresh.state()))
                 fresh.load_state(safetensors.numpy.load(cast(bytes, state)), train.n_features)
-        elif team.holds_parts and fresh.ARRAYS:
-            raise ParameterError(
-                argument="feature_transform",
-                expected="transforms within the query, or 'none', where each process has a part of the data",
-                got=repr(one),
-            )
         else:
-            fresh.fit(train)
+            fresh.fit_in_team(train, team)
         fitted.append(fresh)
     return fitted
 
@@ -274,7 +267,7 @@ def _mark_checkpoint(
     folder: Any, settings: Mapping[str, Any], queries: Queries, valid: RankingDataset | None, team: Team
 ) -> None:
     """Mark the folder as this run's. There is nothing to resume: a fit takes less time than a checkpoint saves."""
-    contents = [queries.content, None if valid is None else canonical_rows(valid, settings["n_jobs"])[2]]
+    contents = [queries.content, None if valid is None else canonical_rows(valid, settings["n_jobs"]).content]
     joined = [None if one is None else join_contents(team.all_gather(one)) for one in contents]
     checkpoint = Checkpoint(folder, settings, joined, team)
     if team.is_first:
@@ -349,11 +342,12 @@ class Queries:
 
     def __init__(self, data: RankingDataset, model: LinearModel, gain: Gain, n_jobs: int | None, team: Team) -> None:
         self.data, self.model, self.n_jobs, self.team = data, model, n_jobs, team
-        self.order, self.offsets, self.content = canonical_rows(data, n_jobs)
+        found = canonical_rows(data, n_jobs)
+        self.order, self.offsets, self.content = found.rows, found.offsets, found.content
         self.gains = _gains(np.nan_to_num(data.ratings), gain, team)[self.order]
         self.row_weight = np.ones(data.n_documents) if data.row_weight is None else data.row_weight[self.order]
         self.row_weight = np.where(data.is_judged[self.order], self.row_weight, 0.0)
-        by_id = data.query_of_row[self.order[self.offsets[:-1]]]
+        by_id = found.queries
         self.query_weight = np.ones(data.n_queries) if data.query_weight is None else data.query_weight[by_id]
         # Queries stand by hashes of what they hold, so neighbours have nothing to do with each other.
         self.edges = (np.arange(N_FOLDS + 1) * data.n_queries // N_FOLDS).tolist()

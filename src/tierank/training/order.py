@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.kernels import content, in_threads, n_threads
 from tierank.memory import release_pages, rows_in
-from tierank.team import Team
 from tierank.types import Rows
 
 # Bytes of features after which what was read of a mapped matrix is let go.
@@ -25,7 +24,36 @@ _KEPT_BYTES = 1 << 27
 _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 Hashes = NDArray[np.uint64]
-Order = tuple[Rows, Rows, str]
+# The keys of some queries, by which they can be sorted; and whether features are needed to tell each from the others.
+Keys = Callable[[Rows, NDArray[np.bool_]], list[bytes]]
+
+# How many numbers of queries that look alike are compared at a time.
+_COMPARED = 1 << 24
+
+
+class Order(NamedTuple):
+    """Queries and documents in canonical order.
+
+    Parameters
+    ----------
+    rows : array of int64
+        The documents, query by query.
+    offsets : array of int64
+        Where each query begins among them, and where the last one ends.
+    content : str
+        A text that says what the data hold.
+    queries : array of int64
+        The queries.
+    digests : array of uint64
+        Three numbers for each of these queries: of the forms of its documents, of all that it holds, and of that
+        without weights (and without ratings, if the order does not depend on them).
+    """
+
+    rows: Rows
+    offsets: Rows
+    content: str
+    queries: Rows
+    digests: Hashes
 
 
 # What ``canonical_rows`` gave, by data set, inside a block of ``shared_order``.
@@ -45,31 +73,30 @@ def shared_order() -> Iterator[None]:
         _SHARED.reset(before)
 
 
-def canonical_rows(data: RankingDataset, n_jobs: int | None, *, rated: bool = True, team: Team | None = None) -> Order:
+def canonical_rows(data: RankingDataset, n_jobs: int | None, *, rated: bool = True) -> Order:
     """Rows in an order that depends on what they hold, not on where the caller had them.
 
-    Queries and the documents in them stand by hashes of features and (if ``rated``) ratings. Returns the order, its
-    offsets, and the content: a text that says what the data hold. Learning in this order gives the same model for the
-    same data in any order. The processes of a ``team`` that all have these data share the reading.
+    Queries and the documents in them stand by hashes of features and (if ``rated``) ratings. Learning in this order
+    gives the same model for the same data in any order.
 
     The order is blind to what should change nothing: ids of queries, the sign of 0, and factors that are powers of two,
     for all features or for some. Where hashes that are blind to such factors are equal, values are compared.
     """
     known = _SHARED.get()
-    if known is None or (team is not None and team.size > 1):
-        return _find_order(data, n_jobs, rated, team)
+    if known is None:
+        return _find_order(data, n_jobs, rated)
     for other, was_rated, order in known:
         if other is data and was_rated == rated:
             return order
-    known.append((data, rated, _find_order(data, n_jobs, rated, team)))
+    known.append((data, rated, _find_order(data, n_jobs, rated)))
     return known[-1][2]
 
 
-def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool, team: Team | None) -> Order:
+def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool) -> Order:
     offsets = np.asarray(data.offsets)
     ratings = _known(data) if data.is_rated else np.zeros(data.n_documents)
     weights = np.ones(1) if data.row_weight is None else _plain(data.row_weight)
-    forms, contents = _hash_rows(data, ratings if rated else None, n_jobs, team or Team())
+    forms, contents = _hash_rows(data, ratings if rated else None, n_jobs)
     held = (forms, contents, ratings, weights)
     order, spare = np.empty((2, data.n_documents), np.int64)
     parts = np.linspace(0, data.n_queries, n_threads(n_jobs) + 1).astype(int).tolist()
@@ -77,12 +104,21 @@ def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool, team: Tea
     in_threads(content.order_rows, spans, n_jobs)
     importance = np.ones(data.n_queries) if data.query_weight is None else _plain(data.query_weight)
     digests = _digest_queries(offsets[:-1], *held, importance)
-    queries = _order_queries(data, order, *digests)
+
+    def keys_of(queries: Rows, need_features: NDArray[np.bool_]) -> list[bytes]:
+        spans = (order[offsets[query] : offsets[query + 1]] for query in queries)
+        return [
+            sort_key(held_values(data, rows, query, needs))
+            for query, rows, needs in zip(queries.tolist(), spans, need_features.tolist(), strict=True)
+        ]
+
+    queries = sort_queries(digests, data.lengths * row_width(data), keys_of)
     ends = data.lengths[queries].cumsum()
     starts = ends - data.lengths[queries]
     rows = np.arange(data.n_documents) + np.repeat(offsets[queries] - starts, data.lengths[queries])
     digest = int(digests[1].sum(dtype=np.uint64))
-    return order[rows], np.concatenate([[0], ends]), f"{digest:016x}-{data.n_queries}-{data.n_documents}"
+    text = f"{digest:016x}-{data.n_queries}-{data.n_documents}"
+    return Order(order[rows], np.concatenate([[0], ends]), text, queries, digests[:, queries])
 
 
 def judged_rows(data: RankingDataset, order: Rows, offsets: Rows) -> tuple[Rows, Rows]:
@@ -105,12 +141,6 @@ def spans_of(offsets: Rows, queries: Rows) -> tuple[Rows, Rows]:
     return np.arange(edges[-1]) + np.repeat(starts - edges[:-1], lengths), edges
 
 
-def canonical_queries(data: RankingDataset, n_jobs: int | None) -> Rows:
-    """The queries in the order of ``canonical_rows``."""
-    order, offsets, _ = canonical_rows(data, n_jobs)
-    return data.query_of_row[order[offsets[:-1]]]
-
-
 def join_contents(contents: Sequence[str]) -> str:
     """The content of all queries of several data sets, whichever of them has which.
 
@@ -130,8 +160,12 @@ def digest_features(data: RankingDataset, n_jobs: int | None) -> str:
 
     The hash of a row differs for certain where one of its values does, and by all odds (2^64 to 1) where several do.
     """
-    _, contents = _hash_rows(data, None, n_jobs, Team())
-    return hashlib.sha256(contents.tobytes()).hexdigest()
+    found = hashlib.sha256()
+    n_rows = rows_in(data.features, _KEPT_BYTES)
+    for start in range(0, data.n_documents, n_rows):
+        rows = slice(start, min(start + n_rows, data.n_documents))
+        found.update(_hash_span(data, None, n_jobs, rows)[1].tobytes())
+    return found.hexdigest()
 
 
 def _known(data: RankingDataset) -> NDArray[np.float64]:
@@ -151,11 +185,12 @@ def _digest_queries(
     ratings: NDArray[np.float64],
     weights: NDArray[np.float64],
     query_weights: NDArray[np.float64],
-) -> tuple[Hashes, Hashes]:
-    """Two numbers for each query, whatever the order of its documents: one of their forms, one of all that it holds."""
+) -> Hashes:
+    """Three numbers for each query, whatever the order of its documents: see ``Order.digests``."""
     rated = _mixed(contents ^ ratings.view(np.uint64))
     held = np.add.reduceat(_mixed(rated ^ weights.view(np.uint64)), starts)
-    return _mixed(np.add.reduceat(_mixed(forms), starts)), _mixed(held + query_weights.view(np.uint64))
+    of_forms, of_rows = (_mixed(np.add.reduceat(_mixed(one), starts)) for one in (forms, contents))
+    return np.stack([of_forms, _mixed(held + query_weights.view(np.uint64)), of_rows])
 
 
 def _mixed(values: Hashes) -> Hashes:
@@ -163,44 +198,89 @@ def _mixed(values: Hashes) -> Hashes:
     return values ^ (values >> _SHIFT)
 
 
-def _order_queries(data: RankingDataset, order: Rows, forms: Hashes, contents: Hashes) -> Rows:
-    """The queries by the digest of their forms, and where that is equal by what they hold, row by row of ``order``."""
+def sort_queries(digests: Hashes, n_values: Rows, keys_of: Keys) -> Rows:
+    """The queries by the digest of their forms, and where that is equal by their keys.
+
+    ``n_values`` says how many numbers each holds: keys are asked for a limited number of these at a time.
+    """
+    forms, contents, bare = digests
     queries = np.lexsort((contents, forms))
     edges = np.concatenate([[0], np.flatnonzero(np.diff(forms[queries])) + 1, [len(queries)]])
-    for start, end in pairwise(edges.tolist()):
-        alike = queries[start:end]
-        representatives = dict(zip(contents[alike].tolist(), alike.tolist(), strict=True))
-        if len(representatives) > 1:
-            values = {digest: _values(data, order, query) for digest, query in representatives.items()}
-            queries[start:end] = sorted(alike.tolist(), key=lambda query: values[int(contents[query])])
+    is_mixed = contents[queries[edges[:-1]]] != contents[queries[edges[1:] - 1]]
+    groups = [queries[a:b] for a, b in zip(edges[:-1][is_mixed], edges[1:][is_mixed], strict=True)]
+    # Of queries that hold the same, one stands for all.
+    chosen = [group[np.concatenate([[True], np.diff(contents[group]) != 0])] for group in groups]
+    differ = [np.full(len(one), (bare[one] != bare[one[0]]).any()) for one in chosen]
+    for some in _batches([int(n_values[one].sum()) for one in chosen]):
+        batch = slice(some.start, some.stop)
+        keys = iter(keys_of(np.concatenate(chosen[batch]), np.concatenate(differ[batch])))
+        for group, one in zip(groups[batch], chosen[batch], strict=True):
+            places = dict(zip(contents[one].tolist(), keys, strict=False))
+            group[:] = sorted(group.tolist(), key=lambda query: places[int(contents[query])])
     return np.asarray(queries, np.int64)
 
 
-def _values(data: RankingDataset, order: Rows, query: int) -> list[Any]:
-    """All that a query holds, in the order of its rows, as something that can be compared."""
-    rows = order[data.offsets[query] : data.offsets[query + 1]]
-    of_rows = [_known(data) if data.is_rated else None, data.row_weight, data.position, data.propensity]
-    return [
-        np.nan_to_num(data.features[rows], nan=np.inf).ravel().tolist(),
-        *(values[rows].tolist() for values in of_rows if values is not None),
-        None if data.query_weight is None else float(data.query_weight[query]),
-    ]
+def _batches(sizes: list[int]) -> Iterator[range]:
+    """Neighbours that are no more than ``_COMPARED`` together, or one that is more by itself."""
+    start, total = 0, 0
+    for place, size in enumerate(sizes):
+        if total + size > _COMPARED and place > start:
+            yield range(start, place)
+            start, total = place, 0
+        total += size
+    if sizes:
+        yield range(start, len(sizes))
 
 
-def _hash_rows(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None, team: Team) -> Hashes:
+def row_width(data: RankingDataset, has_features: bool = True) -> int:
+    """How many numbers ``held_values`` gives for each document; one more for the query where it has a weight."""
+    return has_features * data.n_features + sum(values is not None for values in _of_rows(data))
+
+
+def held_values(data: RankingDataset, rows: Rows, query: int, has_features: bool = True) -> NDArray[np.float64]:
+    """All that a query holds, in the order of its rows: features, ratings, weights."""
+    features = np.nan_to_num(data.features[rows], nan=np.inf).ravel() if has_features else np.empty(0)
+    of_query = [] if data.query_weight is None else [data.query_weight[[query]]]
+    of_rows = [np.where(np.isnan(one[rows]), -1.0, one[rows]) for one in _of_rows(data) if one is not None]
+    return np.concatenate([features, *of_rows, *of_query], dtype=np.float64)
+
+
+def _of_rows(data: RankingDataset) -> list[NDArray[Any] | None]:
+    return [data.ratings if data.is_rated else None, data.row_weight, data.position, data.propensity]
+
+
+def sort_key(values: NDArray[np.float64]) -> bytes:
+    """Bytes that compare as the numbers do, one after the other.
+
+    >>> sorted([[1.0, 2.0], [-3.0, 9.0], [0.5, 7.0]]) == sorted([[1.0, 2.0], [-3.0, 9.0], [0.5, 7.0]],
+    ...     key=lambda one: sort_key(np.array(one)))
+    True
+    """
+    bits = (values + 0.0).view(np.int64)
+    return np.where(bits < 0, ~bits, bits ^ np.int64(-(2**63))).astype(">i8").tobytes()
+
+
+def _hash_rows(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None) -> Hashes:
     """Form and content of each row, its rating included where there are any."""
-    hashes = np.zeros((2, data.n_documents), np.uint64)
-    own = team.rows(data.n_documents)
+    hashes = np.empty((2, data.n_documents), np.uint64)
+    n_rows = rows_in(data.features, _KEPT_BYTES)
+    for start in range(0, data.n_documents, n_rows):
+        rows = slice(start, min(start + n_rows, data.n_documents))
+        hashes[:, rows] = _hash_span(data, ratings, n_jobs, rows)
+    return hashes
+
+
+def _hash_span(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None, rows: slice) -> Hashes:
+    """Form and content of neighbouring rows."""
+    hashes = np.zeros((2, rows.stop - rows.start), np.uint64)
     if ratings is not None:
-        hashes[:, own] = ratings[own].view(np.uint64)
+        hashes[:] = ratings[rows].view(np.uint64)
     for values in (data.position, data.propensity):  # documents that were shown elsewhere are others
         if values is not None:
-            hashes[:, own] = hashes[:, own] * _FACTOR + values[own].view(np.uint64)
-    bits = data.features.view(np.uint32)
-    n_rows = rows_in(bits, _KEPT_BYTES)
-    for start in range(own.start, own.stop, n_rows):
-        end = min(start + n_rows, own.stop)
-        cuts = np.linspace(start, end, n_threads(n_jobs) + 1).astype(int).tolist()
-        in_threads(content.hash_rows, [(bits, a, b, *hashes) for a, b in pairwise(cuts)], n_jobs)
-        release_pages(data.features[start:end])
-    return team.all_reduce(hashes)
+            hashes[:] = hashes * _FACTOR + values[rows].view(np.uint64)
+    features = data.features[rows]
+    bits = features.view(np.uint32)
+    cuts = np.linspace(0, len(bits), n_threads(n_jobs) + 1).astype(int).tolist()
+    in_threads(content.hash_rows, [(bits, a, b, *hashes) for a, b in pairwise(cuts)], n_jobs)
+    release_pages(features)
+    return hashes

@@ -348,8 +348,8 @@ class Data:
         team: Team,
     ) -> Data:
         """Bin both, and make the objective ready."""
-        order, offsets, content = canonical_rows(train, settings["n_jobs"])
-        order, offsets = judged_rows(train, order, offsets)
+        whole = canonical_rows(train, settings["n_jobs"])
+        order, offsets = judged_rows(train, whole.rows, whole.offsets)
         ratings, weight = train.ratings[order], _row_weights(train)
         rows = Rows(train.features, order)
         own = bin_rows(rows, team, params)
@@ -359,7 +359,7 @@ class Data:
         of_rows = {"position": train.position, "propensity": train.propensity}
         shown = {name: values[order] for name, values in of_rows.items() if values is not None}
         objective.prepare(ratings, offsets, None if weight is None else weight[order], **shown)
-        contents: list[str | None] = [join_contents(team.all_gather(content)), None]
+        contents: list[str | None] = [join_contents(team.all_gather(whole.content)), None]
         if valid is None:
             return cls(own, None, (rows, None), objective, contents)
         valid_rows = Rows(valid.features, np.arange(valid.n_documents))
@@ -367,7 +367,7 @@ class Data:
             warnings.filterwarnings("ignore", "categorical_feature keyword has been found")
             labels = np.nan_to_num(valid.ratings)  # nobody reads them: our judge does that
             held_out = lightgbm.Dataset(valid_rows, label=labels, reference=own, params=params).construct()
-        contents[1] = join_contents(team.all_gather(canonical_rows(valid, settings["n_jobs"])[2]))
+        contents[1] = join_contents(team.all_gather(canonical_rows(valid, settings["n_jobs"]).content))
         return cls(own, held_out, (rows, valid_rows), objective, contents)
 
 

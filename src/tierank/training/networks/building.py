@@ -12,6 +12,7 @@ from torch import nn
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.networks import NETWORKS, Embedded, draw_glorot
+from tierank.team import Team
 from tierank.training.networks.device import as_device
 from tierank.training.networks.inputs import Inputs
 from tierank.transforms import Piecewise, SideBySide, Transform, make_transform
@@ -82,6 +83,6 @@ def make_inputs(settings: Mapping[str, Any]) -> Transform:
     return SideBySide([*(make_transform(one) for one in parts), Piecewise()])
 
 
-def fit_inputs(settings: Mapping[str, Any], train: RankingDataset) -> Transform:
-    """The fitted transform that makes what a network sees of the features."""
-    return make_inputs(settings).fit(train.replace(kinds={}))
+def fit_inputs(settings: Mapping[str, Any], train: RankingDataset, team: Team | None = None) -> Transform:
+    """The transform that makes what a network sees of the features, fitted to the documents of all processes."""
+    return make_inputs(settings).fit_in_team(train.replace(kinds={}), team or Team())

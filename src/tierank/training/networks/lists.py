@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -18,8 +18,9 @@ from tierank.team import Team
 from tierank.training.model import Resources
 from tierank.training.networks.device import as_device
 from tierank.training.networks.inputs import Inputs
-from tierank.training.order import canonical_rows, judged_rows, spans_of
-from tierank.types import Floats
+from tierank.training.numbering import Numbering
+from tierank.training.order import canonical_rows, join_contents, judged_rows, spans_of
+from tierank.types import Floats, Rows
 
 # Documents that are scored in one go at most, and numbers that they are made of: as many as a cache holds.
 _CHUNK, _NUMBERS = 1 << 14, 1 << 20
@@ -30,7 +31,10 @@ _KEPT_DOCUMENTS = 1 << 18
 
 
 class QueryLists:
-    """The queries of a data set as a network sees them: in canonical order, transformed when asked for."""
+    """The queries of this process as a network sees them: in canonical order, transformed when asked for.
+
+    Nothing is known of the queries of other processes but their numbers, where ``teaching`` is asked for.
+    """
 
     def __init__(
         self,
@@ -49,8 +53,8 @@ class QueryLists:
         self._seen = 0
         self._kept: Tensor | None = None
         self._singles: dict[int, Batch] = {}
-        self.order, offsets, self.content = canonical_rows(data, resources.n_jobs, rated=False, team=team)
-        self._listed = self.order, offsets  # whole lists, where documents without a rating are not learned from
+        self._found = canonical_rows(data, resources.n_jobs, rated=False)
+        self.order, offsets = self._listed = self._found.rows, self._found.offsets  # whole lists
         if judged_only:
             self.order, offsets = judged_rows(data, self.order, offsets)
         is_rated = data.is_rated and (judged_only or not data.n_unjudged)
@@ -60,21 +64,50 @@ class QueryLists:
         counts = None if data.row_weight is None else data.row_weight[self.order]
         of_rows: dict[str, Any] = {"weights": weights, "row_weight": counts, "positions": positions}
         self.whole = Batch(offsets, ratings, gain=gain, device=self.device, **of_rows)
-        by_id = data.query_of_row[self.order[offsets[:-1]]]
+        by_id = self._found.queries
         self.query_ids = data.query_ids[by_id]
-        self.given_order = torch.from_numpy(np.argsort(by_id)).to(self.device)  # as the caller has the queries
         self.weights = (
             None if data.query_weight is None else torch.tensor(data.query_weight[by_id], dtype=torch.float32)
         )
 
+    @cached_property
+    def content(self) -> str:
+        """What the data of all processes hold."""
+        return join_contents(self.team.all_gather(self._found.content))
+
+    @cached_property
+    def _numbering(self) -> Numbering:
+        return Numbering(self.data, self._found, self.team)
+
+    @cached_property
+    def _own(self) -> Tensor:
+        return torch.from_numpy(self._numbering.own())
+
+    @cached_property
+    def given_order(self) -> Rows:
+        """The numbers of the queries of all processes, as the callers have them, one process after the other."""
+        own = self._numbering.places[np.argsort(self._found.queries)]
+        return self.team.gather_rows(own[:, None])[:, 0]
+
     def teaching(self, query_order: str) -> Tensor:
-        """The queries with an order to learn and a weight above 0, in canonical order or as they were given."""
+        """The queries with an order to learn and a weight above 0, in canonical order or as they were given.
+
+        They are those of all processes, by number: see ``Numbering``.
+        """
         teaches = self.whole.n_tiers > 1
         if self.weights is not None:
             teaches &= self.weights > 0
+        of_all = self._numbering.gather(teaches.cpu().numpy().astype(np.uint8)) > 0
         if query_order == "given":
-            return self.given_order[teaches.index_select(0, self.given_order)]
-        return torch.nonzero(teaches).squeeze(1)
+            return torch.from_numpy(self.given_order[of_all[self.given_order]])
+        return torch.from_numpy(np.flatnonzero(of_all))
+
+    def own(self, queries: Tensor) -> Tensor:
+        """Which of the queries of this process these numbers of queries of all processes mean, in the same order."""
+        if self.team.size == 1:
+            return queries
+        found = self._own[queries]
+        return found[found >= 0]
 
     def batch(self, queries: Tensor) -> tuple[Tensor, Batch]:
         """The features of some queries, and the queries as losses know them."""
@@ -119,11 +152,11 @@ class QueryLists:
         network.eval()
         scores = np.zeros(self.data.n_documents)
         with torch.no_grad():
-            for queries in islice(self._chunks(), self.team.rank, None, self.team.size):
+            for queries in self._chunks():
                 features, batch = self.batch(queries)
                 found = _as_twins(network(features, batch), features, batch)
                 scores[self.order[batch.rows.cpu().numpy()]] = found.double().cpu().numpy()
-        return self.team.all_reduce(scores)
+        return scores
 
     def _let_go(self, n_bytes: int) -> None:
         """What was read of a mapped matrix is not kept: memory does not grow with the data."""

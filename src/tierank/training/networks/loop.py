@@ -103,7 +103,7 @@ class Training:
         return self.task.loss(self.network(features, batch), batch)
 
     def valid_scores(self, valid: QueryLists) -> Floats:
-        """The scores that the metrics judge."""
+        """The scores of this process's validation queries, which the metrics judge."""
         return valid.scores(self.network)
 
     def _judged(self) -> dict[str, Any]:
@@ -112,16 +112,16 @@ class Training:
         if self.task.judge is None or self.task.valid is None:
             state.kept, state.best_epoch = copied(self.network), state.epoch
             return {"kept": True}
-        row = means_of(self.task.judge(self.valid_scores(self.task.valid)))
+        row = means_of(self.task.judge(self.valid_scores(self.task.valid)), self.team)
         selection = Selection(best=state.best)
         better = selection.is_better(list(row.values()))
         if better:
             state.best, state.best_epoch, state.kept = tuple(row.values()), state.epoch, copied(self.network)
         return row | {"kept": better}
 
-    def _refuse(self, query: int) -> None:
+    def _refuse(self, query: str) -> None:
         raise TrainingStopped(
-            f"the loss of query {self.lists.query_ids[query]!s} is not finite in epoch {self.state.epoch}:"
+            f"the loss of query {query} is not finite in epoch {self.state.epoch}:"
             f" expected a learning_rate below {self.settings['learning_rate']:g}, or a clip_norm;"
             " the best weights so far are kept"
         )

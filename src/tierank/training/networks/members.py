@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from tierank.dataset import RankingDataset
-from tierank.errors import ParameterError
 from tierank.networks import WithTower
 from tierank.training.model import FitContext, Resources, TrainingStopped
 from tierank.training.networks.building import build_network
@@ -30,17 +29,19 @@ def train_networks(
     context: FitContext,
     train_members: Callable[[NetworkFit], None] | None = None,
 ) -> None:
-    """Train the members of a model, one for each seed; ``train_members`` replaces the usual way."""
-    train, valid = data
-    if context.team.holds_parts:
-        raise ParameterError("team: networks need the full data set in every process")
+    """Train the members of a model, one for each seed; ``train_members`` replaces the usual way.
+
+    From here on each process of a team knows its own queries alone.
+    """
+    team = context.team
+    train, valid = team.part(data[0]), None if data[1] is None else team.part(data[1])
     settings = model.settings
     resources = Resources(settings["n_jobs"], settings["device"])
-    judge = None if valid is None else make_judge(valid, settings["select_by"], settings["rule"], 1)
+    judge = None if valid is None else make_judge(valid, settings["select_by"], settings["rule"], 1, team)
     with torch_threads(resources.n_jobs):
         of_model = model.inputs, model.seen.has_queries, settings["gain"], resources
-        lists = QueryLists(train, *of_model, context.team, judged_only=True).keep_inputs()
-        held_out = None if valid is None else QueryLists(valid, *of_model, context.team).keep_inputs()
+        lists = QueryLists(train, *of_model, team, judged_only=True).keep_inputs()
+        held_out = None if valid is None else QueryLists(valid, *of_model, team).keep_inputs()
         task = NetworkFit(settings, loss, lists, held_out, judge, context)
         try:
             (train_members or partial(_train_members, model))(task)
@@ -48,7 +49,7 @@ def train_networks(
             stop.model = model
             raise
     if judge is not None and valid is not None:
-        model.best = means_of(judge(model.predict(valid, resources)))
+        model.best = means_of(judge(model.predict(valid, resources)), team)
 
 
 def _train_members(model: NetworkModel, task: NetworkFit) -> None:
@@ -84,4 +85,5 @@ def _with_weights(build: Callable[[], nn.Module], weights: Weights) -> nn.Module
 
 def _with_tower(build: Callable[[], nn.Module], kind: str, lists: QueryLists) -> nn.Module:
     """The network with a number for each position, which is not kept."""
-    return WithTower(build(), kind, int(np.asarray(lists.data.position).max())).to(lists.device, torch.float32)
+    last = max(lists.team.all_gather(int(np.asarray(lists.data.position).max())))
+    return WithTower(build(), kind, last).to(lists.device, torch.float32)

@@ -33,15 +33,13 @@ class Descent:
         rates = {"lr": settings["learning_rate"], "weight_decay": settings["weight_decay"]}
         self.optimizer = adam(self.parameters, **rates, fused=True)  # a fifth of a step of few queries
 
-    def step(self, queries: Tensor, rate: float) -> tuple[float, int | None]:
+    def step(self, queries: Tensor, rate: float) -> tuple[float, str | None]:
         """One step with this learning rate; returns the sum of the losses of the queries.
 
-        If the loss of a query is not finite, no step is taken, and the query is returned beside it. The processes of a
-        team take some of the queries each, and then the same step, with the sum of their gradients.
+        If the loss of a query is not finite, no step is taken, and the id of the query is returned beside it. The
+        processes of a team take their own of the queries each, and then the same step, with the sum of their gradients.
         """
-        own = queries
-        if self.team.size > 1:
-            own = queries[torch.from_numpy(self.team.deal(self.lists.whole.lengths[queries].cpu().numpy()))]
+        own = self.lists.own(queries)
         for parameter in self.parameters:
             parameter.grad = None
         loss, wrong = self._differentiate(own, len(queries)) if len(own) else (0.0, None)
@@ -54,7 +52,7 @@ class Descent:
             self.optimizer.step()
         return loss, wrong
 
-    def _differentiate(self, queries: Tensor, n_queries: int) -> tuple[float, int | None]:
+    def _differentiate(self, queries: Tensor, n_queries: int) -> tuple[float, str | None]:
         """Set gradients of the loss of these queries over n_queries; returns it, and a query if it is not finite."""
         features, batch = self.lists.batch(queries)
         values = self.values(features, batch)
@@ -68,12 +66,12 @@ class Descent:
             )
         loss = float(values.detach().sum())
         if not math.isfinite(loss) and not torch.isfinite(values).all():
-            return 0.0, int(queries[~torch.isfinite(values)][0])
+            return 0.0, str(self.lists.query_ids[int(queries[~torch.isfinite(values)][0])])
         weighted = values if self.lists.weights is None else values * self.lists.weights[queries]
         torch.autograd.backward(weighted.sum() / n_queries)
         return loss, None
 
-    def _summed(self, loss: float, wrong: int | None) -> tuple[float, int | None]:
+    def _summed(self, loss: float, wrong: str | None) -> tuple[float, str | None]:
         """Sum the gradients over the team, and the loss with them: one message for all."""
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         told = parts[0].new_tensor([loss, float(wrong is not None)])
