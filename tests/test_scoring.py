@@ -15,6 +15,7 @@ import tierank
 from tierank import RANKERS, DataError, LambdaMART, RankingDataset, UMart
 from tierank.export import NAN, NONE, ZERO, Trees
 from tierank.kernels.compiling import KERNELS
+from tierank.kernels.lanes import WIDTH
 from tierank.kernels.scoring import BLOCK, MAX_THRESHOLDS, score_rows
 from tierank.scoring import MAX_LEAVES, TreeScorer
 from tierank.training.tree_text import read_trees
@@ -225,7 +226,9 @@ def test_more_thresholds_of_a_feature_than_a_byte_can_number(n):
     assert_same_bits(compiled(as_text(trees, 1), features), above.astype(np.float64))
 
 
-@pytest.mark.parametrize("n", [0, 1, int(BLOCK) - 1, int(BLOCK), int(BLOCK) + 1, 3 * int(BLOCK)])
+@pytest.mark.parametrize(
+    "n", [0, 1, WIDTH - 1, WIDTH, WIDTH + 1, int(BLOCK) - 1, int(BLOCK), int(BLOCK) + 1, 3 * int(BLOCK)]
+)
 def test_any_number_of_rows(n):
     rng = np.random.default_rng(n)
     trees = [grow(rng, 20, normal_conditions(rng)) for _ in range(5)]
@@ -390,6 +393,17 @@ def test_the_kernel_is_compiled_for_one_signature():
     compiled(as_text([Tree([], [1.0])], 1), np.zeros((3, 1), np.float32))
     assert score_rows in KERNELS
     assert len(score_rows.signatures) == 1
+
+
+def test_the_plain_python_of_the_kernel_gives_the_same_bits():
+    """Instructions and the NumPy that stands beside them are two definitions of one thing."""
+    rng = np.random.default_rng(9)
+    trees = [grow(rng, n, normal_conditions(rng)) for n in (1, 7, 8, 9, 31, 70)]
+    features = normal_rows(rng, WIDTH + 2)
+    scorer = TreeScorer.of(read_trees(as_text(trees, 6)))
+    scores = np.empty(len(features))
+    score_rows.function(features, 0, len(features), scorer._columns, scorer._forest, scores)
+    assert_same_bits(scores, scorer.predict(features, 1))
 
 
 # What scores are computed from

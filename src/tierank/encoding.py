@@ -417,10 +417,15 @@ def as_features(
         hint = ". Reshape your data: X[:, None] for one feature, X[None] for one document" if given.ndim == 1 else ""
         raise DataError(f"X: expected a matrix of documents x features, got {given.ndim} dimension(s){hint}")
     given = as_numbers(given, "X")
-    with np.errstate(over="ignore"):
-        matrix = np.ascontiguousarray(given, dtype=np.float32)
-    _check_matrix(matrix, given)
+    _check_matrix(matrix := _as_float32(given), given)
     return matrix, None, {}
+
+
+def _as_float32(given: NDArray[Any]) -> NDArray[np.float32]:
+    if given.dtype == np.float32:  # as short lists mostly come: nothing can overflow
+        return np.ascontiguousarray(given)
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(given, dtype=np.float32)
 
 
 def _check_matrix(matrix: NDArray[np.float32], given: NDArray[Any]) -> None:

@@ -219,25 +219,18 @@ def _make_forest(trees: Trees, nodes: _Nodes, column: Integers, place: Integers)
     order = np.argsort(word, kind="stable")
     split, word, leaves = split[order], word[order], leaves[order]
     n_tests = np.bincount(word, minlength=first_word[-1])
-    first_test = _padded_starts(n_tests, int(scoring.TESTS_AT_ONCE))
-    at = first_test[word] + _count_within(n_tests)
+    first_test = _padded_starts(n_tests, 1)
     # The smaller child is ruled out where the document goes to the other one: left where it is the right child.
     is_swapped = nodes.is_swapped[split]
-
-    def spread(numbers: NDArray[Any], kind: type[np.generic]) -> NDArray[Any]:
-        spread = np.zeros(first_test[-1], kind)  # tests that are added rule nothing out
-        spread[at] = numbers
-        return spread
-
     return Forest(
         *_frozen(
             first_word.astype(np.uint64),
             values,
             first_test.astype(np.uint64),
-            spread(column[split], np.uint32),
-            spread(place[split], np.uint8),
-            spread(np.where(is_swapped, 0, leaves), np.uint8),
-            spread(np.where(is_swapped, leaves, 0), np.uint8),
+            column[split].astype(np.uint32),
+            place[split].astype(np.uint8),
+            np.where(is_swapped, 0, leaves).astype(np.uint8),
+            np.where(is_swapped, leaves, 0).astype(np.uint8),
         )
     )
 

@@ -480,8 +480,13 @@ class SideBySide(Transform):
 
     def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
         """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
-        columns = np.concatenate([part.apply(features, offsets) for part in self.parts_], axis=1)
-        return np.clip(columns, -self.LIMIT, self.LIMIT, out=columns)
+        columns = np.empty((len(features), self.n_columns(features.shape[1])), np.float32)
+        first = 0
+        for part in self.parts_:
+            values = np.ascontiguousarray(part.apply(features, offsets), np.float32)
+            scaling.place_within(values, first, -self.LIMIT, self.LIMIT, columns)
+            first += values.shape[1]
+        return columns
 
     def _fit(self, data: RankingDataset, has_queries: bool, team: Team) -> Self:
         """Fit copies of all of them."""

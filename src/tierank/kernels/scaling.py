@@ -162,15 +162,33 @@ def encode_pieces(
 
     0 where the feature is missing.
     """
-    n_features = features.shape[1]
+    n_features, n_pieces = low.shape
+    # Turned around, so that neighbours are read together: the compiler then does several features at once.
+    lows, slopes = np.empty((n_pieces, n_features)), np.empty((n_pieces, n_features))
+    for column in range(n_features):
+        for piece in range(n_pieces):
+            lows[piece, column], slopes[piece, column] = low[column, piece], slope[column, piece]
     for row in range(len(features)):
-        for piece in range(low.shape[1]):
+        for piece in range(n_pieces):
+            pieces = out[row, piece * n_features : (piece + 1) * n_features]
             for column in range(n_features):
-                value = (scaled[row, column] - low[column, piece]) * slope[column, piece]
+                value = (scaled[row, column] - lows[piece, column]) * slopes[piece, column]
                 value = value if value > 0.0 else 0.0
                 value = value if value < 1.0 else 1.0
-                is_known = features[row, column] == features[row, column]
-                out[row, piece * n_features + column] = value if is_known else 0.0
+                pieces[column] = value if features[row, column] == features[row, column] else 0.0
+
+
+@compiled
+def place_within(values: Matrix[np.float32], first: int, least: float, most: float, out: OutMatrix[np.float32]) -> None:
+    """The values, kept between ``least`` and ``most``, into the columns of ``out`` from ``first`` on."""
+    n_rows, n_columns = values.shape
+    low, high = np.float32(least), np.float32(most)
+    for row in range(n_rows):
+        placed = out[row, first : first + n_columns]
+        for column in range(n_columns):
+            value = values[row, column]
+            value = low if value < low else value
+            placed[column] = high if value > high else value
 
 
 @compiled

@@ -10,7 +10,8 @@ Two steps for each block of documents:
    it goes to the second child. A *word* is eight leaves, a bit each. The first leaf that nothing rules out is the leaf
    of the document.
 
-No step branches on a document, so the compiler does 32 documents at once. The values of the leaves are added in
+No step branches on a document, so the compiler does many documents at once; the tests do 128, which stay in registers
+from the first test of a tree to the last. The values of the leaves are added in
 the order of the trees, in double precision, as LightGBM does.
 """
 
@@ -20,22 +21,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.kernels import Matrix, Vector, compiled
+from tierank.kernels.lanes import WIDTH, add_ruled_out, no_bits, repeated, store_leaves, unless_all
 
 # The most documents in a block, and leaves in a word.
 BLOCK, LEAVES = np.uint64(512), np.uint64(8)
 # Thresholds of a column, and words of a tree: what a byte can number.
 MAX_THRESHOLDS, MAX_WORDS = 255, 256
-# Thresholds of a column, and tests of a word, come in multiples of these: a pass over the block does so many.
-THRESHOLDS_AT_ONCE, TESTS_AT_ONCE = np.uint64(4), np.uint64(2)
+# Thresholds of a column come in multiples of this: a pass over the block does so many.
+THRESHOLDS_AT_ONCE = np.uint64(4)
 
-_LEAVES_16 = np.uint16(LEAVES)
 # Numbers without a sign: numba then leaves out what it does for negative indices.
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 _NAN = np.float32(np.nan)
-_VECTOR = np.uint64(32)
-_NONE, _1, _2, _4, _ALL = np.uint8(0), np.uint8(1), np.uint8(2), np.uint8(4), np.uint8(255)
-# The bits of a byte whose number is odd, has a 2 in it, and has a 4 in it.
-_ODD, _TWOS, _FOURS = np.uint8(0b10101010), np.uint8(0b11001100), np.uint8(0b11110000)
+# Documents that loops over values do at once, and tests.
+_VECTOR, _WIDTH = np.uint64(32), np.uint64(WIDTH)
+_1 = np.uint8(1)
 
 
 class Columns(NamedTuple):
@@ -107,31 +107,29 @@ def score_rows(
     One function, because a function that is called is optimised twice: alone, and where it is called.
     """
     most = np.uint64(end - start)
-    most = (most + _VECTOR - _ONE) // _VECTOR * _VECTOR if most < BLOCK else BLOCK
-    places = np.empty((len(columns.feature), most), np.uint8)
-    values, counts, totals = np.empty(BLOCK, np.float32), np.empty(BLOCK, np.int32), np.empty(BLOCK, np.float64)
-    # Of a word the leaves that are gone. Of the first word in which one is left: its number in the tree, its leaves
-    # that are gone, and its first leaf that is left.
-    gone, words = np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.uint8)
-    kept, leaves = np.empty(BLOCK, np.uint8), np.empty(BLOCK, np.uint16)
-    for d in range(BLOCK):
+    most = (most + _WIDTH - _ONE) // _WIDTH * _WIDTH if most < BLOCK else BLOCK
+    places = np.empty(np.uint64(len(columns.feature)) * most, np.uint8)
+    values, counts, totals = np.empty(most, np.float32), np.empty(most, np.int32), np.empty(most, np.float64)
+    leaves = np.empty(most, np.uint16)
+    for d in range(most):
         values[d] = 0.0
     for row in range(np.uint64(start), np.uint64(end), BLOCK):
         n = np.uint64(end) - row
         n = n if n < BLOCK else BLOCK
-        # Loops over bytes do whole vectors: what is behind the last document is computed, and read by nobody.
+        # Loops do whole vectors: what is behind the last document is computed, and read by nobody.
         m = (n + _VECTOR - _ONE) // _VECTOR * _VECTOR
 
         for column in range(np.uint64(len(columns.feature))):
             feature, missing, near_zero = columns.feature[column], columns.missing[column], columns.near_zero[column]
             level = columns.first_level[column]
             n_levels = columns.first_level[column + _ONE] - level
+            row_of_places = places[column * most : (column + _ONE) * most]
             if n_levels > 0:
                 most_level = np.float32(n_levels)
                 for d in range(n):
                     value = features[row + d, feature]
                     is_level = value > np.float32(-1) and value < most_level  # not if it is missing
-                    places[column, d] = columns.places[level + np.uint64(np.int64(value))] if is_level else _1
+                    row_of_places[d] = columns.places[level + np.uint64(np.int64(value))] if is_level else _1
                 continue
             for d in range(n):
                 value = features[row + d, feature]
@@ -146,39 +144,28 @@ def score_rows(
                     n_first = np.int32(value > t_0) + np.int32(value > t_1)
                     counts[d] += n_first + np.int32(value > t_2) + np.int32(value > t_3)
             for d in range(m):
-                places[column, d] = counts[d] if values[d] == values[d] else missing
+                row_of_places[d] = counts[d] if values[d] == values[d] else missing
 
-        for d in range(m):
+        for d in range(n):
             totals[d] = 0.0
         for tree in range(np.uint64(len(forest.first_word) - 1)):
-            first, word = forest.first_word[tree], forest.first_word[tree + _ONE]
-            while word > first:
-                word -= _ONE
-                for d in range(m):
-                    gone[d] = _NONE
-                for test in range(forest.first_test[word], forest.first_test[word + _ONE], TESTS_AT_ONCE):
-                    other = test + _ONE
-                    row_0, row_1 = places[np.uint64(forest.column[test])], places[np.uint64(forest.column[other])]
-                    place_0, place_1 = forest.place[test], forest.place[other]
-                    above_0, above_1 = forest.if_above[test], forest.if_above[other]
-                    not_0, not_1 = forest.if_not[test], forest.if_not[other]
-                    for d in range(m):
-                        gone_0 = above_0 if row_0[d] > place_0 else not_0
-                        gone_1 = above_1 if row_1[d] > place_1 else not_1
-                        gone[d] |= gone_0 | gone_1
-                number = np.uint8(word - first)
-                for d in range(m):
-                    # All are read before it is known which is kept: else documents are not done many at once.
-                    here, old_word, old_kept = gone[d], words[d], kept[d]
-                    words[d] = old_word if here == _ALL else number
-                    kept[d] = old_kept if here == _ALL else here
-            for d in range(m):
-                lowest = np.uint8(~kept[d] & (kept[d] + _1))
-                odd, twos, fours = lowest & _ODD, lowest & _TWOS, lowest & _FOURS
-                leaf = np.uint8((_1 if odd else _NONE) + (_2 if twos else _NONE) + (_4 if fours else _NONE))
-                leaves[d] = np.uint16(words[d]) * _LEAVES_16 + np.uint16(leaf)
+            first, last = forest.first_word[tree], forest.first_word[tree + _ONE]
+            for d in range(np.uint64(0), n, _WIDTH):
+                # Of the first word in which a leaf is left: its number in the tree, and its leaves that are gone.
+                words, kept = no_bits(), no_bits()
+                word = last
+                while word > first:
+                    word -= _ONE
+                    gone = no_bits()
+                    for test in range(forest.first_test[word], forest.first_test[word + _ONE]):
+                        at = np.uint64(forest.column[test]) * most + d
+                        above, if_not = forest.if_above[test], forest.if_not[test]
+                        gone = add_ruled_out(gone, places, at, forest.place[test], above, if_not)
+                    words = unless_all(gone, words, repeated(np.uint8(word - first)))
+                    kept = unless_all(gone, kept, gone)
+                store_leaves(words, kept, leaves, d)
             leaf_values = forest.values[first * LEAVES :]
-            for d in range(m):
+            for d in range(n):
                 totals[d] += leaf_values[np.uint64(leaves[d])]
 
         for d in range(n):

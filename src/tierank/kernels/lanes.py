@@ -1,0 +1,144 @@
+"""Bytes of 128 documents that a kernel holds in registers.
+
+A loop over arrays reads and writes its results with every step, because numba does not know that they could stay in
+registers. These few steps are therefore written in the compiler's own language, which has vectors of any length; it
+divides them into what the processor has. Each function is plain NumPy too, which says what it does and is what runs
+where numba is switched off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core.typing.templates import ConcreteTemplate, infer_global, signature
+from numba.extending import lower_builtin, models, register_model
+from numpy.typing import NDArray
+
+# Documents at a time.
+WIDTH = 128
+
+Bytes = NDArray[np.uint8]
+
+# The bits of a byte whose number is odd, has a 2 in it, and has a 4 in it.
+_BIT_NUMBERS = {1: 0b10101010, 2: 0b11001100, 4: 0b11110000}
+_ALL = 255
+
+_BYTE, _SHORT, _INT = ir.IntType(8), ir.IntType(16), ir.IntType(32)
+_BYTES, _SHORTS = ir.VectorType(_BYTE, WIDTH), ir.VectorType(_SHORT, WIDTH)
+
+
+class _LanesType(types.Type):
+    """What numba calls a vector of bytes."""
+
+    def __init__(self) -> None:
+        super().__init__(name=f"Lanes({WIDTH})")
+
+
+@register_model(_LanesType)
+class _LanesModel(models.PrimitiveModel):
+    def __init__(self, manager: Any, kind: _LanesType) -> None:
+        super().__init__(manager, kind, _BYTES)
+
+
+_LANES = _LanesType()
+_BYTE_ARRAY, _SHORT_ARRAY = types.Array(types.uint8, 1, "C"), types.Array(types.uint16, 1, "C")
+
+# Instructions: the context of numba, the builder, the signature and the arguments.
+Emit = Callable[[Any, Any, Any, Any], Any]
+
+
+def _lowered(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[[Emit], Emit]]:
+    """Compile calls of a function, which has these types, to the instructions that a second function emits."""
+
+    def of_function(function: Callable[..., Any]) -> Callable[[Emit], Emit]:
+        template = type("Template", (ConcreteTemplate,), {"key": function, "cases": [signature(result, *arguments)]})
+        infer_global(function, types.Function(template))
+        return lambda emit: lower_builtin(function, *arguments)(emit)
+
+    return of_function
+
+
+def no_bits() -> Bytes:
+    """A byte of zeros for each document."""
+    return np.zeros(WIDTH, np.uint8)
+
+
+@_lowered(_LANES)(no_bits)
+def _emit_no_bits(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
+    return _constant(_BYTES, 0)
+
+
+def add_ruled_out(gone: Bytes, places: Bytes, at: int, place: int, if_above: int, if_not: int) -> Bytes:
+    """``gone`` and the bits ``if_above`` where the byte of ``places[at:]`` is above ``place``, else ``if_not``."""
+    return gone | np.where(places[at : at + WIDTH] > place, np.uint8(if_above), np.uint8(if_not))
+
+
+@_lowered(_LANES, _LANES, _BYTE_ARRAY, types.uint64, *[types.uint8] * 3)(add_ruled_out)
+def _emit_add_ruled_out(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    gone, places, at, *numbers = arguments
+    place, if_above, if_not = (_repeated(builder, number) for number in numbers)
+    row = builder.load(_address(context, builder, signature.args[1], places, at, _BYTES), align=1)
+    return builder.or_(gone, builder.select(builder.icmp_unsigned(">", row, place), if_above, if_not))
+
+
+def unless_all(gone: Bytes, old: Bytes, new: Bytes) -> Bytes:
+    """``old`` where all bits of ``gone`` are set, ``new`` elsewhere."""
+    return np.where(gone == _ALL, old, new)
+
+
+@_lowered(_LANES, *[_LANES] * 3)(unless_all)
+def _emit_unless_all(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+    gone, old, new = arguments
+    return builder.select(builder.icmp_unsigned("==", gone, _constant(_BYTES, _ALL)), old, new)
+
+
+def repeated(number: int) -> Bytes:
+    """The number for each document."""
+    return np.full(WIDTH, number, np.uint8)
+
+
+@_lowered(_LANES, types.uint8)(repeated)
+def _emit_repeated(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+    return _repeated(builder, arguments[0])
+
+
+def store_leaves(words: Bytes, gone: Bytes, leaves: NDArray[np.uint16], at: int) -> None:
+    """Eight times the word and the number of the first bit that is not set, into ``leaves[at:]``."""
+    first = np.unpackbits(gone, bitorder="little").reshape(WIDTH, 8).argmin(axis=1)
+    leaves[at : at + WIDTH] = words * np.uint16(8) + first
+
+
+@_lowered(types.void, _LANES, _LANES, _SHORT_ARRAY, types.uint64)(store_leaves)
+def _emit_store_leaves(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    words, gone, leaves, at = arguments
+    none = _constant(_BYTES, 0)
+    lowest = builder.and_(builder.not_(gone), builder.add(gone, _constant(_BYTES, 1)))
+    leaf = none
+    for number, bits in _BIT_NUMBERS.items():
+        is_clear = builder.icmp_unsigned("==", builder.and_(lowest, _constant(_BYTES, bits)), none)
+        leaf = builder.or_(leaf, builder.select(is_clear, none, _constant(_BYTES, number)))
+    of_word = builder.shl(builder.zext(words, _SHORTS), _constant(_SHORTS, 3))
+    address = _address(context, builder, signature.args[2], leaves, at, _SHORTS)
+    builder.store(builder.or_(of_word, builder.zext(leaf, _SHORTS)), address, align=2)
+    return context.get_dummy_value()
+
+
+def _constant(vector: Any, number: int) -> Any:
+    return ir.Constant(vector, [number] * WIDTH)
+
+
+def _repeated(builder: Any, number: Any) -> Any:
+    """A vector of one number."""
+    undefined = ir.Constant(_BYTES, ir.Undefined)
+    one = builder.insert_element(undefined, number, ir.Constant(_INT, 0))
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_INT, WIDTH), None))
+
+
+def _address(context: Any, builder: Any, kind: Any, array: Any, at: Any, vector: Any) -> Any:
+    """Where the vector begins that starts at a place of an array."""
+    data = context.make_array(kind)(context, builder, array).data
+    return builder.bitcast(builder.gep(data, [at]), vector.as_pointer())
