@@ -339,6 +339,33 @@ def test_kept_order_changes_nothing():
             assert np.array_equal(a, b)
 
 
+@pytest.mark.parametrize("ties", ["mean", "rows"])
+@pytest.mark.parametrize(
+    "moves",
+    [
+        lambda ranks: np.roll(ranks, 1),  # the last one becomes the first: further than neighbours are compared
+        lambda ranks: np.roll(ranks, 100),
+        lambda ranks: ranks[::-1],
+        lambda ranks: ranks + np.where(ranks % 7 == 0, 21.5, 0),  # some jump, and pairs at most distances are in order
+        lambda ranks: ranks // 3,  # ties that were none
+    ],
+)
+def test_order_is_repaired_however_documents_move(moves, ties):
+    """Rows that stand by score need no repair: so sorting the rows first shows what is right."""
+    rng = np.random.default_rng(5)
+    ratings, ranks = rng.integers(0, 4, 400), np.arange(400.0)
+    rows = rng.permutation(400)  # of the documents, by rank
+    objective = UMartObjective(ties=ties, window=3).prepare(ratings, [0, 400])
+    scores = np.empty(400)
+    for after in (ranks, moves(ranks)):
+        scores[rows] = -after / 100
+        got = objective.gradients(scores)
+        order = np.lexsort([np.arange(400), -scores])
+        expected = gradients(ratings[order], scores[order], ties=ties, window=3)
+        for a, b in zip(got, expected, strict=True):
+            assert np.array_equal(a[order], b)
+
+
 def test_compiled_once():
     ratings, offsets, scores = many_queries(n_queries=5)
     scores.flags.writeable = False
