@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_array, id_array
 from tierank.clicks.codes import Column, Encoded
 from tierank.errors import DataError, ParameterError
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, files_of, first_line, needs_arrow
@@ -57,11 +58,7 @@ def as_path(source: Any) -> Path:
 
 
 def _as_vector(name: object, values: Any) -> NDArray[Any]:
-    array = np.asarray(values)
-    if isinstance(values, (list, tuple)) and array.dtype.kind == "U":  # numpy would make texts of mixed ids
-        objects = np.empty(len(values), object)
-        objects[:] = values
-        array = objects
+    array = id_array(values) if isinstance(values, (list, tuple)) else as_array(values)
     if array.ndim != 1:
         raise DataError(where="table", argument=str(name), expected="one value per row", got=f"shape {array.shape}")
     return array
