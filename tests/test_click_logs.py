@@ -279,3 +279,9 @@ def test_ids_of_several_types_are_not_written(tmp_path, ending):
 def test_seeds_are_checked():
     with pytest.raises(tierank.ParameterError, match="seed: expected an integer >= 0, got -1"):
         read().split(0.5, seed=-1)
+
+
+def test_names_of_columns_that_are_not_utf8(tmp_path):
+    (tmp_path / "log.csv").write_bytes(b"session,document,position,clicked,caf\xe9\n1,a,1,1,2\n")
+    with pytest.raises(tierank.DataError, match=r"log\.csv: expected names of columns in UTF-8, got b'caf"):
+        read(tmp_path / "log.csv")

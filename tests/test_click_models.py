@@ -392,6 +392,7 @@ def test_a_model_of_your_own_has_everything():
     ("part", "value"),
     [
         ("prior", 7),
+        ("queries", [0, 0, 1, 10**40]),
         ("by", "document"),
         ("document_ids", [{}, {}, {}]),
         ("document_ids", ["a", "a", "b"]),

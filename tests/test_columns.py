@@ -587,3 +587,15 @@ def test_numbers_that_are_categories_may_be_missing_and_not_infinite(make):
 def test_names_of_texts_come_from_the_table():
     with pytest.raises(DataError, match="feature_names: expected None beside a table with texts, dates or vectors"):
         RankingDataset(pd.DataFrame({"brand": ["a", "b"]}), feature_names=["maker"])
+
+
+def test_means_do_not_depend_on_factors_that_are_powers_of_two():
+    """Queries are parted by what they hold, and a feature in other units holds the same."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"seller": rng.choice(list("abcdef"), 200), "price": rng.normal(size=200)})
+    y, qid = rng.integers(0, 3, 200), np.repeat(np.arange(20), 10)
+    scores = [
+        UMart(**NUMBERS).fit(one, y, qid=qid, columns=Columns(means=["seller"])).predict(one, qid=qid)
+        for one in (table, table.assign(price=table.price * 8))
+    ]
+    assert scores[0].tolist() == scores[1].tolist()

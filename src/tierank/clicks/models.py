@@ -136,7 +136,7 @@ def load(path: str | os.PathLike[str]) -> ClickModel:
             and math.isqrt(8 * len(model.examination_) + 1) ** 2 != 8 * len(model.examination_) + 1
         ):
             raise ValueError("examination_ that are not those of all pairs of positions")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise
         raise DataError(where=path, expected="a click model that `save` wrote", got=f": {error}") from None

@@ -131,7 +131,7 @@ def read_propensities(path: str | os.PathLike[str]) -> Propensities:
         known = values[np.isfinite(values)]
         if values.ndim != 1 or not low.shape == high.shape == values.shape or not len(known) or (known <= 0).any():
             raise ValueError("numbers that are no propensities")
-    except (DataError, KeyError, TypeError, ValueError) as error:
+    except (DataError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             where=path,
             expected="a click model of the kind pbm, or propensities as JSON",

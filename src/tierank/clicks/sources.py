@@ -110,7 +110,10 @@ def _csv(path: Path) -> Source:
                 yield {name: _arrow_column(table, name) for name in names}
 
     with opened() as file:
-        names = list(file.schema.names)
+        try:
+            names = column_names(file.schema.empty_table())  # an error where one is no UTF-8
+        except DataError as error:
+            raise error.at(path) from None
     return Source(str(path), names, pieces, is_text=True)
 
 
