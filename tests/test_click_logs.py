@@ -244,3 +244,44 @@ def test_real_sessions(real_data):
     rates = log.describe().click_through
     assert rates[0] == pytest.approx(0.3953, abs=1e-4)
     assert (np.diff(rates) < 0).all()
+
+
+def test_ids_and_cells_that_numpy_would_change():
+    """A list with an integer and a float, and integers beyond int64, would become floats, and two ids one."""
+    log = ClickLog.of(
+        session=[2**63, 2**63 + 1, -1], document=[2**60, 2**60 + 1, 0.5], position=[1] * 3, clicked=[1] * 3
+    )
+    assert log.n_sessions == log.n_documents == 3
+    assert log.session_ids.tolist() == [-1, 2**63, 2**63 + 1]
+    hidden = np.ma.masked_array([1, 1, 2], [False, True, False])
+    rest = {"document": [1, 2, 3], "clicked": [0, 1, 1]}
+    with pytest.raises(tierank.DataError, match="row 1: session: expected a session id in every row, got none"):
+        ClickLog.of(session=hidden, position=[1, 2, 1], **rest)
+    with pytest.raises(tierank.DataError, match="row 1: position: expected an integer >= 1, got none"):
+        ClickLog.of(session=[1, 2, 3], position=hidden, **rest)
+    with pytest.raises(tierank.DataError, match="row 1: position: expected an integer >= 1, got none"):
+        ClickLog.of(session=[1, 1, 2], position=[1, 10**400, 1], **rest)
+    with pytest.raises(tierank.DataError, match="table: expected at least one row, got none"):
+        ClickLog.of(session=[], document=[], position=[], clicked=[])
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_ids_of_several_types_are_not_written(tmp_path, ending):
+    log = ClickLog.of(session=[1, "a"], document=["x", "y"], position=[1, 1], clicked=[0, 1])
+    with pytest.raises(tierank.DataError, match="expected values of one type in the column 'session'"):
+        log.write(tmp_path / f"log.{ending}")
+    assert not list(tmp_path.iterdir())
+    odd = ClickLog.of(session=['a\n"b', "é\0"], document=["x'", "\r\n"], position=[1, 1], clicked=[0, 1])
+    odd.write(tmp_path / f"log.{ending}")
+    assert read(tmp_path / f"log.{ending}").session_ids.tolist() == odd.session_ids.tolist()
+
+
+def test_seeds_are_checked():
+    with pytest.raises(tierank.ParameterError, match="seed: expected an integer >= 0, got -1"):
+        read().split(0.5, seed=-1)
+
+
+def test_names_of_columns_that_are_not_utf8(tmp_path):
+    (tmp_path / "log.csv").write_bytes(b"session,document,position,clicked,caf\xe9\n1,a,1,1,2\n")
+    with pytest.raises(tierank.DataError, match=r"log\.csv: expected names of columns in UTF-8, got b'caf"):
+        read(tmp_path / "log.csv")

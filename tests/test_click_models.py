@@ -343,7 +343,7 @@ def test_errors_say_what_to_do():
         make_model("pbm").predict(log)
     with pytest.raises(tierank.DataError, match="ctr has no parameters for documents; fit another"):
         make_model("ctr").fit(log).relevance()
-    with pytest.raises(tierank.DataError, match="session_weight: expected 3 numbers >= 0"):
+    with pytest.raises(tierank.DataError, match="session_weight: expected 3 weights, one per session, got shape"):
         make_model("pbm").fit(log, session_weight=[1, 2])
 
 
@@ -386,3 +386,38 @@ def test_a_model_of_your_own_has_everything():
         make_model(coin, smoothing=3)
     with pytest.raises(tierank.ParameterError, match="smoothing: expected a number >= 0"):
         Coin(smoothing=-1)
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("prior", 7),
+        ("queries", [0, 0, 1, 10**40]),
+        ("by", "document"),
+        ("document_ids", [{}, {}, {}]),
+        ("document_ids", ["a", "a", "b"]),
+        ("parameters", {"attraction_": [0.5] * 4, "examination_": [1.0, 0.5]}),
+    ],
+)
+def test_damaged_files_are_refused(part, value, tmp_path):
+    log = ClickLog.of(
+        session=[1, 1, 2, 2], query=["q"] * 2 + ["r"] * 2, document=["a", "b", "a", "c"], position=[1, 2] * 2,
+        clicked=[0, 1, 1, 1],
+    )  # fmt: skip
+    path = tmp_path / "model.json"
+    save(make_model("ubm").fit(log), path)
+    content = json.loads(path.read_text())
+    assert len(content["parameters"]["attraction_"]) == 4
+    path.write_text(json.dumps(content | {part: value}))
+    with pytest.raises(tierank.DataError, match="expected a click model that save wrote"):
+        load(path)
+
+
+@pytest.mark.parametrize("name", CLICK_MODELS)
+def test_weights_that_would_overflow_are_refused(name):
+    log = ClickLog.of(session=[1, 1, 2], document=["a", "b", "a"], position=[1, 2, 1], clicked=[0, 1, 1])
+    with pytest.raises(tierank.DataError, match="session_weight: expected finite weights"):
+        make_model(name).fit(log, session_weight=[1e308, 1e308])
+    with pytest.raises(tierank.DataError, match="session_weight: expected a weight above 0, got none"):
+        make_model(name).fit(log, session_weight=[0, 0])
+    assert np.isfinite(make_model(name).fit(log, session_weight=[1e38, 1e38]).predict(log)).all()

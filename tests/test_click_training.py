@@ -450,3 +450,31 @@ def test_the_command_line_trains_on_positions(lists, tmp_path, capsys, monkeypat
     urank = ["train", "urank", "--train", "lists.csv", "--position-column", "position", "--out", "other"]
     assert main(urank) == 2
     assert "--position-column: expected --propensity beside it, or --set position_tower" in capsys.readouterr().err
+
+
+def test_training_data_keep_what_columns_stand_for(tmp_path):
+    """Texts stay texts: a model of clicks scores the table that its features came from."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame(
+        {"qid": np.repeat(np.arange(20), 5), "docid": np.arange(100), "brand": rng.choice(list("abc"), 100)}
+    )
+    data = tierank.read(table)
+    log = ClickLog.of(
+        session=table.qid, query=table.qid, document=table.docid, position=np.tile(np.arange(1, 6), 20),
+        clicked=table.brand == "b",
+    )  # fmt: skip
+    lists = training_data(log, data)
+    assert lists.kinds == data.kinds
+    ranker = UMart(n_trees=5, min_documents=2).fit(lists)
+    scores = ranker.predict(table, qid=table.qid)
+    assert scores[table.brand == "b"].min() > scores[table.brand != "b"].max()
+
+
+def test_propensities_by_position_are_relative_to_those_of_all_positions(lists):
+    """Parts that miss the first positions stay comparable with the others."""
+    values = [1.0, 0.5, 0.25]
+    fitted = tierank.clicks.Propensities(np.array(values), *np.full((2, 3), np.nan), 0.95, "pbm")
+    for given in (values, np.multiply(values, 3), fitted):
+        data = RankingDataset(np.zeros((2, 1)), [1, 0], position=[2, 3], propensity=given)
+        assert data.propensity.tolist() == [0.5, 0.25]

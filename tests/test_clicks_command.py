@@ -142,6 +142,15 @@ def test_a_log_through_a_pipe(folder, capsys, monkeypatch):
         (["evaluate", "log.csv", "--score-column", "ranker"], "--score-column: expected numbers"),
         (["evaluate", "log.csv", "--score-column", "new", "--estimator", "dm"], "unknown method 'dm'"),
         (["evaluate", "log.csv"], "the following arguments are required: --score-column"),
+        (
+            ["fit", "log.csv", "--model", "pbm", "--out", "log.csv"],
+            "log.csv: expected another file than the one that is",
+        ),
+        (["judge", "log.csv", "--out", "./log.csv"], "log.csv: expected another file than the one that is read"),
+        (["simulate", "log.csv", "--out", "log.csv"], "log.csv: expected another file than the one that is read"),
+        (["propensities", "log.csv", "--swap-column", "new"], "--swap-column: expected together with --method swaps"),
+        (["evaluate", "log.csv", "--score-column", "new", "--ranker-column", "r"], "together with --method harvest"),
+        (["simulate", "log.csv", "--out", "r.csv", "--seed", "-1"], "--seed: expected an integer >= 0, got -1"),
     ],
 )
 def test_errors_are_one_line_and_name_options(arguments, message, folder, capsys, monkeypatch):

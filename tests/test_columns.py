@@ -540,16 +540,19 @@ def test_all_columns_that_cannot_be_used_are_named_together(tmp_path):
     ("given", "message"),
     [
         ({"categories": "brand"}, "categories: expected a list of texts, got 'brand'"),
-        ({"similarities": ["qd"]}, r"similarities: expected pairs of columns|unknown"),
+        ({"categories": None}, "categories: expected a list of texts, got None"),
+        ({"now": 3}, "now: expected the name of a column, or None, got 3"),
+        ({"texts": [3]}, "texts: expected pairs of columns"),
+        ({"similarities": ["qd"]}, "similarities: expected pairs of columns"),
         ({"similarities": [("q", "d", "e")]}, "similarities: expected pairs of columns"),
         ({"measures": ["cosin"]}, "unknown measure of similarity 'cosin': did you mean 'cosine'"),
         ({"date_parts": ["moth"]}, "unknown part of a date 'moth': did you mean 'month'"),
+        ({"measures": ["dot"]}, "measures: expected similarities to measure, got none"),
+        ({"categories": ["a"], "means": ["a"]}, "means: expected no column of categories, got 'a'"),
+        ({"categories": ["a"], "dates": ["a"]}, "dates: expected no column of categories, got 'a'"),
     ],
 )
 def test_wrong_declarations_are_refused(given, message):
-    if given == {"similarities": ["qd"]}:  # a text of two letters is a pair
-        assert Columns(**given).similarities == (("q", "d"),)
-        return
     with pytest.raises(ParameterError, match=message):
         Columns(**given)
 
@@ -623,3 +626,49 @@ def test_a_model_of_texts_is_served(frame, ranker):
         code, _, found = ask(application, "/score", {"queries": [body]})
         assert code == 422, found
     assert ask(application, "/models")[2]["models"][0]["columns"]["brand"] == "category"
+
+
+@pytest.mark.parametrize("argument", ["categories", "dates", "vectors", "means"])
+def test_a_declared_column_has_to_be_there(argument):
+    table, y, qid = pd.DataFrame({"a": np.arange(4.0)}), [0, 1, 0, 1], [1, 1, 2, 2]
+    columns = Columns(**{argument: ["b"]})
+    with pytest.raises(DataError, match="unknown column 'b'"):
+        tierank.UMart(n_trees=1).fit(table, y, qid=qid, columns=columns)
+    with pytest.raises(DataError, match="unknown column 'b'"):
+        RankingDataset(table, y, qid, columns=columns)
+    with pytest.raises(ParameterError, match="columns: expected None beside an array"):
+        RankingDataset(table.to_numpy(), y, qid, columns=columns)
+
+
+@pytest.mark.parametrize("given", [{"now": "a"}, {"date_parts": ["month"]}])
+def test_declarations_about_dates_need_a_date(given):
+    with pytest.raises(ParameterError, match="expected a column of dates that is a feature, got none"):
+        RankingDataset(pd.DataFrame({"a": ["2024-01-31"], "b": [1.0]}), columns=Columns(**given))
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_numbers_that_are_categories_may_be_missing_and_not_infinite(make):
+    known = RankingDataset(make({"shop": [2.0, np.nan, 1.5, 2.0]}), columns=Columns(categories=["shop"]))
+    assert known.kinds["shop"].levels == ("1.5", "2")
+    assert np.isnan(known.features[:, 0]).tolist() == [False, True, False, False]
+    with pytest.raises(DataError, match="column 'shop': expected numbers, texts, dates or vectors, got inf"):
+        RankingDataset(make({"shop": [2.0, np.inf]}), columns=Columns(categories=["shop"]))
+    with pytest.raises(DataError, match=r"column 'shop': expected numbers, texts, dates or vectors, got .*1\."):
+        RankingDataset(make({"shop": [[1.0], [2.0]]}), columns=Columns(categories=["shop"]))
+
+
+def test_names_of_texts_come_from_the_table():
+    with pytest.raises(DataError, match="feature_names: expected None beside a table with texts, dates or vectors"):
+        RankingDataset(pd.DataFrame({"brand": ["a", "b"]}), feature_names=["maker"])
+
+
+def test_means_do_not_depend_on_factors_that_are_powers_of_two():
+    """Queries are parted by what they hold, and a feature in other units holds the same."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"seller": rng.choice(list("abcdef"), 200), "price": rng.normal(size=200)})
+    y, qid = rng.integers(0, 3, 200), np.repeat(np.arange(20), 10)
+    scores = [
+        UMart(**NUMBERS).fit(one, y, qid=qid, columns=Columns(means=["seller"])).predict(one, qid=qid)
+        for one in (table, table.assign(price=table.price * 8))
+    ]
+    assert scores[0].tolist() == scores[1].tolist()

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -328,3 +329,44 @@ def test_every_command_says_what_it_does_and_shows_it(capsys):
 )
 def test_arguments_of_python_are_options_here(message, expected):
     assert expected in in_options(message)
+
+
+def test_what_is_read_is_never_replaced(model, capsys):
+    before = Path("data.txt").read_text()
+    for arguments in (
+        ["predict", model, "data.txt", "--out", "data.txt"],
+        ["predict", model, "data.txt", "--out", model.parent / "data.txt"],
+        ["evaluate", "data.txt", "a.scores", "--per-query", "a.scores"],
+        ["describe", "data.txt", "--html", "data.txt"],
+    ):
+        code, _, err = run(capsys, *arguments)
+        assert code == 2
+        assert "expected another file than the one that is read; choose another name" in err
+    assert Path("data.txt").read_text() == before
+
+
+def test_the_name_of_a_rule_is_no_module(folder, capsys):
+    """letor:condense has the form of package.module:Name."""
+    train = [
+        "train",
+        "umart",
+        "--train",
+        "data.txt",
+        "--valid",
+        "data.txt",
+        "--out",
+        "model",
+        "--set",
+        "n_trees=2",
+        "--set",
+    ]
+    assert run(capsys, *train, "rule=letor:condense")[0] == 0
+    assert tierank.load("model").rule == "letor:condense"
+    assert "did you mean 'condense'" in run(capsys, *train, "rule=letor:condens")[2]
+
+
+def test_messages_that_name_no_column_are_told_too():
+    """Of a target that cannot hold categories: any column is meant."""
+    assert in_options("train on means: columns=Columns(means=[...])") == "train on means: --means [...]"
+    assert in_options("t.csv: date_parts: expected a column") == "t.csv: --date-parts: expected a column"
+    assert in_options("measures: expected similarities, got none") == "--measures: expected similarities, got none"

@@ -104,3 +104,21 @@ def test_the_command_says_what_drifts(tmp_path, monkeypatch, capsys):
     assert "train again" in out
     assert cli.main(["describe", "old.csv", "--against", "new.csv", "--json"]) == 0
     assert "advice" in json.loads(capsys.readouterr().out)["drift"]
+
+
+def test_texts_are_compared_by_their_names_and_not_by_their_numbers():
+    """Data of later months have other brands, so the same brand has another number there."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    brands = rng.choice(["b", "c", "d"], 600)
+    table = pandas.DataFrame(
+        {"brand": brands, "query": np.repeat(np.arange(100), 6), "rating": rng.integers(0, 3, 600)}
+    )
+    later = table.assign(brand=np.where(np.arange(600) % 300 == 0, "a", brands))
+    data, other = tierank.read(table), tierank.read(later)
+    change = find_drift(data, other).changes[-1]
+    assert change.name == "brand"
+    assert change.distance == pytest.approx(2 / 600)
+    assert tierank.profile(data, other).features[0].drift == pytest.approx(2 / 600)
+    with pytest.raises(DataError, match="feature 'brand': expected the same kind of values in all parts"):
+        find_drift(data, tierank.read(table.assign(brand=1.0)))

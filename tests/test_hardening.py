@@ -17,6 +17,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from serve_tools import quick
 
 import tierank
 from benchmarks import faults, limits
@@ -398,3 +399,32 @@ def test_training_warns_of_nothing(data, recwarn, capfd, caplog):
     assert not recwarn.list
     assert capfd.readouterr() == ("", "")
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("name", ["umart", "urank", "linear", "blend"])
+def test_records_of_training_are_numbers(tmp_path, name):
+    """Notebooks and reports show them; model.json itself has no checksum."""
+    train, valid = tierank.make_ranking(20, n_features=3, mean_length=8, max_length=12).split(0.7, 0.3)
+    quick(name).fit(train, valid=valid).save(tmp_path / "model")
+    file = tmp_path / "model" / "model.json"
+    whole = json.loads(file.read_text())
+    fitted = whole["fitted"]["members"][0] if name == "blend" else whole["fitted"]
+    changes = [("history", [3]), ("history", [{"ndcg@10": "high"}]), ("best", {"ndcg@10": "high"})]
+    changes += [("center", "nan")] if name == "blend" else []
+    for part, value in changes:
+        if part not in fitted:
+            continue
+        before, fitted[part] = fitted[part], value
+        file.write_text(json.dumps(whole))
+        fitted[part] = before
+        with pytest.raises(DataError, match="damaged description"):
+            tierank.load(tmp_path / "model")
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    """Though their checksum fits."""
+    ranker = quick("urank").fit(tierank.make_ranking(20, n_features=3, mean_length=8, max_length=12))
+    next(iter(ranker.model_.members[0].values()))[0] = float("nan")
+    ranker.save(tmp_path / "model")
+    with pytest.raises(DataError, match="with NaN or infinity"):
+        tierank.load(tmp_path / "model")

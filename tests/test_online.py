@@ -171,8 +171,8 @@ def test_doubly_robust_fills_in_what_clipping_cuts_off(data, scores):
     attraction = truth.attraction_[truth.items_.find(log)]
     expected = log.per_session(attraction * truth.examination_[new_ranks(log, new) - 1]).mean()
     values = {
-        method: evaluate_ranking(log, new, truth.examination_, method=method, clip=1.0, model=truth).value
-        for method in ("ips", "snips", "dr")
+        method: evaluate_ranking(log, new, truth.examination_, method=method, clip=1.0, model=model).value
+        for method, model in (("ips", None), ("snips", None), ("dr", truth))
     }
     assert abs(values["dr"] - expected) < abs(values["snips"] - expected) < abs(values["ips"] - expected)
     crossed = evaluate_ranking(log, new, truth.examination_, method="dr", clip=1.0)
@@ -361,3 +361,73 @@ def test_errors_of_power():
         ab_sample_size(base=0.3, lift=0.0)
     with pytest.raises(tierank.ParameterError, match="base: expected a number > 0 and < 1, got 3"):
         ab_power(10, base=3, lift=0.1)
+
+
+@pytest.mark.parametrize("metric", ["clicks", "dcg"])
+@pytest.mark.parametrize("method", ["ips", "snips", "dr"])
+@pytest.mark.parametrize("k", [None, 3])
+def test_the_order_of_the_log_earns_what_the_log_did(method, metric, k):
+    """Also where lists have gaps, or are the second page: documents share the positions of their list."""
+    rng = np.random.default_rng(0)
+    positions = np.concatenate([np.sort(rng.choice(np.arange(1, 15), 4, replace=False)) for _ in range(1000)])
+    log = ClickLog.of(
+        session=np.repeat(np.arange(1000), 4), document=rng.integers(0, 6, 4000), position=positions,
+        clicked=rng.random(4000) < 1 / positions,
+    )  # fmt: skip
+    found = evaluate_ranking(log, -positions, 1 / np.arange(1, 15), method=method, metric=metric, k=k)
+    assert found.value == pytest.approx(found.logged)
+    page = ClickLog.of(session=[1, 1], document=["a", "b"], position=[11, 12], clicked=[0, 1])
+    with pytest.warns(UserWarning, match="effective sample size"):
+        found = evaluate_ranking(page, [1, 2], 1 / np.arange(1, 15), metric=metric)
+    worth = 12 / 11 if metric == "clicks" else 12 / math.log2(12)
+    assert found.value == pytest.approx(worth)
+    assert found.logged == pytest.approx(1 if metric == "clicks" else 12 / math.log2(13))
+
+
+def test_no_clicks_earn_nothing():
+    log = ClickLog.of(
+        session=np.repeat(np.arange(200), 2), document=[1, 2] * 200, position=[1, 2] * 200, clicked=[0] * 400
+    )
+    for method in ("ips", "snips"):
+        found = evaluate_ranking(log, [1, 2] * 200, [1, 0.5], method=method)
+        assert (found.value, found.standard_error) == (0, 0)
+
+
+def test_doubly_robust_leaves_the_callers_model_alone_and_takes_its_attractiveness(data, scores):
+    log, _ = simulate_clicks(data, scores[0], n_sessions=500, k=6, noise=0.2, seed=4)
+    model = make_model("sdbn")
+    given = {"method": "dr", "clip": 1.0}
+    first = evaluate_ranking(log, -log.positions, 1 / np.arange(1, 7), model=model, **given)
+    assert model.items_ is None
+    assert evaluate_ranking(log, -log.positions, 1 / np.arange(1, 7), model=model, **given) == first
+    fitted = make_model("sdbn").fit(log)
+    a, g = fitted.attraction_[fitted.items.find(log)], 1 / log.positions
+    expected = log.per_session(g * a + log.clicked - g * a).mean()
+    assert evaluate_ranking(log, -log.positions, 1 / np.arange(1, 7), model=fitted, **given).value == pytest.approx(
+        expected
+    )
+    with pytest.raises(tierank.ParameterError, match="model: expected None with the method 'ips'"):
+        evaluate_ranking(log, -log.positions, [1.0], model="sdbn")
+
+
+def test_none_is_a_document_too():
+    for method in ("team-draft", "probabilistic", "optimized"):
+        shown = interleave([None, "a"], ["a", "b"], method=method, k=4)
+        assert set(shown.documents) == {None, "a", "b"}
+
+
+def test_wrong_arguments_are_told():
+    with pytest.raises(tierank.DataError, match="first: expected documents that can be hashed"):
+        interleave([[1]], ["a"])
+    with pytest.raises(tierank.ParameterError, match="seed: expected an integer >= 0, got -1"):
+        interleave(["a"], ["a"], seed=-1)
+    with pytest.raises(tierank.DataError, match="outcomes: expected numbers, got 'a'"):
+        preference(["a"])
+    with pytest.raises(tierank.ParameterError, match="n_sessions: expected an integer >= 1 and <= "):
+        interleaving_power(10**400, share=0.55)
+    with pytest.raises(tierank.ParameterError, match=r"base \* lift: expected a finite number, got inf"):
+        ab_sample_size(base=1e308, lift=1e308, sd=1)
+    with pytest.raises(
+        tierank.ParameterError, match="base: expected a finite number, got an integer beyond all floats"
+    ):
+        ab_sample_size(base=10**400, lift=1.0, sd=1)

@@ -222,3 +222,17 @@ def test_errors_of_propensities(data, rankers):
     single = simulate_clicks(data, rankers["a"], n_sessions=1000).log
     with pytest.warns(UserWarning, match="no document was shown in two positions"):
         estimate_propensities(single, n_bootstrap=0)
+
+
+def test_positions_are_checked():
+    known = tierank.clicks.Propensities(np.array([1, 0.5]), *np.full((2, 2), np.nan), 0.95, "pbm")
+    assert known.at([1, 2, 7]).tolist() == [1, 0.5, 0.5]
+    assert known.at(2) == 0.5
+    with pytest.raises(tierank.DataError, match="positions: expected integers from 1 to 2,000, got 0 at 1"):
+        known.at([1, 0])
+
+
+def test_simulated_users_like_ratings_of_any_height():
+    data = tierank.RankingDataset(np.zeros((4, 1)), [2000, 1999, 0, 1], qid=[1, 1, 1, 1])
+    _, truth = simulate_clicks(data, [4, 3, 2, 1], n_sessions=50, noise=0)
+    assert sorted(truth.attraction_.tolist()) == [0, 0, 0.5, 1]

@@ -362,3 +362,27 @@ def test_what_cannot_work_is_refused_before_anything_is_read(tmp_path, monkeypat
     assert cli.main(command) == 2
     assert words in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_feature_of_texts_has_segments_by_its_texts():
+    """However many there are: their numbers mean nothing, and are not cut into parts."""
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({"qid": np.repeat(np.arange(60), 2), "rating": [1, 0] * 60, "x": np.arange(120.0)})
+    table["city"] = [None if k == 7 else f"city {k:02}" for k in table.qid % 30]
+    found = tierank.evaluate(tierank.read(table), table.x, ["mrr"], by="city").segments
+    assert [one.value for one in found] == [f"city {k:02}" for k in range(30) if k != 7] + ["(missing)"]
+    assert {one.n_queries for one in found} == {2}
+
+
+def test_missing_values_and_dates_of_pandas():
+    pandas = pytest.importorskip("pandas")
+    data = tierank.RankingDataset(np.zeros((4, 1)), [1, 0, 1, 0], qid=[1, 1, 2, 2])
+    for brands in (pandas.Series([pandas.NA, "a"], dtype="string"), pandas.Series([pandas.NA, "a"])):
+        assert [one.value for one in tierank.evaluate(data, [1, 0, 1, 0], "mrr", by=brands).segments] == [
+            "a",
+            "(missing)",
+        ]
+    days = pandas.Series(pandas.to_datetime(["2024-01-31", None]))
+    values = [one.value for one in tierank.evaluate(data, [1, 0, 1, 0], "mrr", by=days).segments]
+    assert values[0].startswith("2024-01-31")
+    assert values[1] == "(missing)"

@@ -540,3 +540,13 @@ def test_the_command_line_judges_both_ways(tmp_path, capsys):
     assert "unjudged documents    1" in capsys.readouterr().out
     assert main(["list", "metrics"]) == 0
     assert "ndcg_upper" in capsys.readouterr().out
+
+
+def test_bounds_need_a_gain_of_0_for_a_rating_of_0():
+    """An unjudged document would have a gain at least, which the bounds do not know."""
+    data = RankingDataset(np.zeros((3, 1)), [2, None, 0], qid=[1, 1, 1])
+    rule = replace(RULES["tierank"], name="odd", gain=[1, 2, 3])
+    for metric in ("ndcg_lower@2", "ndcg_upper"):
+        with pytest.raises(ParameterError, match="in which documents of rating 0 have a gain, got rule 'odd'"):
+            Judge(data, metric, rule)
+        assert np.isfinite(Judge(data.drop_unjudged(), metric, rule)([1.0, 0.0])[metric]).all()

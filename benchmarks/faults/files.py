@@ -162,6 +162,51 @@ def resume_training(path: str) -> None:
         raise Wrong("another model than that of a run that was left alone")
 
 
+def read_log(path: str) -> None:
+    """Read a click log: what is let through is what a log in memory lets through, and models can be fitted to it."""
+    import numpy as np
+
+    from tierank.clicks import ClickLog, make_model, read
+
+    log = read(path)
+    again = ClickLog.of(**log.to_columns())
+    for name in ("offsets", "queries", "documents", "positions", "clicked"):
+        if getattr(log, name).tolist() != getattr(again, name).tolist():
+            raise Wrong(f"other {name} than in memory")
+    chances = make_model("dbn", max_iterations=3).fit(log).predict(log)
+    if not ((chances >= 0) & (chances <= 1)).all() or np.isnan(chances).any():
+        raise Wrong("chances that are none")
+
+
+def load_click_model(path: str) -> None:
+    """Load a click model: its chances are chances, whatever is in the file."""
+    from tierank.clicks import load, read
+
+    chances = load(path).predict(read(Path(path).with_name("log.csv")))
+    if not ((chances >= 0) & (chances <= 1)).all():
+        raise Wrong("chances that are none")
+
+
+def read_propensities(path: str) -> None:
+    """Read propensities: positive numbers for every position."""
+    import numpy as np
+
+    from tierank.clicks import read_propensities
+
+    values = read_propensities(path).at(np.arange(1, 30))
+    if not (np.isfinite(values) & (values > 0)).all():
+        raise Wrong("propensities that are none")
+
+
+def read_columns(path: str) -> None:
+    """Read a table of texts and dates, and learn from it."""
+    import tierank
+
+    columns = tierank.Columns(dates=["listed"], categories=["brand"], texts=[("term", "title")])
+    data = tierank.read(path, columns=columns, cache=False)
+    tierank.LinearRanker(ridge=1.0, n_jobs=1).fit(data).predict(data)
+
+
 def read_titles(path: str) -> None:
     from tierank.report.viewer import Titles
 
@@ -279,6 +324,44 @@ def make_titles(folder: Path) -> None:
     (folder / "titles.csv").write_text("query,document,title\n" + rows)
 
 
+def make_log(folder: Path) -> None:
+    """A log in every form, and what is made of it."""
+    from tierank.clicks import ClickLog, estimate_propensities, make_model, save
+
+    rng = random.Random(0)
+    rows = [(s, f"q{s % 4}", f"d{(s + k) % 7}", k + 1, int(rng.random() < 0.6 / (k + 1))) for s in range(40)
+            for k in range(5)]  # fmt: skip
+    names = ("session", "query", "document", "position", "clicked")
+    log = ClickLog.of(**dict(zip(names, zip(*rows, strict=True), strict=True)))
+    for ending in ("csv", "parquet"):
+        log.write(folder / f"log.{ending}")
+    (folder / "log.csv.gz").write_bytes(gzip.compress((folder / "log.csv").read_bytes()))
+    for name in ("pbm", "ubm", "dbn"):
+        save(make_model(name).fit(log), folder / f"{name}.json")
+    found = estimate_propensities(log, n_bootstrap=2).to_dict()
+    (folder / "propensities.json").write_text(json.dumps(found))
+
+
+def make_columns(folder: Path) -> None:
+    """A table of texts and dates."""
+    import pandas as pd
+
+    n = 60
+    table = pd.DataFrame(
+        {
+            "qid": [k // 6 for k in range(n)],
+            "rating": [k % 3 for k in range(n)],
+            "brand": [("acme", "bolt", None)[k % 3] for k in range(n)],
+            "listed": [f"2024-{1 + k % 12:02}-{1 + k % 28:02}T12:30:00" for k in range(n)],
+            "term": [f"red shoe {k // 6}" for k in range(n)],
+            "title": [f"shoe {k % 7}, red" for k in range(n)],
+            "price": [k / 7 for k in range(n)],
+        }
+    )
+    table.to_csv(folder / "table.csv", index=False)
+    table.to_parquet(folder / "table.parquet")
+
+
 class Form(NamedTuple):
     """A form: makes a sound sample in a folder; the files that are damaged; what is read, and by what."""
 
@@ -307,6 +390,15 @@ FORMS = {
     "checkpoint of trees": Form(_checkpoint("of-trees"), "of-trees/*", "of-trees", resume_training),
     "checkpoint of networks": Form(_checkpoint("of-networks"), "of-networks/*", "of-networks", resume_training),
     "titles of report": Form(make_titles, "titles.csv", "titles.csv", read_titles),
+    "texts and dates, CSV": Form(make_columns, "table.csv", "table.csv", read_columns),
+    "texts and dates, Parquet": Form(make_columns, "table.parquet", "table.parquet", read_columns),
+    "click log, CSV": Form(make_log, "log.csv", "log.csv", read_log),
+    "click log, gzip": Form(make_log, "log.csv.gz", "log.csv.gz", read_log),
+    "click log, Parquet": Form(make_log, "log.parquet", "log.parquet", read_log),
+    "click model, pbm": Form(make_log, "pbm.json", "pbm.json", load_click_model),
+    "click model, ubm": Form(make_log, "ubm.json", "ubm.json", load_click_model),
+    "click model, dbn": Form(make_log, "dbn.json", "dbn.json", load_click_model),
+    "propensities": Form(make_log, "propensities.json", "propensities.json", read_propensities),
 }
 
 

@@ -308,7 +308,7 @@ def as_ids(qid: ArrayLike) -> NDArray[Any]:
 
     Ids that are equal in Python are one: 1, 1.0 and True. A number and its text differ, and so do bytes and a text.
     """
-    ids = _as_vector(_id_objects(qid) if isinstance(qid, (list, tuple)) else as_array(qid))
+    ids = _as_vector(id_array(qid) if isinstance(qid, (list, tuple)) else as_array(qid))
     if ids.dtype.kind == "O":
         missing = [i for i, value in enumerate(ids.ravel()) if is_missing(value)]
     elif ids.dtype.kind in "fmM":
@@ -320,7 +320,7 @@ def as_ids(qid: ArrayLike) -> NDArray[Any]:
     return ids
 
 
-def _id_objects(qid: Sequence[Any]) -> NDArray[Any]:
+def id_array(qid: Sequence[Any]) -> NDArray[Any]:
     """An array of the ids in a list: numpy makes texts of 1 and "1" alike, and a matrix (or an error) of tuples."""
     objects = np.empty(len(qid), object)
     objects[:] = qid

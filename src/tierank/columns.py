@@ -399,8 +399,14 @@ def _mean(
 
 
 def _folds(features: NDArray[np.float32], train: RankingDataset) -> NDArray[np.int64]:
-    """The part of each document's query, by what the query holds: neither the order of rows nor ids matter."""
-    bits = (np.where(np.isnan(features), np.float32(np.nan), features) + np.float32(0)).view(np.uint32)
+    """The part of each document's query, by what the query holds: neither the order of rows nor ids matter.
+
+    Nor do factors of numbers that are powers of two, as in the order of learning: their exponents are left out.
+    """
+    values = np.where(np.isnan(features), np.float32(np.nan), features) + np.float32(0)
+    are_numbers = [not isinstance(train.kinds.get(name), Category) for name in train.feature_names or ()]
+    values[:, are_numbers] = np.frexp(values[:, are_numbers])[0]
+    bits = values.view(np.uint32)
     rng = np.random.default_rng(0)
     with np.errstate(over="ignore"):
         factors = rng.integers(1, 1 << 62, features.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)

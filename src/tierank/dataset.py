@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank import notebook
 from tierank.checks import (
+    MOST_POSITIONS,
     as_array,
     as_names,
     as_places,
@@ -23,13 +24,14 @@ from tierank.checks import (
     check_texts,
     group_rows,
 )
-from tierank.encoding import as_features
+from tierank.encoding import as_features, check_declared
 from tierank.errors import DataError, ParameterError
 from tierank.joining import common_kinds, copy_rows, joined, joined_ids, recoded, stacked
 from tierank.kinds import Columns, Kinds
 from tierank.markup import Html
 from tierank.memory import allocate, check_width, chunks
 from tierank.relevance import find_tiers
+from tierank.settings import as_whole
 from tierank.text_blocks import Texts
 
 
@@ -122,7 +124,15 @@ class RankingDataset:
         position: ArrayLike | None = None,
         propensity: Any = None,
     ) -> None:
+        check_declared(X, columns)
         features, names, self.kinds = as_features(X, columns)
+        if feature_names is not None and self.kinds:
+            raise DataError(
+                argument="feature_names",
+                expected="None beside a table with texts, dates or vectors, which are known by its names",
+                got="some",
+                fix="rename the columns of the table",
+            )
         n = len(features)
         self.query_ids, self.offsets, self._source_rows = group_rows(qid, n)
         self.features = self.arrange(features)
@@ -481,15 +491,16 @@ class RankingDataset:
         is_fitted = hasattr(propensity, "at")
         given = np.zeros(0) if is_fitted else as_propensities(propensity)
         if len(given) == self.n_documents:
-            values = self.arrange(given)
+            values, top = self.arrange(given), given.max()
         elif self.position is None:
             expected = "`position`, which propensities by position need, or one propensity per row"
             raise DataError(argument="propensity", expected=expected, got="neither")
-        elif is_fitted:
-            values = as_propensities(propensity.at(self.position))
         else:
-            values = given[np.minimum(self.position, len(given)) - 1]
-        return np.asarray(values / values.max(), np.float64)
+            # Relative to the largest of all positions, whichever of them these documents have: parts stay comparable.
+            if is_fitted:
+                given = as_propensities(propensity.at(np.arange(1, MOST_POSITIONS + 1)))
+            values, top = given[np.minimum(self.position, len(given)) - 1], given.max()
+        return np.asarray(values / top, np.float64)
 
     def with_features(
         self, features: NDArray[np.float32], names: tuple[str, ...] | None, kinds: Kinds | None = None
@@ -584,7 +595,7 @@ class RankingDataset:
         """
         if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
             raise ParameterError(f"expected positive shares that sum to at most 1, got {shares}")
-        order = np.random.default_rng(seed).permutation(self.n_queries)
+        order = np.random.default_rng(as_whole("seed", seed, 0)).permutation(self.n_queries)
         cuts = np.rint(np.cumsum([0.0, *shares]) * self.n_queries).astype(np.int64)
         return [self.select(np.sort(order[a:b])) for a, b in pairwise(cuts)]
 

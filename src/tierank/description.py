@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tierank import notebook
 from tierank.dataset import RankingDataset
 from tierank.doubts import LEAKS_FROM, find_skills
-from tierank.drift import DRIFTS_FROM, Drift, check_same_features, find_distances, find_drift
+from tierank.drift import DRIFTS_FROM, Drift, find_distances, find_drift, same_features
 from tierank.markup import Html
 from tierank.memory import chunks
 from tierank.types import Floats
@@ -300,11 +300,11 @@ def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile
     >>> [(f.name, f.leaks, f.is_constant, f.twin) for f in found.features]
     [('a', False, False, None), ('b', True, False, None), ('c', False, True, None), ('d', True, False, 'b')]
     """
+    drifts = np.full(data.n_features, np.nan)
     if test is not None:
-        check_same_features(data, test, "test")
+        drifts = find_distances(*same_features(data, test, "test"))
     names = data.feature_names or tuple(f"feature {j}" for j in range(1, data.n_features + 1))
     skills = find_skills(data, _QUERIES)
-    drifts = np.full(data.n_features, np.nan) if test is None else find_distances(data.features, test.features)
     twins = _find_twins(data.features)
     features = []
     for j, name in enumerate(names):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from tierank import notebook
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
+from tierank.joining import common_kinds, recoded
 from tierank.memory import spread
 from tierank.significance import SIGNIFICANT, benjamini_hochberg
 from tierank.types import Floats
@@ -106,27 +107,31 @@ class Drift:
 
 def find_drift(data: RankingDataset, other: RankingDataset, seed: int = 0) -> Drift:
     """What has changed from one data set to another that has the same features."""
-    check_same_features(data, other, "other")
+    matrices = same_features(data, other, "other")
     names = data.feature_names or tuple(f"feature {j}" for j in range(1, data.n_features + 1))
     found: list[tuple[str, float, float]] = []
     if all(part.is_rated and part.is_judged.any() for part in (data, other)):
         found.append((RATINGS, *_compared(_mean_ratings(data), _mean_ratings(other))))
     found.append((LENGTHS, *_compared(data.lengths, other.lengths)))
-    distances = find_distances(data.features, other.features)
+    distances = find_distances(*matrices)
     rng = np.random.default_rng(seed)
-    one, two = (part.features[_one_of_each(part, rng)] for part in (data, other))
+    one, two = (matrix[_one_of_each(part, rng)] for part, matrix in zip((data, other), matrices, strict=True))
     found += [(name, float(distances[j]), _compared(one[:, j], two[:, j])[1]) for j, name in enumerate(names)]
     adjusted = benjamini_hochberg(np.array([p for _, _, p in found])).tolist()
     return Drift(tuple(Change(*row, q) for row, q in zip(found, adjusted, strict=True)))
 
 
-def check_same_features(data: RankingDataset, other: RankingDataset, argument: str) -> None:
-    """Raise ``DataError`` if two data sets differ in their features."""
+def same_features(
+    data: RankingDataset, other: RankingDataset, argument: str
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The features of two data sets, with the same numbers for the same texts; an error if they have other features."""
     if (other.n_features, other.feature_names) != (data.n_features, data.feature_names):
         raise DataError(
             f"{argument}: expected the features of the data, {data.n_features}, got {other.n_features}"
             + (" with other names" if other.n_features == data.n_features else "")
         )
+    names, kinds = data.feature_names or (), common_kinds([data.kinds, other.kinds])
+    return recoded(data.features, names, data.kinds, kinds), recoded(other.features, names, other.kinds, kinds)
 
 
 def find_distances(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:

@@ -76,6 +76,7 @@ class Encoder:
                 kinds[feature] = kind
         if unusable:
             raise unusable_columns(unusable, can_ignore=can_ignore)
+        _check_dates(kinds, columns)
         for query, document in columns.similarities:
             for measure in columns.measures:
                 kinds[f"{measure}_{query}_{document}"] = Similarity(query, document, measure)
@@ -171,9 +172,10 @@ class _Source:
         numbers = np.full(len(levels) + 1, np.nan)
         for place in np.unique(codes[codes >= 0]).tolist():  # a type may have levels that no row has
             level = levels[place]
-            text = _text_of(level)
+            text = "" if is_missing(level) else _text_of(level)
             if text is None:
-                raise _Unusable(describe_values(as_object(level)))
+                is_number = isinstance(level, float)  # an infinite one
+                raise _Unusable(repr(level) if is_number else describe_values(as_object(level)))
             if text:
                 numbers[place] = known.setdefault(text, len(known))
         return numbers[codes]  # -1, the last, is missing
@@ -216,6 +218,32 @@ def _kinds_of(table: Any, name: str, known: list[str], columns: Columns) -> dict
     raise _Unusable(_described(values))
 
 
+def _check_dates(kinds: Mapping[str, Kind | None], columns: Columns) -> None:
+    """An error where something was declared about dates, and no column holds any."""
+    if any(isinstance(kind, (Date, Elapsed, DatePart)) for kind in kinds.values()):
+        return
+    for argument, given in (("now", columns.now is not None), ("date_parts", columns.date_parts != Columns.date_parts)):
+        if given:
+            raise ParameterError(
+                argument=argument,
+                expected="a column of dates that is a feature",
+                got="none",
+                fix="name it in `dates`, if its cells are texts",
+            )
+
+
+def check_declared(X: Any, columns: Columns | None) -> None:
+    """An error where columns are declared that a caller's features do not have."""
+    if columns is None:
+        return
+    if not is_table(X):
+        raise ParameterError(argument="columns", expected="None beside an array, which has no names", got="some")
+    known = column_names(X)
+    unknown = next((name for name in columns.named() if name not in known), None)
+    if unknown is not None:
+        raise DataError(str(ParameterError.unknown("column", unknown, known)))
+
+
 def _date_kinds(name: str, columns: Columns) -> dict[str, Kind | None]:
     kinds: dict[str, Kind | None] = {}
     for part in columns.date_parts:
@@ -242,7 +270,10 @@ def _levels(table: Any, name: str, known: list[str]) -> tuple[list[Any], NDArray
     if hasattr(type(table), "column_names"):
         column = table.column(name)
         column.validate(full=True)
-        encoded = decoded(column).dictionary_encode().combine_chunks()
+        try:
+            encoded = decoded(column).dictionary_encode().combine_chunks()
+        except NotImplementedError:  # of Arrow, for lists and others that are no categories
+            raise _Unusable(_described(as_column(table, name, known))) from None
         whole = encoded.chunks[0] if hasattr(encoded, "chunks") else encoded
         return whole.dictionary.to_pylist(), whole.indices.fill_null(-1).to_numpy().astype(np.int64)
     column = table[table.columns[known.index(name)]]
@@ -267,6 +298,8 @@ def _text_of(value: Any) -> str | None:
     if isinstance(value, str):
         return value
     if isinstance(value, (float, np.floating)):
+        if not np.isfinite(value):
+            return None
         return str(int(value)) if value == int(value) else repr(float(value))
     return str(value) if isinstance(value, (int, np.integer, np.bool_)) else None
 

@@ -459,7 +459,7 @@ class Columns:
     def __post_init__(self) -> None:
         for name in ("categories", "dates", "date_parts", "vectors", "measures", "means"):
             given = getattr(self, name)
-            if isinstance(given, str) or not all(isinstance(one, str) for one in given):
+            if not _is_list(given) or not all(isinstance(one, str) for one in given):
                 raise ParameterError(argument=name, expected="a list of texts", got=repr(given))
             object.__setattr__(self, name, tuple(given))
         for name in ("similarities", "texts"):
@@ -471,6 +471,20 @@ class Columns:
             unknown = next((one for one in given if one not in known), None)
             if unknown is not None:
                 raise ParameterError.unknown(what, unknown, known)
+        self._check_together()
+
+    def _check_together(self) -> None:
+        """An error for what would have no effect beside the rest."""
+        if self.now is not None and not isinstance(self.now, str):
+            raise ParameterError(argument="now", expected="the name of a column, or None", got=repr(self.now))
+        if self.measures != Columns.measures and not self.similarities:
+            raise ParameterError(argument="measures", expected="`similarities` to measure", got="none")
+        of_column: dict[str, str] = {}
+        for argument in ("categories", "means", "dates"):
+            for name in getattr(self, argument):
+                if of_column.setdefault(name, argument) != argument:
+                    expected = f"no column of `{of_column[name]}`"
+                    raise ParameterError(argument=argument, expected=expected, got=repr(name))
 
     def named(self) -> list[str]:
         """All columns that are named."""
@@ -494,10 +508,14 @@ class Columns:
 
 
 def _as_pairs(name: str, given: Any) -> tuple[tuple[str, ...], ...]:
-    pairs = tuple(tuple(pair) for pair in given)
-    if any(len(pair) != 2 or not all(isinstance(one, str) for one in pair) for pair in pairs):
+    are_pairs = _is_list(given) and all(_is_list(pair) and len(pair) == 2 for pair in given)
+    if not are_pairs or not all(isinstance(one, str) for pair in given for one in pair):
         raise ParameterError(argument=name, expected="pairs of columns: of queries and of documents", got=repr(given))
-    return pairs
+    return tuple(tuple(pair) for pair in given)
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
 
 
 def _plain(value: Any) -> Any:

@@ -175,6 +175,12 @@ def _bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
             expected="other metrics than bounds of NDCG with this rule, which ranks tied documents by their gains",
             got=f"rule {judge.rule.name!r}",
         )
+    if judge.n_unjudged and judge.gains[judge.judged == 0].max() > 0:
+        raise ParameterError(
+            argument="metrics",
+            expected="other metrics than bounds of NDCG with this rule, in which documents of rating 0 have a gain",
+            got=f"rule {judge.rule.name!r}",
+        )
     depth = judge.depth(k)
     top, units = judge.top_gain
     n_unjudged = judge.lengths - judge.count(judge.judged)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.checks import as_array, to_numbers
+from tierank.checks import as_array, is_missing, to_numbers
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.kinds import Category
 from tierank.significance import (
     ROUNDING,
     Contrast,
@@ -235,7 +236,11 @@ def _feature(data: RankingDataset, name: str) -> Any:
         )
     if name not in data.feature_names:
         raise ParameterError.unknown("feature", name, data.feature_names)
-    return data.restore(data.features[:, data.feature_names.index(name)])
+    values, kind = data.features[:, data.feature_names.index(name)], data.kinds.get(name)
+    if isinstance(kind, Category):
+        levels = np.array([*kind.levels, None], object)
+        values = levels[np.where(np.isnan(values), len(kind.levels), values).astype(np.int64)]
+    return data.restore(values)
 
 
 def _per_query(data: RankingDataset, name: str, values: Any) -> NDArray[Any]:
@@ -298,14 +303,15 @@ def _segments(values: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]
 
 
 def _of_texts(values: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    texts = [MISSING if _is_missing(value) else str(value) for value in values.tolist()]
+    given = values.astype(str) if values.dtype.kind == "M" else values  # numpy makes integers of some dates
+    is_missing_date = np.isnat(values) if values.dtype.kind == "M" else np.zeros(len(values), bool)
+    texts = [
+        MISSING if is_unknown or is_missing(value) or value == "" else str(value)
+        for value, is_unknown in zip(given.tolist(), is_missing_date.tolist(), strict=True)
+    ]
     labels = sorted(set(texts), key=lambda text: (text == MISSING, text))
     places = {label: code for code, label in enumerate(labels)}
     return tuple(labels), np.array([places[text] for text in texts])
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or value != value or value == "" or type(value).__name__ == "NAType"
 
 
 def _label(number: Any) -> str:

@@ -112,11 +112,15 @@ class Number(Kind):
 
     def check(self, name: str, value: Any) -> float:
         """The number as a float."""
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real) or not np.isfinite(float(value)):
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
             raise self.refuse(name, value)
-        if not _is_within(float(value), self.least, self.most, self.above, self.below):
+        try:
+            number = float(value)
+        except OverflowError:  # an integer beyond all floats
+            raise ParameterError(argument=name, expected=self.expected, got="an integer beyond all floats") from None
+        if not np.isfinite(number) or not _is_within(number, self.least, self.most, self.above, self.below):
             raise self.refuse(name, value)
-        return float(value)
+        return number
 
 
 class Integer(Kind):

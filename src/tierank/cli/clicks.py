@@ -89,7 +89,7 @@ def add_clicks(commands: Any) -> None:
         own,
         "evaluate",
         "what another ranker would have earned on these lists",
-        "evaluate log.csv --score-column new --method dr --clip 10",
+        "evaluate log.csv --score-column new --estimator dr --clip 10",
         _evaluate,
     )
     evaluate.add_argument("--score-column", required=True, metavar="NAME", help="the scores of that ranker in the log")
@@ -128,8 +128,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 def _add_propensities(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="pbm", metavar="M", help="pbm, shuffled, swaps or harvest (default: pbm)")
-    parser.add_argument("--swap-column", default="swap", metavar="NAME", help="of swaps (default: swap)")
-    parser.add_argument("--ranker-column", default="ranker", metavar="NAME", help="of harvest (default: ranker)")
+    parser.add_argument("--swap-column", metavar="NAME", help="of swaps (default: swap)")
+    parser.add_argument("--ranker-column", metavar="NAME", help="of harvest (default: ranker)")
 
 
 def _with_options(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
@@ -151,7 +151,7 @@ def _errors_in_options() -> Iterator[None]:
 def _read(options: argparse.Namespace, columns: Sequence[str] = (), *, drop: bool = False) -> ClickLog:
     from tierank.clicks import read
 
-    document = options.document and options.document.split(",")
+    document = None if options.document is None else options.document.split(",")
     log = read(
         options.pipes.as_file(options.log),
         session=options.session,
@@ -195,7 +195,7 @@ def _fit(options: argparse.Namespace) -> None:
     names = options.model or list(CLICK_MODELS)
     if options.out is not None and len(names) != 1:
         raise ParameterError("--out: expected together with one --model")
-    check_place(options.out)
+    check_place(options.out, read=[options.log])
     models = {name: make_model(name, **_settings(name, options)) for name in names}
     log = _read(options)
     if log.n_sessions < 2:
@@ -225,7 +225,7 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _propensities(options: argparse.Namespace) -> None:
-    check_place(options.plot)
+    check_place(options.plot, read=[options.log])
     if options.plot is not None and options.plot.suffix not in (".png", ".svg", ".pdf"):
         raise ParameterError(f"{options.plot}: expected a name that ends in .png, .svg or .pdf")
     found = _estimated(options, options.bootstrap)[1]
@@ -249,9 +249,15 @@ def _estimated(
     known = [name for name in PROPENSITY_METHODS if name != "regression"]
     if options.method not in known:
         raise ParameterError.unknown("--method", options.method, known)
-    own = {"swaps": options.swap_column, "harvest": options.ranker_column}.get(options.method)
+    for option, given, method in (
+        ("--swap-column", options.swap_column, "swaps"),
+        ("--ranker-column", options.ranker_column, "harvest"),
+    ):
+        if given is not None and options.method != method:
+            raise ParameterError(f"{option}: expected together with --method {method}")
+    own = {"swaps": options.swap_column or "swap", "harvest": options.ranker_column or "ranker"}.get(options.method)
     log = _read(options, [*columns, *([own] if own else [])])
-    settings = {"column": own} if own else {}
+    settings: dict[str, Any] = {"column": own} if own else {}
     seed = getattr(options, "seed", 0)
     return log, estimate_propensities(log, options.method, n_bootstrap=n_bootstrap, seed=seed, **settings)
 
@@ -259,7 +265,7 @@ def _estimated(
 def _judge(options: argparse.Namespace) -> None:
     from tierank.clicks import judgements
 
-    check_place(options.out)
+    check_place(options.out, read=[options.log])
     model = _model(options.model)
     found = judgements(_read(options), model, top=options.top, half=options.half)
     found.write(made(options.out))
@@ -267,7 +273,7 @@ def _judge(options: argparse.Namespace) -> None:
 
 
 def _simulate(options: argparse.Namespace) -> None:
-    check_place(options.out)
+    check_place(options.out, read=[options.log])
     model = _model(options.model)
     log = _read(options)
     if model.items_ is None:

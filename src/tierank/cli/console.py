@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ def _joined(names: str) -> str:
     """Names of columns as an option takes them, of a list of them as Python shows it."""
     try:
         return shlex.quote(",".join(ast.literal_eval(names)))
-    except (ValueError, SyntaxError):  # names that look like a part of the message
+    except (ValueError, SyntaxError, TypeError):  # names that look like a part of the message, or stand for any
         return names
 
 
@@ -57,7 +57,9 @@ _WORDS = [
         (r"(?<=: expected )propensity(?= beside it)", "--propensity"),
         (r"the setting (?=position_tower)", "--set "),
         (r"^position_tower: expected position alone in fit", "--set position_tower: expected --position-column alone"),
-        (r"^(?=(fold|k|ranks|seeds|timeout|top|trials|valid): )", "--"),
+        (r"^(.*: )?date_parts: ", r"\1--date-parts: "),
+        (r"^(.*: )?(?=(categories|dates|means|measures|now|similarities|texts): expected)", r"\1--"),
+        (r"^(?=(fold|k|ranks|seed|seeds|timeout|top|trials|valid): )", "--"),
     )
 ]
 
@@ -99,10 +101,15 @@ def line_of(error: Exception) -> str:
     return in_options(str(error))
 
 
-def check_place(path: Path | None, *, is_folder: bool = False) -> None:
-    """An error, before the work, where nothing can be written; folders above it are made when it is."""
+def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[str | Path] = ()) -> None:
+    """An error, before the work, where nothing can be written; folders above it are made when it is.
+
+    ``read`` are the files that the command reads: none of them is replaced by what it writes.
+    """
     if path is None:
         return
+    if path.exists() and any(Path(one).exists() and path.samefile(one) for one in read):
+        raise ParameterError(f"{path}: expected another file than the one that is read; choose another name")
     if str(path) == PIPE:
         raise ParameterError(f"{PIPE}: expected the name of a {'folder' if is_folder else 'file'}, got standard output")
     if is_folder and path.is_file():

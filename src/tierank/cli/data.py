@@ -68,7 +68,7 @@ def _describe(options: argparse.Namespace) -> None:
     from tierank.report import tabulate_description, tabulate_drift
     from tierank.report.profile import write_profile
 
-    check_place(options.html)
+    check_place(options.html, read=[options.data])
     if is_folder_of_folds(options.data):
         # The three parts of any fold are all of it.
         data = RankingDataset.concat(read_fold(options.data, 1, **reading_options(options)))

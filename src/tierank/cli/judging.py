@@ -88,7 +88,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
     check_judging(options)
     is_piped = str(options.per_query) == PIPE
-    check_place(None if is_piped else options.per_query)
+    check_place(None if is_piped else options.per_query, read=[options.data, options.scores])
     systems = load_systems(options, [options.scores])
     data = read_to_judge(options, systems)
     by = attributes_of(options, data)

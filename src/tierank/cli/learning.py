@@ -372,12 +372,15 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 def _value(text: str) -> Any:
     """A setting as JSON has it (numbers, lists, true, null) or as Python has it (tuples, True, None); else a text.
 
-    ``package.module:Name`` is what callers wrote themselves: a loss, a network, a metric, a transform.
+    ``package.module:Name`` is what callers wrote themselves: a loss, a network, a metric, a transform; the name of a
+    rule may have the same form, ``letor:condense``.
     """
+    from tierank.metrics import RULES
+
     for parse in (json.loads, ast.literal_eval):
         with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             return parse(text)
-    return as_own(text)
+    return text if text.partition(":")[0] in RULES else as_own(text)
 
 
 def _settings_file(file: Path, ranker: str) -> dict[str, Any]:

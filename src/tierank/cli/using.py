@@ -123,7 +123,7 @@ def _predict(options: argparse.Namespace) -> None:
     from tierank.readers.scores import rank_lines, score_lines, write_columns
 
     is_piped = options.out is None or str(options.out) == PIPE
-    check_place(None if is_piped else options.out)
+    check_place(None if is_piped else options.out, read=[options.data])
     ranker = load_model(options, options.model)
     data = read_for(options, ranker)
     if not is_piped and options.out.suffix in _TABLES:
@@ -179,7 +179,7 @@ def _explain(options: argparse.Namespace) -> None:
     from tierank.settings import as_whole
 
     top = as_whole("top", options.top)
-    check_place(options.out)
+    check_place(options.out, read=[options.data])
     ranker = load_model(options, options.model)
     data = read_for(options, ranker)
     found = explain_pair(ranker, data, options.query_id, options.above, options.below)

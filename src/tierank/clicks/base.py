@@ -9,10 +9,11 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tierank.checks import as_weights
 from tierank.clicks.items import BY, Items
 from tierank.clicks.log import ClickLog, check_log
 from tierank.errors import DataError, NotFittedError
-from tierank.settings import Choice, Integer, Number, declared, setting
+from tierank.settings import Choice, Integer, Number, as_whole, declared, setting
 from tierank.types import Floats
 
 # Chances are kept this far from 0 and 1 where their logarithm is taken.
@@ -54,13 +55,11 @@ class ClickModel(ABC):
         check_log(log)
         if not log.n_rows:
             raise DataError(argument="log", expected="at least one document that was shown", got="none")
-        weights = np.ones(log.n_sessions) if session_weight is None else np.array(session_weight, np.float64)
-        if weights.shape != (log.n_sessions,) or not (np.isfinite(weights) & (weights >= 0)).all() or not weights.any():
-            raise DataError(
-                argument="session_weight",
-                expected=f"{log.n_sessions} numbers >= 0, one per session, not all 0",
-                got=f"shape {weights.shape}",
-            )
+        weights = np.ones(log.n_sessions)
+        if session_weight is not None:
+            weights = as_weights(session_weight, "session_weight", log.n_sessions, ", one per session")
+        if not weights.any():
+            raise DataError(argument="session_weight", expected="a weight above 0", got="none")
         is_shown = (log.lengths > 0) & (weights > 0)
         firsts = log.clicked[log.offsets[:-1][is_shown]]
         self.prior_ = float(np.average(firsts, weights=weights[is_shown])) if len(firsts) else 0.5
@@ -144,18 +143,21 @@ class ClickModel(ABC):
         """
         self._check_fitted()
         clicked = np.zeros(log.n_rows, np.bool_)
-        self._followed(log, clicked, np.random.default_rng(seed).random(log.n_rows))
+        self._followed(log, clicked, np.random.default_rng(as_whole("seed", seed, 0)).random(log.n_rows))
         return log.with_clicks(clicked)
 
-    def relevance(self) -> Floats:
-        """How relevant each item is by its clicks, from 0 to 1: one value for each of ``items_``."""
+    def attractiveness(self) -> Floats:
+        """The chance that each item is clicked where it is examined: one value for each of ``items_``."""
         self._check_fitted()
         if not hasattr(self, "attraction_"):
             raise DataError(
                 f"{self.name} has no parameters for documents", fix="fit another click model, such as pbm or sdbn"
             )
-        satisfaction = getattr(self, "satisfaction_", 1.0)
-        return np.asarray(self.attraction_ * satisfaction, np.float64)
+        return np.asarray(self.attraction_, np.float64)
+
+    def relevance(self) -> Floats:
+        """How relevant each item is by its clicks, from 0 to 1: one value for each of ``items_``."""
+        return np.asarray(self.attractiveness() * getattr(self, "satisfaction_", 1.0), np.float64)
 
     @property
     def items(self) -> Items:

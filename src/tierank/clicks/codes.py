@@ -100,5 +100,5 @@ def _number(value: Any, words: Mapping[str, float]) -> float:
         return np.nan
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last one for an integer beyond all floats
         return np.nan

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from tierank.checks import as_array, as_numbers
 from tierank.errors import DataError, ParameterError
 from tierank.settings import as_number, as_whole
 from tierank.types import Floats
@@ -96,9 +97,13 @@ def interleave(
     as_whole("k", k)
     lists = (list(first), list(second))
     for name, documents in zip(("first", "second"), lists, strict=True):
-        if not documents or len(set(documents)) < len(documents):
+        try:
+            n_different = len(set(documents))
+        except TypeError as error:
+            raise DataError(argument=name, expected="documents that can be hashed", got=f": {error}") from None
+        if not documents or n_different < len(documents):
             raise DataError(argument=name, expected="at least one document, each once", got=f"{len(documents)}")
-    rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
+    rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(as_whole("seed", seed, 0))
     return INTERLEAVINGS[method](*lists, k, rng)
 
 
@@ -106,12 +111,12 @@ def _team_draft(first: list[Any], second: list[Any], k: int, rng: np.random.Gene
     shown: dict[Any, float] = {}
     size = [0, 0]
     while len(shown) < k:
-        free = [next((d for d in ranked if d not in shown), None) for ranked in (first, second)]
-        if free == [None, None]:
+        free = [[d for d in ranked if d not in shown][:1] for ranked in (first, second)]
+        if not any(free):
             break
         turn = int(size[0] > size[1]) if size[0] != size[1] else int(rng.integers(2))
-        turn = turn if free[turn] is not None else 1 - turn
-        shown[free[turn]] = 1.0 - 2.0 * turn
+        turn = turn if free[turn] else 1 - turn
+        shown[free[turn][0]] = 1.0 - 2.0 * turn
         size[turn] += 1
     return Interleaved(tuple(shown), tuple(shown.values()))
 
@@ -247,7 +252,7 @@ def preference(outcomes: ArrayLike, *, level: float = 0.95) -> Preference:
     from scipy.special import bdtr, bdtrc, ndtri
 
     as_number("level", level, 0.01, 0.999)
-    given = np.asarray(outcomes, np.float64)
+    given = as_numbers(as_array(outcomes), "outcomes").astype(np.float64)
     if given.ndim != 1 or not np.isfinite(given).all():
         raise DataError(argument="outcomes", expected="one finite number per session", got=f"shape {given.shape}")
     wins, losses = int((given > 0).sum()), int((given < 0).sum())

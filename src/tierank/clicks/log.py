@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.checks import as_places
 from tierank.errors import DataError, DataTypeError, ParameterError
 from tierank.files import replacing
-from tierank.readers.columns import PARQUET_ENDINGS, needs_arrow
+from tierank.readers.columns import PARQUET_ENDINGS, first_line, needs_arrow
+from tierank.settings import as_whole
 from tierank.types import Floats
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ class ClickLog:
             raise ParameterError(
                 argument="shares", expected="positive numbers that add up to 1 or less", got=f"{shares}"
             )
-        order = np.random.default_rng(seed).permutation(self.n_sessions)
+        order = np.random.default_rng(as_whole("seed", seed, 0)).permutation(self.n_sessions)
         cuts = np.rint(np.cumsum([0.0, *shares]) * self.n_sessions).astype(np.int64)
         return [self.select(np.sort(order[a:b])) for a, b in pairwise(cuts)]
 
@@ -272,12 +273,24 @@ def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
 
     if path.suffix not in (".csv", *PARQUET_ENDINGS):
         raise ParameterError(where=path, expected=f"a name that ends in .csv or {PARQUET_ENDINGS[0]}", got=path.name)
-    table = arrow.table({name: arrow.array(values.tolist()) for name, values in columns.items()})
+    name = ""
+    try:
+        arrays = {}
+        for name, values in columns.items():
+            arrays[name] = arrow.array(values.tolist())
+            if path.suffix == ".csv" and arrow.types.is_nested(arrays[name].type):
+                raise arrow.ArrowInvalid(f"a list such as {values[0]!r}")
+    except (arrow.ArrowException, OverflowError) as error:
+        raise DataError(
+            where=path,
+            expected=f"values of one type in the column {name!r}, numbers or texts",
+            got=f": {first_line(error)}",
+        ) from None
     with replacing(path) as fresh:
         if path.suffix == ".csv":
-            pyarrow.csv.write_csv(table, fresh)
+            pyarrow.csv.write_csv(arrow.table(arrays), fresh)
         else:
-            pyarrow.parquet.write_table(table, fresh)
+            pyarrow.parquet.write_table(arrow.table(arrays), fresh)
 
 
 def flat_ids(ids: NDArray[Any]) -> NDArray[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -124,26 +125,42 @@ def load(path: str | os.PathLike[str]) -> ClickModel:
                 raise ValueError(f"{one} that are not among {their}")
         if len(numbers["queries"]) != len(numbers["documents"]) or (np.diff(numbers["queries"]) < 0).any():
             raise ValueError("queries that are not in order")
-        model.items_ = Items(str(content["by"]), **numbers, **ids)
-        model.prior_ = float(content["prior"])
+        if content["by"] != getattr(model, "by", "document"):
+            raise ValueError(f"items by {content['by']!r}")
+        model.items_ = Items(content["by"], **numbers, **ids)
+        model.prior_ = float(_as_chances("prior", [content["prior"]], 1)[0])
         for name in model.parameters:
-            setattr(model, name, _as_chances(name, content["parameters"][name], len(model.items_)))
-    except (OSError, ValueError, KeyError, TypeError) as error:
+            setattr(model, name, _as_chances(name, content["parameters"][name], _size(model, name)))
+        if (
+            isinstance(model, UserBrowsing)
+            and math.isqrt(8 * len(model.examination_) + 1) ** 2 != 8 * len(model.examination_) + 1
+        ):
+            raise ValueError("examination_ that are not those of all pairs of positions")
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
         if isinstance(error, OSError) and error.strerror:
             raise
         raise DataError(where=path, expected="a click model that `save` wrote", got=f": {error}") from None
     return model
 
 
+def _size(model: ClickModel, name: str) -> int | None:
+    """How many numbers a parameter has; None where any number of positions can be."""
+    if name in ("attraction_", "satisfaction_"):
+        return len(model.items)
+    return 1 if (model.name, name) == ("dbn", "continuation_") else None
+
+
 def _as_ids(values: list[Any]) -> NDArray[Any]:
     ids = np.empty(len(values), object)
     ids[:] = [tuple(one) if isinstance(one, list) else one for one in values]
+    if len(set(ids.tolist())) < len(ids):
+        raise ValueError("an id twice")
     return ids.astype(np.int64) if {type(one) for one in values} == {int} else ids
 
 
-def _as_chances(name: str, values: list[float], n_items: int) -> NDArray[np.float64]:
+def _as_chances(name: str, values: list[float], n: int | None) -> NDArray[np.float64]:
     array = np.array(values, np.float64)
-    n = n_items if name in ("attraction_", "satisfaction_") else len(array)
+    n = len(array) if n is None else n
     if array.shape != (n,) or not n or not ((array >= 0) & (array <= 1)).all():
         raise ValueError(f"{name} that are not {n} chances")
     return array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from copy import copy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from tierank.clicks.log import ClickLog, Ints, check_log
 from tierank.clicks.models import make_model
 from tierank.clicks.position_models import PositionBased
 from tierank.clicks.propensity import Propensities, estimate_propensities
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError
 from tierank.settings import as_choice, as_limit, as_number, as_positive
 from tierank.types import Floats
 
@@ -136,8 +137,9 @@ def evaluate_ranking(
 ) -> Value:
     """What a ranker would have earned, had it ordered the lists of a log by its scores.
 
-    Under the position-based model, with g the examination of a position, l(r) what a click at rank r is worth (g_r for
-    clicks, 1 / log2(1 + r) for DCG), r the rank that the scores give, p the position in the log and w = l(r) / g_p: ::
+    Under the position-based model, with g the examination of a position, l(r) what a click at r is worth (g_r for
+    clicks, 1 / log2(1 + r) for DCG), p the position of a document in the log, r the one that the scores give it, and
+    w = l(r) / g_p: ::
 
         ips    mean over sessions of: sum over documents of w c
         snips  the same, times (sum of l(r)) / (sum of g_p w)
@@ -145,6 +147,7 @@ def evaluate_ranking(
 
     The three differ where weights are clipped: ``ips`` then loses what was cut off, ``snips`` scales it back up, and
     ``dr`` fills it in from a click model. Only documents that were shown can be ordered; nothing can be said of others.
+    They share the positions of their list: in one of the positions 11 to 20, the highest score gets 11.
 
     Parameters
     ----------
@@ -160,12 +163,12 @@ def evaluate_ranking(
     metric : {"clicks", "dcg"}, default "clicks"
         What is earned.
     k : int, optional
-        Only the first ``k`` ranks earn anything. Default: all do.
+        Only the first ``k`` positions earn anything. Default: all do.
     clip : float, optional
         Weights above this are lowered to it: less variance, some bias. Default: none are.
     model : str or ClickModel, optional
-        Where ``dr`` takes attractiveness a from. Default: the position-based model, fitted to the other half of the
-        sessions.
+        Where ``dr`` takes attractiveness a from; one that is not fitted is fitted to the other half of the sessions.
+        Default: the position-based model.
     level : float, default 0.95
         Coverage of the interval.
 
@@ -178,12 +181,15 @@ def evaluate_ranking(
     as_choice("method", method, METHODS)
     as_choice("metric", metric, ("clicks", "dcg"))
     as_limit("k", k)
+    if model is not None and method != "dr":
+        raise ParameterError(argument="model", expected=f"None with the method {method!r}", got="a click model")
     given = _as_scores(log, scores)
     propensities = estimate_propensities(log, n_bootstrap=0) if propensities is None else propensities
     examination = _at(propensities, log.positions)
-    ranks = new_ranks(log, given)
-    worth = _at(propensities, ranks) if metric == "clicks" else 1 / np.log2(1 + ranks)
-    worth = np.where(ranks <= (k or log.n_rows), worth, 0.0)
+    places = log.positions[np.repeat(log.offsets[:-1], log.lengths) + new_ranks(log, given) - 1]
+    worth = _at(propensities, places) if metric == "clicks" else 1 / np.log2(1 + places)
+    last = log.last_position if k is None else k
+    worth = np.where(places <= last, worth, 0.0)
     weights = worth / examination
     if clip is not None:
         weights = np.minimum(weights, as_positive("clip", clip))
@@ -192,11 +198,9 @@ def evaluate_ranking(
         attraction = _attraction(log, model)
         earned = log.per_session(worth * attraction + weights * (log.clicked - examination * attraction))
     elif method == "snips":
-        parts = (earned, log.per_session(worth), log.per_session(examination * weights))
-        value = parts[0].mean() * parts[1].mean() / parts[2].mean()
-        earned = value + value * (_relative(parts[0]) + _relative(parts[1]) - _relative(parts[2]))
+        earned = _normalised(earned, log.per_session(worth), log.per_session(examination * weights))
     logged_worth = examination if metric == "clicks" else 1 / np.log2(1 + log.positions)
-    logged_worth = np.where(log.positions <= (k or log.n_rows), logged_worth / examination, 0.0)
+    logged_worth = np.where(log.positions <= last, logged_worth / examination, 0.0)
     logged = float(log.per_session(logged_worth * log.clicked).mean())
     return _value(earned, logged, _effective(weights, log.n_sessions), method, level)
 
@@ -238,19 +242,24 @@ def _attraction(log: ClickLog, model: str | ClickModel | None) -> Floats:
     attraction = np.full(log.n_rows, np.nan)
     for side in (0, 1):
         others = log.select(half != side)
-        fitted = make_model(model or PositionBased()).fit(others if others.n_sessions else log)
+        # A copy: the caller's model stays unfitted.
+        fitted = copy(make_model(model or PositionBased())).fit(others if others.n_sessions else log)
         is_own = half[log.session_of_row] == side
         attraction[is_own] = _of_rows(fitted, log)[is_own]
     return attraction
 
 
 def _of_rows(model: ClickModel, log: ClickLog) -> Floats:
-    values, rows = model.relevance(), model.items.find(log)
+    values, rows = model.attractiveness(), model.items.find(log)
     return np.where(rows >= 0, values[rows], model.prior_)
 
 
-def _relative(values: Floats) -> Floats:
-    return np.asarray(values / values.mean() - 1)
+def _normalised(earned: Floats, whole: Floats, kept: Floats) -> Floats:
+    """The terms of mean(earned) mean(whole) / mean(kept), by linearisation: their mean is that value."""
+    if not kept.any():
+        return earned
+    ratio, value = whole.mean() / kept.mean(), earned.mean() / kept.mean()
+    return np.asarray(earned * ratio + value * (whole - whole.mean()) - value * ratio * (kept - kept.mean()))
 
 
 def _effective(weights: Floats, n: int) -> float:

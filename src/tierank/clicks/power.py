@@ -7,6 +7,8 @@ import math
 from tierank.settings import Number, as_whole
 
 _CHANCE = Number(above=0, below=1)
+# The most sessions that anybody asks about; floats hold every number up to it.
+_MOST = 1 << 53
 
 
 def interleaving_power(n_sessions: int, *, share: float, ties: float = 0.0, alpha: float = 0.05) -> float:
@@ -37,7 +39,7 @@ def interleaving_power(n_sessions: int, *, share: float, ties: float = 0.0, alph
     """
     from scipy.special import ndtr
 
-    as_whole("n_sessions", n_sessions)
+    as_whole("n_sessions", n_sessions, most=_MOST)
     effect = _checked_preference(share, ties, alpha)
     spread = math.sqrt(share * (1 - share))
     return float(ndtr((effect * math.sqrt(n_sessions * (1 - ties)) - _quantile(1 - alpha / 2) / 2) / spread))
@@ -106,7 +108,7 @@ def ab_power(n_sessions: int, *, base: float, lift: float, sd: float | None = No
     """
     from scipy.special import ndtr
 
-    as_whole("n_sessions", n_sessions)
+    as_whole("n_sessions", n_sessions, most=_MOST)
     difference, null, spread = _checked_rates(base, lift, sd, alpha)
     return float(ndtr((difference * math.sqrt(n_sessions) - _quantile(1 - alpha / 2) * null) / spread))
 
@@ -160,7 +162,8 @@ def _checked_rates(base: float, lift: float, sd: float | None, alpha: float) -> 
     Number().check("lift", lift)
     if sd is not None:
         Number(above=0).check("sd", sd)
-        return abs(Number().check("base", base) * lift), math.sqrt(2) * sd, math.sqrt(2) * sd
+        difference = Number().check("base * lift", Number().check("base", base) * lift)
+        return abs(difference), math.sqrt(2) * sd, math.sqrt(2) * sd
     _CHANCE.check("base", base)
     other = _CHANCE.check("base * (1 + lift)", base * (1 + lift))
     mean = (base + other) / 2

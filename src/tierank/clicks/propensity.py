@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_array, as_positions
 from tierank.clicks.codes import Codes, as_numbers
 from tierank.clicks.items import Items
 from tierank.clicks.log import ClickLog, Ints, check_log, sum_by
@@ -56,9 +57,10 @@ class Propensities:
 
     def at(self, positions: Any) -> Floats:
         """The propensity of each position; below the last one that is known, that of the last."""
+        given = as_array(positions)
         known = np.flatnonzero(np.isfinite(self.values))
         filled = np.interp(np.arange(len(self.values)), known, self.values[known])
-        return at_positions(filled, np.asarray(positions, np.int64))
+        return at_positions(filled, as_positions(given.ravel(), given.size, "positions").reshape(given.shape))
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, for JSON."""
@@ -129,7 +131,7 @@ def read_propensities(path: str | os.PathLike[str]) -> Propensities:
         known = values[np.isfinite(values)]
         if values.ndim != 1 or not low.shape == high.shape == values.shape or not len(known) or (known <= 0).any():
             raise ValueError("numbers that are no propensities")
-    except (DataError, KeyError, TypeError, ValueError) as error:
+    except (DataError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise DataError(
             where=path,
             expected="a click model of the kind pbm, or propensities as JSON",
@@ -205,7 +207,7 @@ def estimate_propensities(
     _check_settings(method, settings)
     estimate = PROPENSITY_METHODS[method](log, **settings)
     values = estimate(np.ones(log.n_sessions))
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(as_whole("seed", seed, 0))
     draws = np.full((max(1, n_bootstrap), len(values)), np.nan)
     for i in range(n_bootstrap):
         drawn = np.bincount(rng.integers(log.n_sessions, size=log.n_sessions), minlength=log.n_sessions)

@@ -98,7 +98,7 @@ def read(
     codes = {name: Codes() for name in ("session", "query", *(f"document{k}" for k in range(len(roles.document))))}
     kept: dict[str, Codes] = {}
     parts = [_encoded(piece, roles, codes, kept) for piece in pieces.read(roles.all)]
-    if not parts:
+    if not any(len(part["session"]) for part in parts):
         raise DataError(where=pieces.where, expected="at least one row", got="none")
     # Column by column, so that no more than one is in memory twice.
     table = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}

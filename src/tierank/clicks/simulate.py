@@ -15,6 +15,7 @@ from tierank.clicks.models import CLICK_MODELS, make_model
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.ranking import rank
+from tierank.relevance import gains_of
 from tierank.settings import as_choice, as_least, as_number, as_whole
 from tierank.types import Floats
 
@@ -92,10 +93,11 @@ def simulate_clicks(
     as_choice("randomize", randomize, ["none", "shuffle", "swap"])
     if model not in CLICK_MODELS:
         raise ParameterError.unknown("click model", model, CLICK_MODELS)
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(as_whole("seed", seed, 0))
     lists = _show(data, scores, n_sessions, k, randomize, rng)
     ratings = np.asarray(lists.columns["rating"])
-    relevance = np.expm1(np.log(2) * ratings) / max(np.expm1(np.log(2) * float(data.ratings.max())), 1e-300)
+    top = float(data.ratings.max())
+    relevance = gains_of(ratings, "exp2", top) / max(float(gains_of(np.array(top), "exp2", top)), 1e-300)
     truth = _user(lists, model, relevance, position_bias, noise, continuation)
     return Simulation(truth.simulate(lists, seed=int(rng.integers(1 << 62))), truth)
 

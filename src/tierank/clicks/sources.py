@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_array, id_array
 from tierank.clicks.codes import Column, Encoded
 from tierank.errors import DataError, ParameterError
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, files_of, first_line, needs_arrow
@@ -57,11 +58,7 @@ def as_path(source: Any) -> Path:
 
 
 def _as_vector(name: object, values: Any) -> NDArray[Any]:
-    array = np.asarray(values)
-    if isinstance(values, (list, tuple)) and array.dtype.kind == "U":  # numpy would make texts of mixed ids
-        objects = np.empty(len(values), object)
-        objects[:] = values
-        array = objects
+    array = id_array(values) if isinstance(values, (list, tuple)) else as_array(values)
     if array.ndim != 1:
         raise DataError(where="table", argument=str(name), expected="one value per row", got=f"shape {array.shape}")
     return array
@@ -113,7 +110,10 @@ def _csv(path: Path) -> Source:
                 yield {name: _arrow_column(table, name) for name in names}
 
     with opened() as file:
-        names = list(file.schema.names)
+        try:
+            names = column_names(file.schema.empty_table())  # an error where one is no UTF-8
+        except DataError as error:
+            raise error.at(path) from None
     return Source(str(path), names, pieces, is_text=True)
 
 

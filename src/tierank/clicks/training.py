@@ -57,6 +57,7 @@ def training_data(log: ClickLog, data: RankingDataset) -> RankingDataset:
         query_weight=counts.astype(np.float64),
         feature_names=data.feature_names,
         document_texts=None if data.document_texts is None else data.document_texts.take(rows[places]),
+        kinds=data.kinds,
         position=log.positions[places],
     )
 

@@ -508,7 +508,7 @@ class Ranker(Estimator):
         )
         metric = next((name for name in (self.history_[0] if self.history_ else {}) if name in self.best_), None)
         if metric is not None:
-            values = [float(row.get(metric, np.nan)) for row in self.history_]
+            values = [np.nan if row.get(metric) is None else float(row[metric]) for row in self.history_]
             parts.append(notebook.curve(f"{metric} on validation data, {len(values)} rounds", values))
         names, gains = self.named_importances()
         if len(names):

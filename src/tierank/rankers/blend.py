@@ -43,7 +43,7 @@ from tierank.training.blend import (
     take_turns,
 )
 from tierank.training.checkpoint import Checkpoint
-from tierank.training.model import FitContext, FittedModel, SavedModel, Seen
+from tierank.training.model import FitContext, FittedModel, SavedModel, Seen, as_best
 from tierank.training.order import canonical_rows, join_contents
 from tierank.training.selection import Judging, make_judge
 from tierank.transforms import add_query_copies
@@ -354,10 +354,12 @@ class Blend(JudgedRanker):
                 if family == TREES and model.is_widened:
                     seen = Seen(seen.n_features * 3, None, seen.has_queries, seen.has_missing, seen.longest_query)
                 part = saved.inside(f"member{number}", facts["fitted"])._replace(seen=seen)
-                place = family, int(facts["part"]), int(facts["plan"]), dict(facts["best"])
+                place = family, int(facts["part"]), int(facts["plan"]), as_best(facts["best"])
                 fixed = float(facts["center"]), float(facts["scale"])
+                if not np.isfinite(fixed).all():
+                    raise ValueError(f"member {number} with a center or a scale that is not finite")
                 model.members.append(Member(*place, ranker.restore_model(part), *fixed))
-            model.best, model.content = dict(saved.facts["best"]), str(saved.facts["content"])
+            model.best, model.content = as_best(saved.facts["best"]), str(saved.facts["content"])
             model.weights = _as_weights(saved.facts["weights"], model.members)
         except (KeyError, IndexError, TypeError, ValueError, ZeroDivisionError) as error:
             if isinstance(error, DataError):

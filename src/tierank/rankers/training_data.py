@@ -11,7 +11,7 @@ import numpy as np
 from tierank.checks import as_array
 from tierank.dataset import RankingDataset
 from tierank.doubts import find_doubts
-from tierank.encoding import as_features
+from tierank.encoding import as_features, check_declared
 from tierank.errors import ColumnWarning, DataError, ParameterError
 from tierank.estimators import as_dataset
 from tierank.kinds import Columns
@@ -34,10 +34,10 @@ def as_rows(
     if isinstance(X, RankingDataset):
         data = as_dataset(X, y, qid, columns=columns, **weights)
         return data if not ignore else _without_features(data, ignore)
+    check_declared(X, columns)
     if not is_table(X):
-        for argument, given in (("columns", columns), ("ignore", ignore)):
-            if given is not None:
-                raise ParameterError(argument=argument, expected="None beside an array, which has no names", got="some")
+        if ignore is not None:
+            raise ParameterError(argument="ignore", expected="None beside an array, which has no names", got="some")
         return as_dataset(X, y, qid, **weights)
     if ignore:
         left_out = _known(ignore, column_names(X))

@@ -21,7 +21,7 @@ from tierank.memory import release_pages
 from tierank.relevance import Gain, gain_levels
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
-from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen
+from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_best, as_history
 from tierank.training.order import canonical_rows, join_contents, shared_order
 from tierank.training.selection import Judging, Selection, make_judge, means_of
 from tierank.transforms import Transform, make_transform
@@ -68,7 +68,8 @@ class LinearModel(FittedModel):
                 make_transform(one).load_state(_inside(arrays, f"transform{k}."), n_features)
                 for k, one in enumerate(transforms)
             ]
-            ridge, history, best = float(saved.facts["ridge"]), list(saved.facts["history"]), dict(saved.facts["best"])
+            ridge, history = float(saved.facts["ridge"]), as_history(saved.facts["history"])
+            best = as_best(saved.facts["best"])
             for name in ("coef", "center"):
                 if arrays[name].shape != (len(fitted), n_features) or arrays[name].dtype != np.float64:
                     raise ValueError(f"{name} of shape {arrays[name].shape}")

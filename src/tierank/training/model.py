@@ -214,6 +214,22 @@ class SavedModel(NamedTuple):
         return SavedModel(self.seen, facts if isinstance(facts, dict) else {}, files)
 
 
+def as_history(given: Any) -> list[dict[str, Any]]:
+    """The rows of a history as a file has them; ``ValueError`` where they are no rows of numbers."""
+    if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
+        raise ValueError("a history without rows")
+    if not all(value is None or isinstance(value, (int, float)) for row in given for value in row.values()):
+        raise ValueError("a history with values that are no numbers")
+    return given
+
+
+def as_best(given: Any) -> dict[str, float]:
+    """The metrics of the best round as a file has them; ``ValueError`` where they are no numbers."""
+    if not isinstance(given, dict) or not all(type(value) in (int, float) for value in given.values()):
+        raise ValueError("metrics that are no numbers")
+    return given
+
+
 class FittedModel(ABC):
     """What a ranker has learned. Subclasses need ``predict``; the rest has defaults that say what is missing.
 

@@ -27,7 +27,7 @@ from tierank.scoring import TreeScorer
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, connected, exact_in_sums, predicted
-from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen
+from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_history
 from tierank.training.order import canonical_rows, join_contents, judged_rows
 from tierank.training.selection import Judging, Selection, make_judge, means_of
 from tierank.training.tree_parameters import check_files, for_features, for_size
@@ -98,7 +98,7 @@ class TreeModel(FittedModel):
     def restore(cls, saved: SavedModel, query_features: bool, base: FittedModel | None) -> TreeModel:
         """The model that was saved; the text is checked before LightGBM reads it."""
         try:
-            n_rounds, history = int(saved.facts["n_rounds"]), list(saved.facts["history"])
+            n_rounds, history = int(saved.facts["n_rounds"]), as_history(saved.facts["history"])
             text, n_before = saved.files["trees.txt"].decode(), int(saved.facts.get("n_before", 0))
             model = cls(text, history, n_rounds, saved.seen, query_features, base, n_before=n_before)
             learned = saved.facts.get("propensities", {})

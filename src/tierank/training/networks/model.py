@@ -17,7 +17,7 @@ from tierank.export import Network, Scorer
 from tierank.networks import Embedded
 from tierank.settings import as_whole
 from tierank.training.attribution import integrate_gradients
-from tierank.training.model import FittedModel, Resources, SavedModel, Seen
+from tierank.training.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history
 from tierank.training.networks.building import build_network, make_inputs, network_class
 from tierank.training.networks.device import torch_threads
 from tierank.training.networks.inputs import Inputs
@@ -172,10 +172,13 @@ class NetworkModel(FittedModel):
             n_members = min(int(saved.facts["n_members"]), len(tensors))
             members = [inside(tensors, f"member{k}.") for k in range(n_members)]
             model = cls(settings, saved.seen, transform, members, **more)
-            model.history, model.best = saved.facts["history"], saved.facts["best"]
+            model.history, model.best = as_history(saved.facts["history"]), as_best(saved.facts["best"])
             model.n_epochs = saved.facts["n_epochs"]
             for weights in members:
                 model.check_sizes(weights)
+            odd = next((name for name, one in tensors.items() if not bool(torch.isfinite(one).all())), None)
+            if odd is not None and not odd.startswith("transform."):
+                raise ValueError(f"{odd} with NaN or infinity")
         except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
             what = " ".join(line.strip() for line in str(error).splitlines()[:2])  # torch lists all that does not fit
             raise DataError(
