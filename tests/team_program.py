@@ -27,6 +27,7 @@ from tierank.team import cut_queries
 from tierank.training import agreement, trees
 from tierank.training.model import FitContext, Resources, Seen
 from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_inputs, loop
+from tierank.training.networks.inputs import Inputs
 from tierank.training.networks.steps import Descent
 from tierank.training.trees import TreeCheckpoint
 from tierank.transforms import Standard
@@ -71,11 +72,12 @@ def training(team, train, **settings):
     """A training of a network that stands before its first step."""
     ranker = plain(NetworkRanker, clip_norm=None, **settings)
     resolved = ranker.checked_settings()
-    transform = fit_inputs(resolved, train, team)
-    lists = QueryLists(team.part(train), transform, True, resolved["gain"], Resources(resolved["n_jobs"]), team)
-    context = FitContext(Seen.of(train, Plan(), True, team), team=team)
+    seen = Seen.of(train, Plan(), True, team)
+    inputs = Inputs.of(fit_inputs(resolved, train, team), seen)
+    lists = QueryLists(team.part(train), inputs, True, resolved["gain"], Resources(resolved["n_jobs"]), team)
+    context = FitContext(seen, team=team)
     task = NetworkFit(resolved, ranker.loss_function(resolved), lists, None, None, context)
-    return Training(lambda: build_network(resolved, train.n_features, 0, "cpu"), task, {"member": 0}, 0, None)
+    return Training(lambda: build_network(resolved, inputs, 0, "cpu"), task, {"member": 0}, 0, None)
 
 
 def gradients(team, train, queries, **settings):
@@ -128,14 +130,17 @@ class Interrupted(Descent):
 
 
 def resumable(folder, team=None, left=None, max_epochs=6):
-    """A network that writes a checkpoint after each epoch, and is interrupted after so many steps."""
-    train, valid = generated()
+    """A network that writes a checkpoint after each epoch, and is interrupted after ``left`` steps.
+
+    Nothing validates it: two epochs may be equally good, and rounding would decide which is kept.
+    """
+    train, _ = generated()
     Interrupted.left, loop._EVERY = left, 0.0
     loop.Descent = Descent if left is None else Interrupted
     settings = {"loss": "urank", "max_epochs": max_epochs, "n_jobs": 1, "weight_decay": 0.01}
     ranker = plain(NetworkRanker, **settings)
     with contextlib.suppress(InterruptedError):
-        ranker.fit(train, valid=valid, checkpoint=folder, team=team)
+        ranker.fit(train, checkpoint=folder, team=team)
     loop.Descent = Descent
     return ranker
 

@@ -175,7 +175,9 @@ def test_a_checkpoint_resumes_with_another_number_of_processes(team, tmp_path_fa
     assert [row["epoch"] for row in resumed.history_] == [1, 2, 3, 4, 5, 6]
     assert resumed.history_[: stopped["epoch"]] == stopped["history"]
     _, valid = team_program.generated()
-    assert np.corrcoef(resumed.predict(valid), whole.predict(valid))[0, 1] > 0.999
+    # Losses do not see a shift of all scores: the gradient of the last bias is rounding, which Adam makes steps of.
+    found, expected = (scores - scores.mean() for scores in (resumed.predict(valid), whole.predict(valid)))
+    np.testing.assert_allclose(found, expected, atol=1e-3 * np.abs(expected).max())
 
 
 # Trees
