@@ -1,4 +1,7 @@
-"""Speed of tables with texts and dates: reading, encoding and scoring. One thread, CPU time of the best of five."""
+"""Speed of tables with texts and dates: reading, encoding and scoring. One thread, CPU time of the best of five.
+
+``python -m benchmarks.columns`` prints it. Five rounds cost about a minute.
+"""
 
 from __future__ import annotations
 
@@ -74,6 +77,7 @@ def main() -> None:
     data = tierank.read(table)
     ranker = tierank.UMart(n_trees=300, n_jobs=1).fit(data.select(np.arange(2000)))
     encoded = ranker.match_features(data)
+    network = tierank.URank(max_epochs=1, n_jobs=1).fit(data.select(np.arange(2000)))
     rows = table.drop(columns=["qid", "rating"])
     booster = ranker.model_.booster
     assert (booster.predict(encoded.features, raw_score=True) == ranker.predict(data)).all()
@@ -89,6 +93,7 @@ def main() -> None:
     work: dict[str, tuple[Callable[[], object], int]] = {
         "tierank.read(frame)": (lambda: tierank.read(table), n),
         "predict(frame), texts and dates included": (lambda: ranker.predict(rows, qid=table["qid"]), n),
+        "predict(frame), a network with embeddings": (lambda: network.predict(rows, qid=table["qid"]), n),
         "300 trees on encoded data, compiled": (lambda: ranker.predict(encoded), n),
         "300 trees on encoded data, LightGBM": (
             lambda: booster.predict(encoded.features, raw_score=True, num_threads=1),

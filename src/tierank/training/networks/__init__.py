@@ -1,8 +1,8 @@
 """Networks: batches of whole queries, one training loop for all losses, exact resumption, and the fitted model.
 
 ``members`` trains a network for each seed by the ``loop``; an epoch of it is ``steps`` over ``lists``, with the
-learning rate of the ``schedule``. ``building`` makes networks from settings, ``model`` holds the fitted ones,
-``portable`` has them in the form that exports read.
+learning rate of the ``schedule``. ``inputs`` are what networks see of the features, ``building`` makes networks,
+``model`` holds the fitted ones, ``portable`` has them in the form that exports read.
 """
 
 from tierank.training.networks.building import OF_WEIGHTS, begun, build_network, check_network, fit_inputs
