@@ -33,6 +33,8 @@ SIZES = (10**5, 10**6, 10**7)
 # Growth is measured with few features, so that 10^7 documents fit; what a document costs, with those of MSLR-WEB.
 NARROW, WIDE = 20, 136
 LENGTH = 120
+# What a process of a team holds for each query of the others while they number them: digests, three times, and orders.
+BYTES_OF_QUERY = 152
 
 
 # Time and memory
@@ -395,6 +397,7 @@ def extrapolate(costs: dict[str, dict[str, float]], machines: int, cores: int) -
     sent = leaves * features * bins * 16 * (machines - 1) / machines
     talk = sent / bandwidth + 2 * leaves * math.ceil(math.log2(machines)) * latency
     tree = share * costs["tree"]["seconds"]
+    held_by_one = share * costs["prepare and 1 epoch"]["bytes"] + n / LENGTH * BYTES_OF_QUERY
     rows = [
         ("features on disk", f"{4 * n * features / 1e9:.0f} GB"),
         ("trees: memory of a machine", f"{own * (costs['tree']['bytes'] + WIDE - NARROW) / 1e9:.0f} GB"),
@@ -402,7 +405,7 @@ def extrapolate(costs: dict[str, dict[str, float]], machines: int, cores: int) -
         ("a tree: work", f"{tree:.2f} s"),
         ("a tree: network", f"{talk:.3f} s"),
         (f"{trees} trees", f"{trees * (tree + talk) / 60:.0f} min"),
-        ("networks: memory of a process", f"{n * costs['prepare and 1 epoch']['bytes'] / 1e9:.0f} GB"),
+        ("networks: memory of a process", f"{held_by_one / 1e9:.1f} GB"),
         ("networks: an epoch", f"{share * costs['epoch']['seconds']:.0f} s"),
         ("text to the binary form, one machine", f"{n / cores * costs['read text']['seconds']:.0f} s"),
     ]

@@ -175,6 +175,8 @@ def test_a_checkpoint_resumes_with_another_number_of_processes(team, tmp_path_fa
     whole = team_program.resumable(None)
     assert [row["epoch"] for row in resumed.history_] == [1, 2, 3, 4, 5, 6]
     assert resumed.history_[: stopped["epoch"]] == stopped["history"]
+    losses = [[row["loss"] for row in ranker.history_] for ranker in (resumed, whole)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     _, valid = team_program.generated()
     # Losses do not see a shift of all scores: the gradient of the last bias is rounding, which Adam makes steps of.
     found, expected = (scores - scores.mean() for scores in (resumed.predict(valid), whole.predict(valid)))
