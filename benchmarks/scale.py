@@ -33,6 +33,8 @@ SIZES = (10**5, 10**6, 10**7)
 # Growth is measured with few features, so that 10^7 documents fit; what a document costs, with those of MSLR-WEB.
 NARROW, WIDE = 20, 136
 LENGTH = 120
+# What a process of a team holds for each query of the others while they number them: digests, three times, and orders.
+BYTES_OF_QUERY = 152
 
 
 # Time and memory
@@ -272,7 +274,9 @@ def held(kind: str, size: int, folder: Path, by_parts: bool) -> float:
     import tierank
     from tierank.distributed import join
     from tierank.team import Team
+    from tierank.training.networks import lists
 
+    lists._KEPT_BYTES = 0  # inputs that are kept while they are small: up to 128 MB, however many documents there are
     data = tierank.read(folder)
     n_documents = data.n_documents
     settings = {"max_epochs": 1, "queries_per_step": 64, "n_jobs": 1}
@@ -300,7 +304,7 @@ def memory_of_teams(n_documents: int, sizes: tuple[int, ...] = (1, 2, 4)) -> Non
             tierank.make_ranking(n_documents // LENGTH, n_features=NARROW, mean_length=LENGTH, max_length=900), folder
         )
         print(f"\nBytes in the largest process for each of {n_documents:,} documents with {NARROW} features.")
-        print(f"| what | each process has | {' | '.join(f'{n} processes' for n in sizes)} |")
+        print(f"| what | each process has | {' | '.join(f'of {n}' for n in sizes)} |")
         print(f"|---|---|{'---|' * len(sizes)}")
         for kind, what in (("plain-inputs", "uRank, plain inputs"), ("rich-inputs", "uRank, rich inputs")):
             for by_parts in (False, True):
@@ -393,6 +397,7 @@ def extrapolate(costs: dict[str, dict[str, float]], machines: int, cores: int) -
     sent = leaves * features * bins * 16 * (machines - 1) / machines
     talk = sent / bandwidth + 2 * leaves * math.ceil(math.log2(machines)) * latency
     tree = share * costs["tree"]["seconds"]
+    held_by_one = share * costs["prepare and 1 epoch"]["bytes"] + n / LENGTH * BYTES_OF_QUERY
     rows = [
         ("features on disk", f"{4 * n * features / 1e9:.0f} GB"),
         ("trees: memory of a machine", f"{own * (costs['tree']['bytes'] + WIDE - NARROW) / 1e9:.0f} GB"),
@@ -400,7 +405,7 @@ def extrapolate(costs: dict[str, dict[str, float]], machines: int, cores: int) -
         ("a tree: work", f"{tree:.2f} s"),
         ("a tree: network", f"{talk:.3f} s"),
         (f"{trees} trees", f"{trees * (tree + talk) / 60:.0f} min"),
-        ("networks: memory of a process", f"{n * costs['prepare and 1 epoch']['bytes'] / 1e9:.0f} GB"),
+        ("networks: memory of a process", f"{held_by_one / 1e9:.1f} GB"),
         ("networks: an epoch", f"{share * costs['epoch']['seconds']:.0f} s"),
         ("text to the binary form, one machine", f"{n / cores * costs['read text']['seconds']:.0f} s"),
     ]
@@ -446,7 +451,7 @@ def main() -> None:
         if options.part in ("all", "team"):
             team(options.documents, options.repeats)
         if options.part in ("all", "memory"):
-            memory_of_teams(10 * options.documents)
+            memory_of_teams(7 * options.documents)
 
 
 if __name__ == "__main__":

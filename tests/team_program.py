@@ -9,6 +9,8 @@ import inspect
 import json
 import os
 import signal
+import socket
+import struct
 import sys
 import time
 from pathlib import Path
@@ -24,7 +26,7 @@ from tierank.errors import TierankError
 from tierank.losses import LOSSES
 from tierank.rankers import NetworkRanker, Ranker, known_classes
 from tierank.team import cut_queries
-from tierank.training import agreement, trees
+from tierank.training import agreement, lightgbm_adapter, trees
 from tierank.training.model import FitContext, Resources, Seen
 from tierank.training.networks import NetworkFit, QueryLists, Training, build_network, fit_inputs, loop
 from tierank.training.networks.inputs import Inputs
@@ -40,6 +42,28 @@ STEADY = sorted(set(LOSSES) - {"listmle", "plistmle"})
 
 def generated():
     return tierank.make_ranking(60, n_features=9, mean_length=20, max_length=70, seed=5).split(0.6, 0.4)
+
+
+def with_limits(work):
+    """The seconds that LightGBM's sockets wait for others while it works, before they are watched and then."""
+    found, watched = [], lightgbm_adapter._watched
+
+    def seconds(numbers):
+        for number in numbers:
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as opened:
+                yield struct.unpack("ll", opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))[0]
+
+    @contextlib.contextmanager
+    def noted(files, limit):
+        before = list(seconds(files))
+        with watched(files, limit):
+            found.append([before, list(seconds(files))])
+            yield
+
+    lightgbm_adapter._watched = noted
+    work()
+    lightgbm_adapter._watched = watched
+    return found
 
 
 class Shifted(Standard):
@@ -98,10 +122,16 @@ def refusal(work):
 
 
 def deserting(scores, batch):
-    """A loss that one process gives up on, in the midst of training."""
+    """A loss that one process gives up on, in the midst of training.
+
+    The others are late, so that its sockets are closed when they first wait for it, with all that was sent to it read:
+    LightGBM by itself would then ask for more forever.
+    """
     deserting.calls += 1
-    if deserting.calls > 12 and os.environ.get("RANK") == "1":
-        raise InterruptedError("enough")
+    if deserting.calls == 13 and "RANK" in os.environ:
+        if os.environ["RANK"] == "1":
+            raise InterruptedError("enough")
+        time.sleep(2)
     return LOSSES["urank"](scores, batch)
 
 
@@ -380,6 +410,7 @@ def everything(team, out):
         "bagged": tierank.UMart(n_trees=4, bagging_fraction=0.5, bagging_freq=1, n_jobs=1),
         "copies": tierank.UMart(n_trees=4, query_features=True, n_jobs=1),
     }
+    told["limits"] = with_limits(lambda: tierank.UMart(n_trees=1, n_jobs=1).fit(train, team=team))
     for name, ranker in rankers.items():
         ranker.fit(train, valid=valid, team=team)
         found[name] = ranker.predict(valid)

@@ -21,9 +21,10 @@ from tests import team_program
 from tests.thread_team import LONG, in_threads
 from tierank.cli import main
 from tierank.distributed import launch as launching
-from tierank.distributed.processes import join, open_meeting
+from tierank.distributed.processes import TIMEOUT, join, open_meeting
 from tierank.errors import DataError, ParameterError, TeamError
 from tierank.team import Team, cut_queries
+from tierank.training import lightgbm_adapter
 from tierank.training.agreement import agreement, check_contents, facts_of_call
 
 PROGRAM = Path(team_program.__file__)
@@ -174,6 +175,8 @@ def test_a_checkpoint_resumes_with_another_number_of_processes(team, tmp_path_fa
     whole = team_program.resumable(None)
     assert [row["epoch"] for row in resumed.history_] == [1, 2, 3, 4, 5, 6]
     assert resumed.history_[: stopped["epoch"]] == stopped["history"]
+    losses = [[row["loss"] for row in ranker.history_] for ranker in (resumed, whole)]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     _, valid = team_program.generated()
     # Losses do not see a shift of all scores: the gradient of the last bias is rounding, which Adam makes steps of.
     found, expected = (scores - scores.mean() for scores in (resumed.predict(valid), whole.predict(valid)))
@@ -362,6 +365,23 @@ def test_what_one_process_refuses_all_of_them_know():
     assert str(errors[0]) == "process 1 of 3: ZeroDivisionError"
 
 
+def test_another_version_on_another_host_is_named(monkeypatch):
+    monkeypatch.setattr(Team, "hosts", ["10.0.0.1", "10.0.0.2", "10.0.0.3"])
+
+    def work(team):
+        with agreement(team) as facts:
+            facts |= facts_of_call("UMart", {}, {}, SMALL, None, team)
+            if team.rank == 2:
+                facts["versions"] |= {"lightgbm": "4.0.0"}
+
+    for error in in_threads(work, 3):
+        assert isinstance(error, TeamError)
+        assert re.match(
+            r"process 2 of 3 on 10\.0\.0\.3: the versions differ from those of process 0: lightgbm 4\.0\.0, expected ",
+            str(error),
+        )
+
+
 def test_settings_that_are_objects_are_the_same_in_every_process():
     class Gain:
         def __call__(self, ratings):
@@ -471,6 +491,15 @@ def test_who_is_deserted_does_not_wait_forever(team):
         assert answers[number].startswith(
             f"TeamError: process {number} of {len(team)} on 127.0.0.1: lost contact with the other processes"
         )
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_sockets_of_lightgbm_wait_as_long_as_the_team_does(team):
+    """Not as long as connecting may take, which is all that LightGBM knows."""
+    for _, told in team:
+        [[before, after]] = told["limits"]
+        assert before == [60 * lightgbm_adapter._CONNECT] * (len(team) - 1)
+        assert after == [TIMEOUT] * (len(team) - 1)
 
 
 def test_leaves_may_be_small(team):

@@ -56,8 +56,8 @@ def fit(
     Parameters
     ----------
     ranker : Ranker
-        The ranker to train; it is not changed. With trees (UMart, LambdaMART, TreeRanker) and LinearRanker each worker
-        holds its own part of the data; with all other rankers each worker gathers all of it.
+        The ranker to train; it is not changed. Each worker holds its own part of the data alone; if the ranker is your
+        own and its ``takes_parts`` is False, each worker gathers all of it.
     data : path, RankingDataset, table, (X, y, qid) or Dask collection
         * a path that every worker can read: each takes its own queries (a large file is read once and then mapped, if
           the workers share a disk);

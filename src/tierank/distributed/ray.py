@@ -60,8 +60,8 @@ def fit(
     Parameters
     ----------
     ranker : Ranker
-        The ranker to train; it is not changed. With trees (UMart, LambdaMART, TreeRanker) and LinearRanker each actor
-        holds its own part of the data; with all other rankers each actor gathers all of it.
+        The ranker to train; it is not changed. Each actor holds its own part of the data alone; if the ranker is your
+        own and its ``takes_parts`` is False, each actor gathers all of it.
     data : ray.data.Dataset
         One row per document, with columns as ``read`` knows them.
     valid : ray.data.Dataset, optional

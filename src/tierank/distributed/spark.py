@@ -59,8 +59,8 @@ def fit(
     Parameters
     ----------
     ranker : Ranker
-        The ranker to train; it is not changed. With trees (UMart, LambdaMART, TreeRanker) and LinearRanker each task
-        holds its own part of the data; with all other rankers each task gathers all of it.
+        The ranker to train; it is not changed. Each task holds its own part of the data alone; if the ranker is your
+        own and its ``takes_parts`` is False, each task gathers all of it.
     data : pyspark.sql.DataFrame
         One row per document, with columns as ``read`` knows them. It is read twice: to count, and to train.
     valid : pyspark.sql.DataFrame, optional

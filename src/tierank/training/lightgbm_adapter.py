@@ -234,9 +234,20 @@ def _open_files() -> set[int]:
 
 @contextmanager
 def _watched(files: set[int], seconds: float) -> Iterator[None]:
-    """Let LightGBM's sockets fail where nobody is at the other end: by itself it waits forever.
+    """Let LightGBM's sockets fail where nobody is at the other end, and not before.
 
-    Sockets of a silent process time out after this many seconds; closed ones are replaced.
+    Sockets of a silent process time out after this many seconds: LightGBM's own limit is in minutes, and the same for
+    connecting, which has to be short, and for waiting, which may be long. A socket that was closed in good order is
+    replaced: LightGBM asks it for more in a loop, is told each time that nothing came, and never stops. Whether a lost
+    process leaves such a socket depends on what it had read (``deserting`` in tests/team_program.py sees to it).
+
+    ``files`` are the sockets that LightGBM has opened. It has no call that lists them, so they are what /proc/self/fd
+    has more than before. LightGBM could be given functions of ours that send for it
+    (``LGBM_NetworkInitWithFunctions``), but such a function cannot tell it that a process is lost: no exception passes
+    through its code, and it would go on with whatever numbers are in memory. A socket that fails does end it.
+
+    Without /proc (macOS, Windows) nothing is watched: LightGBM's own limit holds, and whoever started the processes has
+    to end one that asks forever.
     """
     limit, done = struct.pack("ll", max(1, int(seconds)), 0), threading.Event()
     watched = {}
