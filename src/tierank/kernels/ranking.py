@@ -73,12 +73,13 @@ def _survey(
         start, end = offsets[q], offsets[q + 1]
         depths[q] = end - start
         if _is_selected(k, end - start):
-            lowest[q] = _kth_highest(scores, start, end, top)
-            depths[q] = k
+            score = _kth_highest(scores, start, end, top)
+            lowest[q], depths[q] = score, k
             if keep_ties:
-                depths[q] = 0
+                depth = 0
                 for row in range(start, end):
-                    depths[q] += scores[row] >= lowest[q]
+                    depth += scores[row] >= score
+                depths[q] = depth
 
 
 @compiled
