@@ -21,6 +21,7 @@ from serve_tools import NAMES, ROW, TREES, Held, as_base64, ask, make_data, quic
 
 import tierank
 from tierank import RANKERS, DataError, ParameterError, RankingDataset
+from tierank.kernels.json_rows import END, POWERS, read_rows
 from tierank.rankers import Ranker
 from tierank.serve import Limits, app, outline, requests
 from tierank.serve.application import Service
@@ -580,8 +581,62 @@ def test_what_the_typed_reader_takes_is_what_the_slow_one_takes(body, blanks):
     text = spaced(body, blanks)
     typed, slow = outcome(requests._typed_rank, text), outcome(requests._read_rank, text)
     assert typed in (None, slow)
+    assert outcome(requests._raw_rank, text) in (None, slow)
     if isinstance(slow[0], str) and all(c < "\ud800" or c > "\udfff" for c in json.loads(json.dumps(str(body)))):
         assert typed is not None  # what is right goes the fast way
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"documents": [{"id": "a", "features": [0.1, -2, 3.25e-7, None, 1e5, 0]}]},
+        {"features": [[0.1, -2.5, 3, 4, 5, 0.30000001192092896]], "ids": [7]},
+        {"features": as_base64([[1, 2, 3, 4, 5, 6]]), "model": "plain"},
+    ],
+)
+def test_usual_bodies_go_the_fastest_way(body):
+    text = json.dumps(body).encode()
+    assert outcome(requests._raw_rank, text) == outcome(requests._read_rank, text)
+    assert isinstance(outcome(requests._raw_rank, text)[0], str)
+
+
+# Decimals of all lengths, and those next to where a float32 begins to round to the next one.
+BETWEEN = st.floats(0, 2.0**100, width=32).map(lambda x: (x + float(np.nextafter(np.float32(x), np.float32(1e38)))) / 2)
+DECIMALS = (
+    st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?", fullmatch=True)
+    | st.builds(lambda x, digits: f"{x:.{digits}f}", BETWEEN, st.integers(1, 18))
+    | st.builds(lambda x, digits: f"{x:.{digits}g}", BETWEEN, st.integers(1, 18))
+)
+
+
+def as_number(text):
+    """What the kernel makes of a number; None where it is not sure."""
+    matrix = np.zeros((1, 1), np.float32)
+    is_sure = read_rows(np.frombuffer(b"[" + text.encode() + b"]," + END, np.uint8), POWERS, matrix)
+    return matrix[0, 0] if is_sure else None
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=DECIMALS)
+def test_numbers_are_those_of_python_to_the_bit(text):
+    found = as_number(text)
+    with np.errstate(over="ignore"):
+        expected = np.float32(float(text))
+    assert found is None or found.tobytes() == expected.tobytes()
+    if re.fullmatch(r"[1-9][0-9]{0,5}(\.[0-9]{1,8})?", text):
+        assert found is not None
+
+
+@settings(max_examples=500, deadline=None)
+@given(text=st.text(alphabet="0123456789+-.eE nul[],", max_size=8))
+def test_what_is_no_number_of_json_is_not_read_as_one(text):
+    try:
+        value = json.loads(f"[{text}]")
+    except json.JSONDecodeError:
+        value = []
+    is_number = len(value) == 1 and (value[0] is None or type(value[0]) in (int, float))
+    assert as_number(text) is None or is_number
 
 
 @settings(max_examples=100, deadline=None)

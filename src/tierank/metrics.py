@@ -82,8 +82,14 @@ def ndcg(judge: Judge, k: int | None) -> Measure:
 
 def err(judge: Judge, k: int | None) -> Measure:
     """ERR@k = sum over ranks r <= k of 1/r * R_r * product over i < r of (1 - R_i), with R = (2^rating - 1) / 2^max."""
-    depth, stops = judge.depth(k), judge.stops
-    return lambda ranking: cascade(stops, depth, *ranking)
+    depth, tops = judge.depth(k), judge.err_tops
+
+    def measure(ranking: Ranking) -> Floats:
+        # Of the ranked documents alone: mostly a small part, and a large array takes longer to get than to fill.
+        stops = exp2_gains(np.take(judge.ratings, ranking.rows), ranking.starts, tops)
+        return cascade(stops, depth, ranking.starts, np.arange(len(stops)), ranking.tie_ends)
+
+    return measure
 
 
 def average_precision(judge: Judge, k: int | None) -> Measure:
@@ -487,7 +493,7 @@ class Judge:
         self.longest = int(self.lengths.max())
         self.ratings, self._levels = self._arrange(ratings), self._arrange(levels)
         self._tops = highest(self._levels, self.offsets)
-        self.empty = highest(self.ratings, self.offsets) == 0
+        self.empty = (self._tops if levels is ratings else highest(self.ratings, self.offsets)) == 0
         asked = _as_metrics(metrics, self.rule)
         self.metrics = tuple(asked)
         self._own = {name: metric for name, metric in asked.items() if not isinstance(metric, str)}
@@ -565,9 +571,9 @@ class Judge:
         return np.divide(self._levels, units)
 
     @cached_property
-    def stops(self) -> Floats:
-        """The chance that a document satisfies a reader, as ERR has it."""
-        return self._exp2_gains(self._err_tops())
+    def err_tops(self) -> Floats:
+        """The top rating of ERR, for each query."""
+        return self._per_query(self._err_tops())
 
     @cached_property
     def ideal(self) -> Ranking:
@@ -634,7 +640,10 @@ class Judge:
         return float(of)
 
     def _exp2_gains(self, tops: float | Floats) -> Floats:
-        return exp2_gains(self.ratings, self.offsets, np.broadcast_to(tops, len(self.lengths)).astype(np.float64))
+        return exp2_gains(self.ratings, self.offsets, self._per_query(tops))
+
+    def _per_query(self, values: float | Floats) -> Floats:
+        return np.broadcast_to(values, len(self.lengths)).astype(np.float64)
 
     def _parse(self, metric: str) -> tuple[str, int | None]:
         name, k = parse_metric(metric)

@@ -28,14 +28,13 @@ from tierank.explain import Explanation
 from tierank.kernels import n_threads
 from tierank.rankers import Ranked
 from tierank.serve.counters import Counters, gauge
-from tierank.serve.documents import Documents
+from tierank.serve.documents import Documents, warm_up
 from tierank.serve.keys import Keys
 from tierank.serve.lanes import ByteBudget, Lane
 from tierank.serve.limits import LARGE, Limits
 from tierank.serve.log import log_replacement
 from tierank.serve.models import ServedModel, Version
 from tierank.serve.openapi import describe_api
-from tierank.serve.outline import warm_up
 from tierank.serve.refusals import Refusal, shown
 from tierank.serve.requests import Rank, read_rank, read_score
 from tierank.settings import as_whole

@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, Raw
 from msgspec.structs import astuple
 from numpy.typing import NDArray
 
@@ -24,6 +24,7 @@ from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.encoding import as_features
 from tierank.errors import DataError, near_name
+from tierank.kernels.json_rows import END, POWERS, read_rows
 from tierank.serve.limits import Limits
 from tierank.serve.outline import Piece, Span, read_json
 from tierank.serve.refusals import Refusal, check_keys, cut, shown, some
@@ -154,6 +155,12 @@ class Documents:
         return row if self.ids is None else self.ids[row]
 
 
+def warm_up() -> None:
+    """Compile what reads bodies, before one has to wait for it."""
+    Span(bytearray(b"[]"), 0, 2).elements(1)
+    _numbers(b"[0]," + END, 1, 1)
+
+
 # Typed values
 
 
@@ -171,6 +178,8 @@ def typed_documents(given: Any, features: Features, limits: Limits) -> Documents
     try:
         if type(given.features) is str:
             matrix: Matrix | None = _decoded(given.features, width, "features")
+        elif type(given.features) is Raw:
+            matrix = None if features.plan.kinds else _raw_matrix(given.features, width, limits)
         else:
             matrix = _typed_matrix(given.features, width)
         if matrix is None or len(matrix) > limits.max_documents or (ids is not None and len(ids) != len(matrix)):
@@ -181,8 +190,12 @@ def typed_documents(given: Any, features: Features, limits: Limits) -> Documents
 
 
 def _typed_objects(documents: list[Any], features: Features, first: int) -> Documents | None:
-    rows = [one.features if type(one.features) is tuple else astuple(one.features) for one in documents]
-    matrix = _typed_matrix(rows, features.n)
+    if documents and type(documents[0].features) is Raw:
+        texts = [one.features for one in documents]
+        matrix = None if features.plan.kinds else _numbers(b",".join([*texts, END]), len(texts), features.n)
+    else:
+        rows = [one.features if type(one.features) is tuple else astuple(one.features) for one in documents]
+        matrix = _typed_matrix(rows, features.n)
     if matrix is None:
         return None
     return Documents([place if one.id is UNSET else one.id for place, one in enumerate(documents, first)], matrix)
@@ -196,6 +209,26 @@ def _typed_matrix(rows: list[tuple[float | None, ...]], width: int) -> Matrix | 
     with np.errstate(over="ignore"):
         matrix = np.array(rows, np.float64).astype(np.float32)
     return None if np.isinf(matrix).any() else matrix
+
+
+def _raw_matrix(given: Raw, width: int, limits: Limits) -> Matrix | None:
+    """The rows of a list of lists of numbers, or of base64, from its text."""
+    text = bytes(given)
+    if text.startswith(b'"'):
+        return _decoded(text[1:-1].decode(), width, "features")
+    n_rows = text.count(b"[") - 1
+    if not 0 < n_rows <= limits.max_documents:
+        return None
+    return _numbers(text[1:-1] + b"," + END, n_rows, width)
+
+
+def _numbers(text: bytes, n_rows: int, width: int) -> Matrix | None:
+    """Rows of numbers, each with a comma behind it; None where the text is anything else or a number is doubtful."""
+    # Texts of fewer bytes cannot hold so many numbers: a matrix is not made because somebody says it is large.
+    if len(text) < 2 * n_rows * width:
+        return None
+    matrix = np.empty((n_rows, width), np.float32)
+    return matrix if read_rows(np.frombuffer(text, np.uint8), POWERS, matrix) else None
 
 
 # Values of any kind

@@ -113,11 +113,6 @@ class Span:
         return found | long
 
 
-def warm_up() -> None:
-    """Compile what outlines bodies, before one has to wait for it."""
-    Span(bytearray(b"[]"), 0, 2).elements(1)
-
-
 def outlined(body: bytearray) -> dict[str, Any]:
     """A large body: an object, with spans in place of long lists and objects."""
     opening = _BLANKS.match(body)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Raw, UnsetType
 
 Decode = Callable[[bytes | bytearray], Any]
 
@@ -29,19 +29,11 @@ class Wire:
     """Decoders of what is sent for a model with these features: whole requests, and pieces of long lists."""
 
     def __init__(self, names: Sequence[str] | None, has_missing: bool) -> None:
-        document: Any = _struct(
-            "Document", [("features", _features(names, has_missing)), ("id", Id | UnsetType, UNSET)]
-        )
-        documents: list[Any] = [
-            ("documents", _list(document) | UnsetType, UNSET),
-            ("ids", list[Id] | None | UnsetType, UNSET),
-            ("names", list[str] | None | UnsetType, UNSET),
-            ("features", list[Row] | str | UnsetType, UNSET),
-        ]
-        model = ("model", str | UnsetType, UNSET)
+        document = _document(_features(names, has_missing))
+        documents = _documents(document, list[Row] | str)
         query: Any = _struct("Query", [("id", Id | UnsetType, UNSET), *documents])
-        self.rank = _decoder(_struct("Rank", [model, ("k", int | None, None), ("explain", bool, False), *documents]))
-        self.score = _decoder(_struct("Score", [("queries", _list(query)), model]))
+        self.rank = _decoder(_rank(documents))
+        self.score = _decoder(_struct("Score", [("queries", _list(query)), _MODEL]))
         self.documents: Decode = _decoder(_list(document))
         self.rows: Decode = _decoder(list[Row])
         self.ids: Decode = _decoder(list[Id])
@@ -55,6 +47,24 @@ class NoWire:
         """Nothing: it is not sure of anything."""
 
     score = documents = rows = ids = queries = rank
+
+
+def _document(features: Any) -> Any:
+    return _struct("Document", [("features", features), ("id", Id | UnsetType, UNSET)])
+
+
+def _documents(document: Any, matrix: Any) -> list[Any]:
+    """The fields that hold the documents of a list: objects of this shape, or features as a matrix of that one."""
+    return [
+        ("documents", _list(document) | UnsetType, UNSET),
+        ("ids", list[Id] | None | UnsetType, UNSET),
+        ("names", list[str] | None | UnsetType, UNSET),
+        ("features", matrix | UnsetType, UNSET),
+    ]
+
+
+def _rank(documents: list[Any]) -> Any:
+    return _struct("Rank", [_MODEL, ("k", int | None, None), ("explain", bool, False), *documents])
 
 
 def _features(names: Sequence[str] | None, has_missing: bool) -> Any:
@@ -89,5 +99,10 @@ def _decoder(shape: Any) -> Decode:
 
     return decoded
 
+
+_MODEL = ("model", str | UnsetType, UNSET)
+
+# A request for ``/rank`` whatever the model, with features as they stand in the text.
+raw_rank: Decode = _decoder(_rank(_documents(_document(Raw), Raw)))
 
 peek: Callable[[bytes | bytearray], _Named | None] = _decoder(_Named)
