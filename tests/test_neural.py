@@ -19,6 +19,7 @@ from tierank import (
 )
 from tierank.networks import NETWORKS
 from tierank.training.networks import NetworkModel
+from tierank.training.networks.adam import Adam
 from tierank.training.networks.steps import Descent
 from tierank.transforms import TRANSFORMS
 
@@ -185,6 +186,27 @@ def test_steps_are_those_of_torch_written_out(data, clip_norm, weight_decay, wei
     np.testing.assert_allclose(scores - scores.mean(), expected - expected.mean(), rtol=1e-3, atol=1e-5)
     if not weighted:
         np.testing.assert_allclose([row["loss"] for row in ranker.history_], means, rtol=1e-4)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adam_has_the_bits_of_torch(weight_decay):
+    """Also where a parameter has no gradient in some steps, and where another one goes on from its state."""
+    generator = torch.Generator().manual_seed(0)
+    ours, theirs = ([torch.nn.Parameter(torch.ones(3, 2)), torch.nn.Parameter(torch.ones(4))] for _ in range(2))
+    kind = torch.optim.AdamW if weight_decay else torch.optim.Adam
+    oracle, adam = kind(theirs, weight_decay=weight_decay, fused=True), Adam(ours, weight_decay)
+    for number in range(6):
+        for parameter, other in zip(ours, theirs, strict=True):
+            parameter.grad = other.grad = torch.randn(parameter.shape, generator=generator)
+        if number in (0, 3):
+            ours[1].grad = theirs[1].grad = None
+        oracle.param_groups[0]["lr"] = 0.1 / (number + 1)
+        oracle.step()
+        adam.step(0.1 / (number + 1))
+        state, adam = adam.state, Adam(ours, weight_decay)
+        adam.load(state)
+        for parameter, other in zip(ours, theirs, strict=True):
+            assert torch.equal(parameter, other)
 
 
 def test_without_validation_data_the_last_epoch_is_kept(data):

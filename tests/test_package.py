@@ -249,6 +249,19 @@ def test_unknown_name_is_an_attribute_error():
         tierank.nothing
 
 
+def test_training_a_network_does_not_load_the_compiler_of_torch():
+    """It would take a second of CPU time, or more, in each process that trains."""
+    pytest.importorskip("torch")
+    code = (
+        "import sys, tierank\n"
+        "data = tierank.make_ranking(8, n_features=3, mean_length=5, max_length=9)\n"
+        "tierank.URank(max_epochs=1, n_jobs=1).fit(data)\n"
+        "print('torch._dynamo' in sys.modules)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
 def test_import_is_light():
     heavy = ("numpy", "scipy", "numba", "torch", "lightgbm", "sklearn", "rich", "starlette", "uvicorn", "msgspec")
     code = f"import sys, tierank, tierank.cli; print([m for m in {heavy!r} if m in sys.modules])"

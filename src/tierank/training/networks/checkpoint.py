@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import nn
 
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
+from tierank.training.networks.adam import Adam
 from tierank.training.networks.weights import Weights, inside
 
 
@@ -37,15 +37,15 @@ class NetworkCheckpoint(Checkpoint):
         super().__init__(folder, settings, made_of, team)
         self.done: dict[str, NetworkState] = {}
 
-    def write(self, name: str, state: NetworkState, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def write(self, name: str, state: NetworkState, network: nn.Module, optimizer: Adam) -> None:
         """Replace what the folder holds, whole or not at all."""
         self.done[name] = state
         if not self.team.is_first:
             return
         tensors = {f"kept{m}.{key}": t for m, state in self.done.items() for key, t in state.kept.items()}
         tensors |= {f"now.{key}": t for key, t in network.state_dict().items()}
-        for number, values in optimizer.state_dict()["state"].items():
-            tensors |= {f"adam{number}.{key}": torch.as_tensor(value) for key, value in values.items()}
+        for number, values in optimizer.state.items():
+            tensors |= {f"adam{number}.{key}": value for key, value in values.items()}
         states = {m: {k: v for k, v in vars(state).items() if k != "kept"} for m, state in self.done.items()}
         with self.renewing() as fresh:
             where = {"states": states, "running": name}
@@ -54,7 +54,7 @@ class NetworkCheckpoint(Checkpoint):
             content = safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
             (fresh / "state.safetensors").write_bytes(content)
 
-    def read(self, name: str, network: nn.Module, optimizer: torch.optim.Optimizer) -> NetworkState | None:
+    def read(self, name: str, network: nn.Module, optimizer: Adam) -> NetworkState | None:
         """Set a network and its optimizer to where they were; None where the folder has nothing of this training."""
         with self.reading():
             text, weights = (self.content(f"state.{ending}") for ending in ("json", "safetensors"))
@@ -67,8 +67,6 @@ class NetworkCheckpoint(Checkpoint):
                 self.done[m] = NetworkState(**values, best=None if best is None else tuple(best), kept=kept)
             if where["running"] == name:
                 network.load_state_dict(inside(tensors, "now."))
-                state = optimizer.state_dict()
-                numbers = range(len(state["param_groups"][0]["params"]))
-                state["state"] = {k: values for k in numbers if (values := inside(tensors, f"adam{k}."))}
-                optimizer.load_state_dict(state)
+                numbers = range(len(optimizer.parameters))
+                optimizer.load({k: values for k in numbers if (values := inside(tensors, f"adam{k}."))})
         return self.done.get(name)

@@ -13,6 +13,7 @@ from tierank.errors import ParameterError
 from tierank.losses import Batch
 from tierank.objectives.loss import check_values
 from tierank.team import Team
+from tierank.training.networks.adam import Adam
 from tierank.training.networks.lists import QueryLists
 
 
@@ -29,9 +30,7 @@ class Descent:
     ) -> None:
         self.values, self.lists, self.team, self.clip_norm = values, lists, team, settings["clip_norm"]
         self.parameters = list(network.parameters())
-        adam = torch.optim.AdamW if settings["weight_decay"] else torch.optim.Adam
-        rates = {"lr": settings["learning_rate"], "weight_decay": settings["weight_decay"]}
-        self.optimizer = adam(self.parameters, **rates, fused=True)  # a fifth of a step of few queries
+        self.optimizer = Adam(self.parameters, settings["weight_decay"])
 
     def step(self, queries: Tensor, rate: float) -> tuple[float, str | None]:
         """One step with this learning rate; returns the sum of the losses of the queries.
@@ -48,8 +47,7 @@ class Descent:
         if wrong is None:
             if self.clip_norm is not None:
                 _clip([p.grad for p in self.parameters if p.grad is not None], self.clip_norm)
-            self.optimizer.param_groups[0]["lr"] = rate
-            self.optimizer.step()
+            self.optimizer.step(rate)
         return loss, wrong
 
     def _differentiate(self, queries: Tensor, n_queries: int) -> tuple[float, str | None]:
