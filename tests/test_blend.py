@@ -503,3 +503,39 @@ def test_distilling_on_the_command_line(parts, tmp_path, capsys):
     ):
         assert cli.main(["distill", *words, "--out", str(tmp_path / "other")]) == 2
         assert line in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", ["means", "zero", "query without a rating"])
+def test_scores_out_of_fold_are_of_the_data_as_fit_had_them(case):
+    """Means of texts are those of other queries, and unjudged documents are what the setting makes of them."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    table = pandas.DataFrame({"seller": rng.choice(list("abcdef"), 120), "x": rng.normal(size=120)})
+    qid, y = np.repeat(np.arange(15), 8), rng.integers(0, 4, 120).astype(float)
+    if case == "zero":
+        y[::7] = np.nan
+    elif case != "means":
+        y[:8] = np.nan
+    columns = tierank.Columns(**{"means" if case == "means" else "categories": ["seller"]})
+    data = tierank.RankingDataset(table, y, qid, columns=columns)
+    blend = tierank.Blend(
+        n_configs=1, n_seeds=0, n_trees=3, n_jobs=1, unjudged="zero" if case == "zero" else "skip"
+    ).fit(data)
+    scores = blend.out_of_fold(data)
+    assert np.isfinite(scores).all()
+    order = rng.permutation(120)
+    other = tierank.RankingDataset(table.iloc[order], y[order], qid[order], columns=columns)
+    assert np.array_equal(blend.out_of_fold(other), scores[order])
+    with pytest.raises(tierank.DataError, match="expected the data that the blend was fitted on"):
+        blend.out_of_fold(data.replace(ratings=np.roll(data.ratings, 1)))
+
+
+def test_validation_by_judges_of_a_blend_of_clicks():
+    """Members take turns in validating, so all queries have to be of one kind."""
+    rng = np.random.default_rng(0)
+    X, y, qid = rng.normal(size=(40, 2)), rng.integers(0, 2, 40), np.repeat(np.arange(8), 5)
+    shown = {"position": np.tile(np.arange(1, 6), 8), "propensity": 1 / np.arange(1, 6)}
+    with pytest.raises(
+        tierank.DataError, match="valid: expected position in training and validation data or in neither"
+    ):
+        tierank.Blend(n_configs=1, n_seeds=0, n_trees=2, n_jobs=1).fit(X, y, qid=qid, valid=(X, y, qid), **shown)

@@ -672,3 +672,12 @@ def test_means_do_not_depend_on_factors_that_are_powers_of_two():
         for one in (table, table.assign(price=table.price * 8))
     ]
     assert scores[0].tolist() == scores[1].tolist()
+
+
+@pytest.mark.parametrize("kind", ["string", "date32[pyarrow]", pd.ArrowDtype(pa.string()), object])
+def test_dates_of_every_type_of_pandas_may_be_missing(kind):
+    days = ["2024-01-31", None, "2024-02-01", ""]
+    column = pd.Series([day or None for day in days] if kind == "date32[pyarrow]" else days)
+    column = pd.to_datetime(column).astype(kind) if kind == "date32[pyarrow]" else column.astype(kind)
+    data = RankingDataset(pd.DataFrame({"listed": column}), columns=DATES)
+    assert data.features[:, 0].tolist() == pytest.approx([19753, np.nan, 19754, np.nan], nan_ok=True)

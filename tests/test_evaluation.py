@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import tierank
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import compare, evaluate
@@ -232,9 +233,25 @@ def test_what_compare_refuses():
         compare(data, {"base": systems["base"]})
     with pytest.raises(ParameterError, match=r"unknown baseline 'bass': did you mean 'base'\?"):
         compare(data, systems, baseline="bass")
-    with pytest.raises(ParameterError, match="n_resamples: expected 1 or more, got 0"):
+    with pytest.raises(ParameterError, match="n_resamples: expected an integer >= 1, got 0"):
         compare(data, systems, n_resamples=0)
     with pytest.raises(ParameterError, match="unknown system 'godo': did you mean 'good'"):
         compare(data, systems, metrics="map").mean("godo", "map")
     with pytest.raises(DataError, match="all 1 queries are left out"):
         compare(RankingDataset(np.zeros((2, 1)), [0, 0]), {"a": [1, 2], "b": [2, 1]})
+
+
+def test_other_arguments_of_compare_are_checked():
+    data = ([1, 0], [1, 1])
+    with pytest.raises(ParameterError, match="seed: expected an integer >= 0, got -1"):
+        compare(data, {"a": [1, 2], "b": [2, 1]}, seed=-1)
+    with pytest.raises(
+        ParameterError, match="scores: expected a mapping from names of systems to their scores, got list"
+    ):
+        compare(data, [[1, 2], [2, 1]])
+    made = tierank.make_ranking(5, n_features=2, mean_length=4, max_length=6)
+    ranker = tierank.LinearRanker(ridge=1.0).fit(made)
+    with pytest.raises(ParameterError, match="seed: expected an integer >= 0, got 'x'"):
+        ranker.permutation_importance(made, seed="x")
+    with pytest.raises(ParameterError, match="n_repeats: expected an integer >= 1, got 0"):
+        ranker.permutation_importance(made, n_repeats=0)

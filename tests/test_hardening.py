@@ -428,3 +428,24 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
     ranker.save(tmp_path / "model")
     with pytest.raises(DataError, match="with NaN or infinity"):
         tierank.load(tmp_path / "model")
+
+
+def test_states_of_a_checkpoint_that_are_none(tmp_path, data):
+    """A checkpoint of networks with another value in the place of a state."""
+    ranker = URank(max_epochs=2, hidden=(4,), n_jobs=1).fit(data, checkpoint=tmp_path / "state")
+    (file,) = (tmp_path / "state").rglob("state.json")
+    whole = json.loads(file.read_text())
+    file.write_text(json.dumps(whole | {"states": dict.fromkeys(whole["states"], True)}))
+    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one"):
+        ranker.fit(data, checkpoint=tmp_path / "state")
+
+
+def test_the_first_training_with_weights_is_silent():
+    """LightGBM told of weights of queries, on standard output, until it had been told to be silent."""
+    program = """if True:
+        import numpy as np, tierank
+        X, y, qid = np.arange(60.0).reshape(30, 2), np.arange(30) % 3, np.arange(30) // 10
+        tierank.UMart(n_trees=1, min_documents=2).fit(X, y, qid=qid, row_weight=np.arange(30) + 1.0)
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == ""

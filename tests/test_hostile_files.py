@@ -738,3 +738,9 @@ def test_paths_that_lead_nowhere(tmp_path, name, message):
 def test_what_is_neither_a_path_nor_a_table(source):
     with pytest.raises(ParameterError, match=r"expected the path of a file or a table, got .*; RankingDataset takes"):
         read(source)
+
+
+def test_a_cell_of_scores_that_is_too_long_for_csv_is_refused(tmp_path):
+    (tmp_path / "scores.csv").write_text('query,score\n"' + "x" * 200_000)
+    with pytest.raises(DataError, match=r"scores\.csv: expected a CSV table of scores, got: field larger"):
+        tierank.read_scores(tmp_path / "scores.csv", RankingDataset(np.zeros((1, 1))))

@@ -327,7 +327,7 @@ def _days(values: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _day(value: Any) -> float:
-    if value is None or value == "" or (not isinstance(value, str) and is_missing(value)):
+    if is_missing(value) or (isinstance(value, str) and not value):
         return np.nan
     if isinstance(value, str):
         try:

@@ -12,6 +12,7 @@ from tierank.cli.console import check_place, made, say
 from tierank.cli.options import Parser, add_command
 from tierank.cli.printing import print_json, print_table
 from tierank.errors import ParameterError, TierankError
+from tierank.files import replacing
 
 if TYPE_CHECKING:
     from tierank.clicks import ClickLog, ClickModel, Propensities
@@ -230,7 +231,8 @@ def _propensities(options: argparse.Namespace) -> None:
         raise ParameterError(f"{options.plot}: expected a name that ends in .png, .svg or .pdf")
     found = _estimated(options, options.bootstrap)[1]
     if options.plot is not None:
-        found.plot().figure.savefig(made(options.plot))
+        with replacing(made(options.plot)) as fresh:
+            found.plot().figure.savefig(fresh, format=options.plot.suffix[1:])
         say(f"wrote {options.plot}")
     if options.json:
         print_json(found.to_dict())

@@ -24,6 +24,7 @@ from tierank.evaluation.showing import (
 )
 from tierank.metrics import Judge, Metric, Rule
 from tierank.segments import Attribute, SegmentContrast, as_attributes, compare_segments
+from tierank.settings import as_whole
 from tierank.significance import ROUNDING, SIGNIFICANT, Contrast, bootstrap_interval, holm, paired_p
 from tierank.types import Floats
 
@@ -79,10 +80,13 @@ def compare(
     >>> round(found.contrasts["new"]["ndcg@2"].difference, 4)
     0.246
     """
+    if not hasattr(scores, "items"):
+        got = type(scores).__name__
+        raise ParameterError(argument="scores", expected="a mapping from names of systems to their scores", got=got)
     if len(scores) < 2:
         raise ParameterError(f"scores: expected at least two systems to compare, got {len(scores)}")
-    if n_resamples < 1:
-        raise ParameterError(f"n_resamples: expected 1 or more, got {n_resamples}")
+    as_whole("n_resamples", n_resamples)
+    as_whole("seed", seed, 0)
     baseline = next(iter(scores)) if baseline is None else baseline
     if baseline not in scores:
         raise ParameterError.unknown("baseline", baseline, scores)

@@ -41,7 +41,7 @@ from tierank.rankers.training_data import (
     warn_of_odd_queries,
     with_propensities,
 )
-from tierank.settings import Setting, as_limit, declared
+from tierank.settings import Setting, as_limit, as_whole, declared
 from tierank.team import Team
 from tierank.training.agreement import agreement, check_contents, facts_of_call
 from tierank.training.callbacks import Callback, Callbacks, check_callbacks
@@ -641,6 +641,8 @@ class Ranker(Estimator):
         self._check_fitted()
         if not isinstance(data, RankingDataset):
             raise DataError(argument="data", expected="a RankingDataset with ratings", got=type(data).__name__)
+        as_whole("n_repeats", n_repeats)
+        as_whole("seed", seed, 0)
         data = self._as_own_features(data, None)
         judge, resources = Judge(data, metric, rule), self.resources()
 

@@ -12,11 +12,12 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer, Sum
 from tierank.files import replacing
-from tierank.kinds import Category
+from tierank.kinds import Category, Mean
 from tierank.models import Known, class_name, write_folder
 from tierank.progress import Progress
 from tierank.rankers.base import Ranker, fitted_copy
@@ -24,6 +25,7 @@ from tierank.rankers.judged import JudgedRanker
 from tierank.rankers.linear import LinearRanker
 from tierank.rankers.loading import read_ranker
 from tierank.rankers.networks import URank
+from tierank.rankers.training_data import settle_unjudged
 from tierank.rankers.trees import LambdaMART, UMart
 from tierank.settings import Choice, Flag, Integer, setting
 from tierank.team import Team
@@ -189,10 +191,8 @@ class Blend(JudgedRanker):
             raise ParameterError(
                 argument="rotate", expected="True, so that each query validates some members", got="False"
             )
-        own = self.match_features(train)
-        pool, parts = deal(
-            own, None if valid is None else self.match_features(valid), settings["seed"], self.resources().n_jobs
-        )
+        own, held_out = self._as_learned(train, valid)
+        pool, parts = deal(own, held_out, settings["seed"], self.resources().n_jobs)
         if _content(pool, self.resources().n_jobs) != model.content:
             raise DataError(
                 argument="train",
@@ -205,7 +205,25 @@ class Blend(JudgedRanker):
             rows = np.isin(pool.query_of_row, queries)
             found = model.by_family(pool.select(queries), members, self.resources())
             scores[rows] = model.weighted(found, model.weights)
-        return own.restore(scores[: own.n_documents])
+        if own.n_queries == train.n_queries:
+            return train.restore(scores[: own.n_documents])
+        # Nobody has learned from queries without a rating.
+        is_learned = np.repeat(np.logical_or.reduceat(train.is_judged, train.offsets[:-1]), train.lengths)
+        whole = train.arrange(self.predict(train))
+        whole[is_learned] = scores[: own.n_documents]
+        return train.restore(whole)
+
+    def _as_learned(
+        self, train: RankingDataset, valid: RankingDataset | None
+    ) -> tuple[RankingDataset, RankingDataset | None]:
+        """The data as ``fit`` had them: ratings, and of means of texts those of other queries."""
+        kept = {"is_taken": self.takes_unjudged(), "are_clicks": False}
+        train, valid = settle_unjudged(train, valid, self.settings_["unjudged"], **kept)
+        if any(isinstance(kind, Mean) for kind in self._plan.kinds.values()):
+            train = Plan.learn(train, by_levels=self.takes_categories())[1]
+        else:
+            train = self.match_features(train)
+        return train, None if valid is None else self.match_features(valid)
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
         """Check that there are members, and the settings of each."""

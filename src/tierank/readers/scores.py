@@ -73,6 +73,8 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
         return _checked(_from_text(path, data), path, data)
     except OSError as error:
         raise unreadable(path, error) from None
+    except csv.Error as error:
+        raise DataError(where=path, expected="a CSV table of scores", got=f": {error}") from None
 
 
 def _csv_header(path: Path) -> list[str] | None:

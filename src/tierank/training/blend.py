@@ -304,6 +304,14 @@ def deal(
 
 def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
     """Both as one data set; queries that have the same id in both are two. Weights of 1 if only one has weights."""
+    for name in ("position", "propensity"):
+        if (getattr(train, name) is None) != (getattr(valid, name) is None):
+            raise DataError(
+                argument="valid",
+                expected=f"{name} in training and validation data or in neither, as queries of both are learned from",
+                got="one of them without it",
+                fix="leave validation data out, or set `rotate`=False",
+            )
     weighs_rows = train.row_weight is not None or valid.row_weight is not None
     weighs_queries = train.query_weight is not None or valid.query_weight is not None
     named = [

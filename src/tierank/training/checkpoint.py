@@ -20,7 +20,7 @@ from tierank.team import Team
 from tierank.training.identity import identity_of, is_of_caller, name_of
 
 # What reading a damaged file ends in.
-_OF_DAMAGE = (EOFError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
+_OF_DAMAGE = (AttributeError, EOFError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
 
 
 class _Nest(FolderKind):

@@ -163,6 +163,7 @@ def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset
 
     LightGBM can draw the sample itself, of what one process has, and takes several times the memory for it.
     """
+    _be_silent()
     total = int(team.all_reduce(np.array([len(rows)]))[0])
     wanted = int(params.get("bin_construct_sample_cnt", _SAMPLE))
     n_own = len(rows) if total <= wanted else max(1, wanted * len(rows) // total)
@@ -177,6 +178,15 @@ def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset
     for start in range(0, len(rows), rows.batch_size):
         found._push_rows(rows[start : start + rows.batch_size])
     return found
+
+
+def _be_silent() -> None:
+    """Have LightGBM say nothing in this thread: what makes a data set of a sample does not read how much it may say.
+
+    To compare parameters sets the level of those given; it does nothing else if they are the same.
+    """
+    quiet = ctypes.c_char_p(b"verbosity=-1")
+    _call("LGBM_DatasetUpdateParamChecking", quiet, quiet)
 
 
 def _known(column: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
