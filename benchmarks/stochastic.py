@@ -1,10 +1,10 @@
 """The stochastic uMart against lambdarank with the same settings. ``python -m benchmarks.stochastic DATA ...``
 
 DATA are folders with the parts or folds that ``tierank.read_fold`` reads, or ``generated:N`` for ``make_ranking`` data
-of N queries. All systems have 15 leaves, learning rate 0.05,
-feature fraction 0.7, lambda_l2 1, at least 20 documents in a leaf, and stop after 60 rounds without a better NDCG@10 on
-validation data. NDCG@10 of the test queries is averaged over seeds and compared query by query with that of lambdarank;
-CPU seconds are those of one ``fit``. ``--catboost`` adds CatBoost's YetiRank (its own defaults but the same rate).
+of N queries. All systems have 15 leaves, learning rate 0.05, feature fraction 0.7, lambda_l2 1, 20 documents or more in
+a leaf, and stop after 60 rounds without a better NDCG@10 on validation data. NDCG@10 of the test queries is averaged
+over seeds and compared query by query with that of the first of ``--systems``; CPU seconds are those of one ``fit``.
+``YetiRank`` is CatBoost's (its own defaults but the same rate).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ COMMON: dict[str, Any] = {
 # Changes to the preset, one at a time.
 VARIANTS: dict[str, dict[str, Any]] = {
     "stochastic": {},
+    "random thresholds": {"extra_trees": True},
     "noise 2": {"noise": 2.0},
     "noise 0.5": {"noise": 0.5},
     "exp2 gains": {"gain": "exp2"},
@@ -70,40 +71,42 @@ def catboost(fold: Fold, seed: int) -> NDArray[np.float64]:
     return np.asarray(model.fit(train, eval_set=valid).predict(test))
 
 
-def systems(options: argparse.Namespace) -> Iterator[tuple[str, System]]:
-    yield "lambdarank", ours(tierank.LambdaMART, {})
-    chosen = VARIANTS if options.variants else {"stochastic": {}}
-    for name, changes in chosen.items():
-        yield name, ours(lambda **given: tierank.UMart.from_preset("stochastic", **given), changes)
-    if options.catboost:
-        yield "YetiRank", catboost
+def stochastic(**settings: Any) -> tierank.Ranker:
+    return tierank.UMart.from_preset("stochastic", **settings)
+
+
+SYSTEMS: dict[str, System] = {
+    "lambdarank": ours(tierank.LambdaMART, {}),
+    "lambdarank, random thresholds": ours(tierank.LambdaMART, {"extra_trees": True}),
+    **{name: ours(stochastic, changes) for name, changes in VARIANTS.items()},
+    "YetiRank": catboost,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="+", help="folders, or generated:N")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--variants", action="store_true", help="one setting of the preset changed at a time")
-    parser.add_argument("--catboost", action="store_true")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["lambdarank", "stochastic"])
     options = parser.parse_args()
-    print(f"{'data':12} {'system':14} {'NDCG@10':>8} {'difference':>11} {'p':>6} {'CPU s':>6}")
+    print(f"{'data':12} {'system':29} {'NDCG@10':>8} {'difference':>11} {'p':>6} {'CPU s':>6}")
     found: dict[str, list[NDArray[np.float64]]] = {}
     for data in options.data:
         folds = [read(data, fold) for fold in range(1, 6)]
         base = None
-        for name, system in systems(options):
-            values, seconds = judge(system, folds, options.seeds)
+        for name in options.systems:
+            values, seconds = judge(SYSTEMS[name], folds, options.seeds)
             base = values if base is None else base
             differences = (values - base)[np.isfinite(values)]
             p = float(paired_p(differences)) if differences.any() else 1.0
             print(
-                f"{Path(data).name:12} {name:14} {np.nanmean(values):8.4f} {differences.mean():+11.4f} {p:6.3f}"
+                f"{Path(data).name:12} {name:29} {np.nanmean(values):8.4f} {differences.mean():+11.4f} {p:6.3f}"
                 f" {seconds:6.1f}",
                 flush=True,
             )
             found.setdefault(name, []).append(differences)
     for name, differences in list(found.items())[1:]:
-        print(f"{name} - lambdarank, {pooled(differences)}")
+        print(f"{name} - {options.systems[0]}, {pooled(differences)}")
 
 
 def judge(system: System, folds: list[Fold], n_seeds: int) -> tuple[NDArray[np.float64], float]:
