@@ -21,6 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ class Trained(NamedTuple):
     score: Callable[[np.ndarray, int, int], np.ndarray]
 
 
-def ours(ranker: type) -> Callable[[Any, Shape], Trained]:
+def ours(ranker: Callable[..., tierank.Ranker]) -> Callable[[Any, Shape], Trained]:
     """A ranker of tierank, by ``fit``."""
 
     def train(data: Any, shape: Shape) -> Trained:
@@ -127,6 +128,7 @@ def catboost(data: Any, shape: Shape) -> Trained:
 
 SYSTEMS: dict[str, Callable[[Any, Shape], Trained]] = {
     "tierank UMart": ours(tierank.UMart),
+    "tierank UMart, stochastic": ours(partial(tierank.UMart.from_preset, "stochastic")),
     "tierank LambdaMART": ours(tierank.LambdaMART),
     "LightGBM lambdarank": lightgbm,
     "XGBoost rank:ndcg": xgboost,

@@ -38,7 +38,7 @@ COMMON: dict[str, Any] = {
 # Changes to the preset, one at a time.
 VARIANTS: dict[str, dict[str, Any]] = {
     "stochastic": {},
-    "random thresholds": {"extra_trees": True},
+    "best thresholds": {"extra_trees": False},
     "noise 2": {"noise": 2.0},
     "noise 0.5": {"noise": 0.5},
     "exp2 gains": {"gain": "exp2"},

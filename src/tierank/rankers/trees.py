@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tierank.training.trees import TreeModel
 
-# Neighbours in random orders; docs/stochastic.md has the figures.
+# Neighbours in random orders, and splits at random thresholds; docs/stochastic.md has the figures.
 _STOCHASTIC = {
     "noise": 1.0,
     "window": 1,
@@ -48,6 +48,7 @@ _STOCHASTIC = {
     "weights": "gain",
     "gain": "linear",
     "learning_rate": 0.05,
+    "extra_trees": True,
 }
 
 GAIN = Checked("'exp2', 'linear', a list, a mapping or a function", as_gain)
