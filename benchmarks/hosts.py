@@ -147,7 +147,7 @@ class Run:
         """The disk of a host."""
         return self.folder / f"host{k}"
 
-    def train(self, ranker: str, *more: str, program: Sequence[str] = (sys.executable, "-m", "tierank.cli")) -> None:
+    def train(self, ranker: str, *more: str, program: Sequence[str] = (sys.executable, "-m", "tierank")) -> None:
         """Start ``tierank train`` on every host."""
         for k in range(self.hosts.n):
             disk = self.disk(k)

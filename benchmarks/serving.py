@@ -287,7 +287,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = make_models(folder)
-        command = ["tierank.cli", "serve", str(folder / "umart"), str(folder / "urank"), "--port", "0"]
+        command = ["tierank", "serve", str(folder / "umart"), str(folder / "urank"), "--port", "0"]
         by_hand = ["benchmarks.serving", "--bare", str(folder / "umart")]
         with started(command, most) as ours, started(by_hand, most) as bare:
             systems = make_systems(models, ours, bare, lists)

@@ -35,7 +35,7 @@ def test_help_and_version_in_a_process_of_their_own():
         (["compare", "-h"], "NAME="),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "tierank.cli", *arguments], capture_output=True, text=True, check=True
+            [sys.executable, "-m", "tierank", *arguments], capture_output=True, text=True, check=True
         )
         assert expected in done.stdout
         assert not done.stderr
@@ -176,7 +176,7 @@ def test_text_with_more_features_than_the_model_is_refused_alike(files, model, c
 def test_ids_of_any_script_in_any_locale(files, model):
     def in_ascii(*arguments):
         return subprocess.run(
-            [sys.executable, "-m", "tierank.cli", *map(str, arguments)],
+            [sys.executable, "-m", "tierank", *map(str, arguments)],
             capture_output=True,
             check=True,
             env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0"},
@@ -257,6 +257,10 @@ def test_demo(tmp_path, capsys):
             "expected NAME=VALUE, such as",
         ),
         (["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "n_tree=3"], "did you mean 'n_trees'?"),
+        (
+            ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--timeout", "9"],
+            "--timeout: expected --ranks above 1, as one process waits for no other, got 1",
+        ),
         (["predict", "{}/nothing", "{}/data.txt"], "expected a model folder"),
         (["demo", "--out", "{}/x", "--queries", "0"], "--queries: expected an integer"),
     ],
@@ -380,7 +384,7 @@ def test_files_are_utf8_whatever_the_system_writes_by_itself(tmp_path, capsys):
         f"predict {model} {tmp_path / 'test.csv'} --k 1 --out {tmp_path / 'ranked.tsv'}",
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "tierank.cli", *command.split()], env=os.environ | plain, capture_output=True
+            [sys.executable, "-m", "tierank", *command.split()], env=os.environ | plain, capture_output=True
         )
         assert done.returncode == 0, done.stderr
     table = (tmp_path / "run" / "table.md").read_text(encoding="utf-8")

@@ -615,7 +615,7 @@ def test_each_process_that_torchrun_starts_says_what_differs(files, tmp_path):
         folder.mkdir()
         for name, data in zip(("train", "valid"), team_program.generated(), strict=True):
             tierank.write(data.select(np.arange(data.n_queries - number)), folder / f"{name}.txt")
-        command = [sys.executable, "-m", "tierank.cli", *tierank_train(folder, tmp_path / "m", "urank")]
+        command = [sys.executable, "-m", "tierank", *tierank_train(folder, tmp_path / "m", "urank")]
         running.append(
             subprocess.Popen(command, env=environment(number, 2, meeting), stderr=subprocess.PIPE, text=True)
         )

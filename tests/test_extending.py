@@ -170,10 +170,10 @@ def test_the_commands_of_the_page(folder):
     block = re.search(r"```\n(tierank train shop.*?)```", PAGE, re.DOTALL)[1].replace("\\\n", " ")
     for command in block.strip().splitlines():
         quick = ["--set", "max_epochs=1"] if "NetworkRanker" in command else []
-        done = run(folder, "-m", "tierank.cli", *shlex.split(command)[1:], *quick)
+        done = run(folder, "-m", "tierank", *shlex.split(command)[1:], *quick)
         assert done.returncode == 0, (command, done.stderr)
     done = run(
-        folder, "-m", "tierank.cli", "predict", "own", "test.txt", "--import", "shop:Wide", "--import", "shop:Scaled"
+        folder, "-m", "tierank", "predict", "own", "test.txt", "--import", "shop:Wide", "--import", "shop:Scaled"
     )
     assert done.returncode == 0, done.stderr
     refused = [

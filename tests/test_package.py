@@ -67,6 +67,7 @@ LAYERS = [
     "integrations",
     "listing",
     "cli",
+    "__main__",
 ]
 HOMES = {
     "numba": {"kernels"},

@@ -358,7 +358,7 @@ def test_a_port_is_taken_before_anything_is_loaded():
 
 
 def test_what_all_workers_would_meet_is_said_once(tmp_path):
-    command = [sys.executable, "-m", "tierank.cli", "serve", str(tmp_path), "--workers", "3", "--port", "0"]
+    command = [sys.executable, "-m", "tierank", "serve", str(tmp_path), "--workers", "3", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "expected a model folder" in done.stderr

@@ -53,7 +53,7 @@ def train_arguments(folder: Path, ranker: str, out: Path, rounds: int | None = N
 
 
 def train_command(folder: Path, ranker: str, out: Path, *more: str, rounds: int | None = None) -> list[str]:
-    return [sys.executable, "-m", "tierank.cli", *train_arguments(folder, ranker, out, rounds), *more]
+    return [sys.executable, "-m", "tierank", *train_arguments(folder, ranker, out, rounds), *more]
 
 
 def fingerprint(folder: Path) -> dict[str, str]:

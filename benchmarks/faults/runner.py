@@ -193,7 +193,7 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start ``tierank`` with these arguments, in a session of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "tierank.cli", *arguments],
+        [sys.executable, "-m", "tierank", *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

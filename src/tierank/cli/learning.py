@@ -68,7 +68,7 @@ def add_train(commands: Any) -> None:
         "--ranks", type=int, default=1, metavar="N", help="train in N processes of this machine (torchrun: of several)"
     )
     train.add_argument(
-        "--timeout", type=float, default=600.0, metavar="S", help="seconds that processes wait for each other"
+        "--timeout", type=float, metavar="S", help="seconds that processes wait for each other, 600 if not given"
     )
     add_reading(train)
     train.set_defaults(run=_train)
@@ -201,9 +201,11 @@ def _train(options: argparse.Namespace) -> None:
     if os.environ.get("WORLD_SIZE", "1") != "1":  # one of several: of --ranks, or of torchrun
         from tierank.distributed import join
 
-        with join(timeout=options.timeout) as team:
+        with join(**{} if options.timeout is None else {"timeout": options.timeout}) as team:
             _train_in(team, ranker, options)
     elif options.ranks == 1:
+        if options.timeout is not None:
+            raise ParameterError("timeout: expected --ranks above 1, as one process waits for no other, got 1")
         from tierank.team import Team
 
         _train_in(Team(), ranker, options)

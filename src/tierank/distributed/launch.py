@@ -17,7 +17,7 @@ from tierank.distributed.processes import open_meeting
 from tierank.errors import LEFT_ALONE, TeamError
 
 # What each process runs.
-_PROGRAM = (sys.executable, "-m", "tierank.cli")
+_PROGRAM = (sys.executable, "-m", "tierank")
 # Seconds that the others have to notice that one is gone, before they are ended: many, as the first may be about to
 # save the model, and a machine may be busy.
 _GRACE = 30.0

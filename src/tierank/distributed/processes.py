@@ -134,17 +134,31 @@ def join(
 ) -> Processes:
     """Join the team: call it once in each process, and hand the team to ``fit``.
 
-    ``rank`` counts the processes from 0, ``size`` is how many there are, ``address`` is ``host:port`` of the first.
-    Where they are not given they come from the environment, as ``torchrun`` and ``tierank train --ranks`` set it.
-    ``timeout`` is how many seconds a process waits for the others, at any time, before it gives up. ``holds_parts``
-    says that each process was given only its own part of the data: whole queries, none of them in two parts.
-
     .. code-block:: python
 
         with tierank.distributed.join() as team:          # torchrun --nproc-per-node 2 program.py
             ranker = tierank.URank().fit(train, valid=valid, team=team)
             if team.is_first:
                 ranker.save("model")
+
+    Parameters
+    ----------
+    rank : int, optional
+        Which of the processes this is, from 0. What is not given comes from the environment, as ``torchrun`` and
+        ``tierank train`` set it.
+    size : int, optional
+        The number of processes.
+    address : str, optional
+        ``host:port`` of the first process.
+    timeout : float, default 600
+        Seconds that a process waits for the others, at any time, before it gives up.
+    holds_parts : bool, default False
+        Each process was given only its own part of the data: whole queries, none of them in two parts.
+
+    Returns
+    -------
+    Processes
+        The team, to be used in a ``with`` statement.
     """
     rank = _from_environment("rank", rank, "RANK")
     size = _from_environment("size", size, "WORLD_SIZE")

@@ -1,4 +1,4 @@
-"""``python -m tierank.cli``."""
+"""``python -m tierank``: the command line."""
 
 import sys
 
