@@ -162,7 +162,7 @@ def test_describe_says_what_looks_wrong():
         "1 session mixing queries: each of their queries counts as a session",
         "1 session showing a document twice",
     ]
-    with pytest.raises(tierank.DataError, match="no order to restore"):
+    with pytest.raises(tierank.DataError, match="the order of the rows is lost: some were left out"):
         log.restore(np.zeros(log.n_rows))
 
 

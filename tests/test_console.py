@@ -316,7 +316,7 @@ def test_every_command_says_what_it_does_and_shows_it(capsys):
 @pytest.mark.parametrize(
     ("message", "expected"),
     [
-        ("a.txt:1: expected feature indices from 1 on, got '0:2'; or read with zero_based=True", "with --zero-based"),
+        ("a.txt:1: expected feature indices >= 1, got '0:2'; or read with zero_based=True", "with --zero-based"),
         ("b.parquet: expected the columns of a.parquet, got 'x' too; name the columns with features=", "--features"),
         (
             "d: expected a file, got a folder; read_fold reads a folder of folds",

@@ -672,7 +672,7 @@ def test_what_is_wrong_in_a_pipe_is_said_with_its_name(pipe):
 
 def test_a_pipe_that_nobody_writes_to_is_refused(pipe, monkeypatch):
     monkeypatch.setattr(paths, "_PATIENCE", 0.1)
-    message = r"pipe.txt: expected a pipe that somebody writes to, got nobody in 0.1 seconds; start the program"
+    message = r"pipe.txt: expected a pipe with a writer, got none in 0.1 seconds; start the program"
     with Pipes() as pipes:
         for use in (read, lambda path: read_scores(path, DATA), lambda path: pipes.as_file(str(path))):
             with pytest.raises(DataError, match=message):

@@ -107,7 +107,7 @@ def test_query_ids_of_any_kind(tmp_path, ids, expected):
         (b"good qid:1 1:2\n", "expected a rating as the first field, got 'good'"),
         (b"0 qid:1 1:2 2:3 1:4\n", "expected each feature once, got feature 1 twice"),
         (b"0 qid:1 2:2 2:3\n", "expected each feature once, got feature 2 twice"),
-        (b"0 qid:1 0:2\n", "expected feature indices from 1 on, got '0:2'; or read with zero_based=True"),
+        (b"0 qid:1 0:2\n", "expected feature indices >= 1, got '0:2'; or read with zero_based=True"),
         (b"0 qid:1 1:inf\n", "expected a value that float32 can hold, got '1:inf'"),
         (b"0 qid:1 1:-1e39\n", "expected a value that float32 can hold, got '1:-1e39'"),
         (b"0 qid:1 1:abc\n", "expected a number after '1:', got 'abc'"),

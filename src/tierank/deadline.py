@@ -1,4 +1,4 @@
-"""Work that has to end in time: whoever starts it sets a deadline, and long loops ask whether it has passed.
+"""Deadlines: the caller sets one, and long loops check whether it has passed.
 
 Python cannot stop a thread from outside. So work that may take long is cut into pieces, and between two of them it
 calls ``check_deadline``, which costs nothing if no deadline is set.

@@ -206,7 +206,7 @@ def remove_folder(path: str | os.PathLike[str], kind: FolderKind | None = None) 
 def sweep(folder: Path) -> None:
     """Remove the workshops of all that is in a folder: those whose writer is gone.
 
-    Who makes or removes a thing sweeps its workshops first; this is for what nobody will make or remove again.
+    Making or removing something sweeps its workshops first; this is for what will never be made or removed again.
     """
     if folder.is_dir():
         _sweep_all(folder, f".*{_WORKSHOP}")

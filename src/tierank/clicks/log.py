@@ -213,7 +213,7 @@ class ClickLog:
         if self.source_rows is None:
             return values
         if self.dropped:
-            raise DataError("rows were left out when this log was read, so there is no order to restore")
+            raise DataError("the order of the rows is lost: some were left out when this log was read")
         restored = np.empty_like(values)
         restored[self.source_rows] = values
         return restored

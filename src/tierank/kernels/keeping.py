@@ -1,7 +1,7 @@
 """Where compiled code is kept between processes.
 
 In the folder of ``NUMBA_CACHE_DIR`` where that is set; otherwise beside the source and, where that cannot be written,
-in the user's cache folder. numba keeps code as pickles, and whoever can write those can run code in our name. Python
+in the user's cache folder. numba keeps code as pickles, so anyone who can write them can run code as this user. Python
 itself trusts ``__pycache__`` that far, so the folder beside the source adds no danger; the user's folder is used only
 while no other user can write to it or replace it.
 

@@ -83,7 +83,7 @@ class Room(NamedTuple):
 
     @classmethod
     def for_queries(cls, longest: int, most_tiers: int) -> Room:
-        """Room for queries of so many documents and tiers."""
+        """Room for queries of at most this many documents and tiers."""
         numbers = np.empty((18, longest + 2 * _PADDING))
         places = np.zeros((5, longest + 2 * _PADDING), np.uint32)
         ends = np.empty((2, most_tiers + 1), np.uint32)

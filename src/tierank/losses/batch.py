@@ -193,7 +193,7 @@ class Batch:
 
     @property
     def ignores_row_weight(self) -> bool:
-        """Whether there are row weights that nobody has asked for."""
+        """Whether there are row weights that were never read."""
         return self._row_weight is not None and "row_weight" not in vars(self)
 
     @cached_property

@@ -393,7 +393,7 @@ def _read_line(line: bytes, has_query: bool, first_index: int) -> tuple[float, d
         if len(index) > letor.MAX_INDEX_DIGITS:
             raise DataError(f"expected a feature index of at most 7 digits, got {_shown(field)}")
         if int(index) < first_index:
-            raise DataError(f"expected feature indices from 1 on, got {_shown(field)}; or read with zero_based=True")
+            raise DataError(f"expected feature indices >= 1, got {_shown(field)}; or read with zero_based=True")
         column = int(index) - first_index
         if column in values:
             raise DataError(f"expected each feature once, got feature {int(index)} twice")

@@ -95,6 +95,6 @@ def pipe_content(path: Path) -> Iterator[bytes]:
                 has_writer = True
             elif time.monotonic() > end:
                 raise DataError(
-                    f"{path}: expected a pipe that somebody writes to, got nobody in {_PATIENCE:g} seconds; start the"
+                    f"{path}: expected a pipe with a writer, got none in {_PATIENCE:g} seconds; start the"
                     " program that writes to it, or read a file"
                 )

@@ -82,7 +82,7 @@ class BlendModel(FittedModel):
         return self.seen.has_queries
 
     def weigh(self, weights: Mapping[str, float]) -> None:
-        """Take these weights, and let go of the members of families that weigh nothing."""
+        """Take these weights, and drop the members of families with the weight 0."""
         self.weights = dict(weights)
         self.members = [member for member in self.members if weights[member.family] > 0]
 

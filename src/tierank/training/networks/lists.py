@@ -137,7 +137,7 @@ class QueryLists:
         return self
 
     def _single(self, queries: Tensor) -> Batch:
-        """The batch of one query, which is the same in every epoch but for what is random."""
+        """The batch of one query, which is the same in every epoch except for random numbers."""
         if self.data.n_documents > _KEPT_DOCUMENTS:
             return self.whole.take(queries)
         query = int(queries)
