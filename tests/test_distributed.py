@@ -323,6 +323,7 @@ def test_one_changed_number_is_noticed_wherever_it_is(name, place, value, size, 
         )
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.booleans())
 def test_a_team_that_agrees_goes_on(size, holds_parts):
     def work(team):
