@@ -34,9 +34,7 @@ def test_help_and_version_in_a_process_of_their_own():
         (["--version"], tierank.__version__),
         (["compare", "-h"], "NAME="),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "tierank", *arguments], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-m", "tierank", *arguments], capture_output=True, text=True, check=True)
         assert expected in done.stdout
         assert not done.stderr
 
@@ -281,7 +279,7 @@ def test_an_interrupt_ends_quietly(files, capsys, monkeypatch):
 
 
 def test_a_closed_pipe_is_no_error(files):
-    command = f"{sys.executable} -m tierank.cli describe {files / 'data.txt'} --json | head -n 1"
+    command = f"{sys.executable} -m tierank describe {files / 'data.txt'} --json | head -n 1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
     assert done.stdout == "{\n"
     assert "Error" not in done.stderr

@@ -259,7 +259,7 @@ def test_the_rows_of_queries_go_to_standard_output(model, capsys):
 
 
 def test_a_pipe_of_the_system_is_read_as_data_and_as_scores(model):
-    tierank_ = f"{sys.executable} -m tierank.cli"
+    tierank_ = f"{sys.executable} -m tierank"
     command = f"cat data.txt | {tierank_} predict model /dev/stdin | {tierank_} evaluate data.txt /dev/stdin --json"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, check=True, cwd=model.parent)
     assert json.loads(done.stdout)["metrics"]
