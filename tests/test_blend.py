@@ -110,6 +110,14 @@ def test_members_are_what_one_gets_by_hand(fitted, parts):
     np.testing.assert_array_equal(predict(linear, test), by_hand.predict(test))
 
 
+def test_validation_data_need_no_names_of_features(parts):
+    train, valid, test = parts
+    named = train.with_features(train.features, tuple("abcde"))
+    quick = {"n_configs": 0, "n_seeds": 0}
+    scores = Blend(**quick).fit(named, valid=valid).predict(test)
+    np.testing.assert_array_equal(scores, Blend(**quick).fit(train, valid=valid).predict(test))
+
+
 def test_without_rotation_validation_data_are_not_learned_from(parts):
     train, valid, test = parts
     ranker = Blend(**QUICK, rotate=False, query_features=False, trees="umart").fit(train, valid=valid)

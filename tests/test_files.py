@@ -369,8 +369,11 @@ def test_a_device_that_is_full_is_said():
         tierank.write_scores([0.5] * 10_000, "/dev/full")
 
 
-def test_ctrl_c_while_a_folder_is_made_or_removed_leaves_nothing(tmp_path, monkeypatch):
+def test_ctrl_c_while_a_folder_is_made_or_removed_leaves_nothing(tmp_path, monkeypatch, request):
     """At each step of the way: SIGINT comes from inside the functions that make, hold and remove the folder."""
+    # Shells start background jobs with SIGINT ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     for name in ("tempfile.mkdtemp", "shutil.rmtree"):
         module, _, function = name.partition(".")
         original = getattr(sys.modules[module], function)

@@ -322,7 +322,7 @@ def _joined(train: RankingDataset, valid: RankingDataset) -> RankingDataset:
             np.array([f"{name} {query}" for query in range(data.n_queries)]),
             row_weight=np.ones(data.n_documents) if weighs_rows and data.row_weight is None else data.row_weight,
             query_weight=np.ones(data.n_queries) if weighs_queries and data.query_weight is None else data.query_weight,
-            feature_names=data.feature_names,
+            feature_names=train.feature_names,  # those of valid are the same, or it has none
             kinds=data.kinds,
             position=data.position,
             propensity=data.propensity,
