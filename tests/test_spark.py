@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -337,7 +338,7 @@ def test_a_task_that_is_lost_ends_the_run_and_the_next_one_goes_on(tables, tmp_p
             os.kill(os.getpid(), signal.SIGKILL)
 
     ranker = TreeRanker(loss=squares(end_the_second_once), n_trees=60, n_leaves=2)
-    with pytest.raises(TeamError, match=r"^a task was lost: .*has what the first task had written: run fit again"):
+    with pytest.raises(TeamError, match=r"^a task was lost: .*has what the first process had written: run fit again"):
         fit(ranker, tables[0], valid=tables[1], checkpoint=kept)
     fitted = fit(ranker, tables[0], valid=tables[1], checkpoint=kept)
     before = json.loads(killed.read_text())["history"]
@@ -356,6 +357,18 @@ def test_a_task_that_is_lost_without_a_checkpoint(tables):
         TeamError, match=r"^a task was lost: expected all 2 tasks to stay .* task.* 1.*nothing was kept"
     ):
         fit(TreeRanker(loss=squares(end_the_second), n_trees=2), tables[0])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
+def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_goes_on(tmp_path):
+    """Executors of their own, as on a cluster: Spark starts another one, on which the checkpoint is resumed."""
+    program = Path(__file__).with_name("lost_executor_program.py")
+    done = subprocess.run([sys.executable, program, tmp_path], capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lost, resumed = [line for line in done.stdout.splitlines() if line.startswith(("lost", "trees"))]
+    assert "a task was lost: expected all 2 tasks to stay until fit is done" in lost
+    assert "has what the first process had written: run fit again with this checkpoint" in lost
+    assert resumed == "trees 2000"
 
 
 # Scoring
