@@ -235,6 +235,8 @@ def test_demo(tmp_path, capsys):
         ([], "the following arguments are required: COMMAND; see tierank --help"),
         (["descripe"], "unknown command 'descripe': did you mean 'describe'?"),
         (["describe"], "the following arguments are required: DATA; see tierank describe --help"),
+        (["describe", "{}/data.txt", "--formt=csv"], "option of tierank describe '--formt': did you mean '--format'?"),
+        (["describe", "{}/data.txt", "more"], "unrecognized arguments: more; see tierank --help"),
         (["describe", "{}/none.txt"], "none.txt: expected a file, got nothing there"),
         (["describe", "{}"], "expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt"),
         (["evaluate", "{}/data.txt", "{}/none"], "none: expected a file of scores, got nothing there"),

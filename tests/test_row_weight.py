@@ -4,6 +4,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import example, given, settings
@@ -350,17 +351,42 @@ def test_mdprank_takes_integers():
         MDPRank(**QUICK).fit(weighted.replace(row_weight=weighted.row_weight / 2))
 
 
-def test_a_table_with_weights_on_the_command_line(tmp_path):
+@pytest.mark.parametrize("column", ["row_weight", "views"])
+def test_a_table_with_weights_on_the_command_line(column, tmp_path):
     weighted, _ = lists_and_copies(6)
     rows = np.c_[weighted.features, weighted.ratings, weighted.query_of_row, weighted.row_weight]
-    names = "a,b,c,d,rating,query,row_weight"
+    names = f"a,b,c,d,rating,query,{column}"
+    named = {} if column == "row_weight" else {"row_weight": column}
     np.savetxt(tmp_path / "train.csv", rows, delimiter=",", header=names, comments="", fmt="%.9g")
     where = ["--train", str(tmp_path / "train.csv"), "--out", str(tmp_path / "model")]
+    where += [f"--row-weight-column={name}" for name in named.values()]
     assert main(["train", "urank", *where, "--set", "max_epochs=2", "--quiet"]) == 0
     loaded = tierank.load(tmp_path / "model")
-    data = tierank.read(tmp_path / "train.csv")
+    data = tierank.read(tmp_path / "train.csv", **named)
+    assert data.feature_names == ("a", "b", "c", "d")
     assert data.row_weight.tolist() == weighted.row_weight.tolist()
     again = URank(**loaded.get_params()).fit(data)
     np.testing.assert_array_equal(again.predict(data), loaded.predict(data))
     plain = URank(**loaded.get_params()).fit(data.replace(row_weight=None))
     assert not np.array_equal(plain.predict(data), loaded.predict(data))
+
+
+def test_columns_of_weights_have_any_name_in_every_form(tmp_path):
+    table = pd.DataFrame({"qid": [1, 1, 2], "rating": [0, 1, 2], "x": [1.0, 2, 3], "n": [1, 2, 3], "m": [5, 5, 7]})
+    table.to_csv(tmp_path / "x.csv", index=False)
+    table.to_parquet(tmp_path / "x.parquet", index=False)
+    for source in (table, tmp_path / "x.csv", tmp_path / "x.parquet"):
+        data = tierank.read(source, row_weight="n", query_weight="m")
+        assert data.feature_names == ("x",)
+        assert data.row_weight.tolist() == [1, 2, 3]
+        assert data.query_weight.tolist() == [5, 7]
+    tierank.write(data, tmp_path / "x.tierank")
+    assert tierank.read(tmp_path / "x.tierank", row_weight="n").row_weight.tolist() == [1, 2, 3]
+    with pytest.raises(DataError, match="unknown column 'k'"):
+        tierank.read(table, row_weight="k")
+    tierank.write(data.replace(row_weight=None, query_weight=None), tmp_path / "plain.tierank")
+    tierank.write(data.replace(row_weight=None, query_weight=None), tmp_path / "plain.txt")
+    with pytest.raises(DataError, match="query_weight: expected data that hold query weights, got none"):
+        tierank.read(tmp_path / "plain.tierank", query_weight="m")
+    with pytest.raises(DataError, match=r"plain.txt: row_weight: expected a table with such a column, CSV or Parquet"):
+        tierank.read(tmp_path / "plain.txt", row_weight="n")

@@ -53,6 +53,7 @@ _WORDS = [
         (r"n_jobs=1 works in this process", "--jobs 1 works in one process"),
         (r"^n_queries: ", "--queries: "),
         (r"^(.*: )?position: ", r"\1--position-column: "),
+        (r"^(.*: )?(row|query)_weight: (?=expected (a table|data))", r"\1--\2-weight-column: "),
         (r"^propensity: ", "--propensity: "),
         (r"(?<=: expected )propensity(?= beside it)", "--propensity"),
         (r"the setting (?=position_tower)", "--set "),

@@ -13,6 +13,15 @@ from tierank.errors import ParameterError
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The options; those that a command does not know are refused here, where its options are known."""
+        options, unknown = super().parse_known_args(args, namespace)
+        wrong = next((text.partition("=")[0] for text in unknown if text.startswith("--")), None)
+        if wrong is not None:
+            known = [text for text in self._option_string_actions if text.startswith("--")]
+            raise ParameterError.unknown(f"option of {self.prog}", wrong, known)
+        return options, unknown
+
     def error(self, message: str) -> NoReturn:
         """Raise what ``main`` prints."""
         wrong = re.fullmatch(r"argument (\w+): invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -54,6 +63,13 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--document-column", dest="document", metavar="NAME", help="of a table (default: document or docid)"
     )
+    for what, counted in (("row", "documents"), ("query", "queries")):
+        group.add_argument(
+            f"--{what}-weight-column",
+            dest=f"{what}_weight",
+            metavar="NAME",
+            help=f"of a table: how much {counted} count (default: {what}_weight)",
+        )
     group.add_argument(
         "--features", type=_columns, metavar="A,B", help="columns of a table to learn from (default: all others)"
     )

@@ -90,8 +90,8 @@ def reading_options(options: argparse.Namespace) -> dict[str, Any]:
     columns = ("categories", "dates", "date_parts", "now", "means", "similarities", "measures", "texts")
     declared = {name: getattr(options, name) for name in columns if getattr(options, name)}
     chosen = {name: getattr(options, name) for name in names}
-    position = getattr(options, "position", None)
-    chosen |= {} if position is None else {"position": position}
+    of_rows = {name: getattr(options, name, None) for name in ("position", "row_weight", "query_weight")}
+    chosen |= {name: column for name, column in of_rows.items() if column is not None}
     return chosen | ({"columns": Columns(**declared)} if declared else {})
 
 

@@ -32,7 +32,7 @@ def _layout(names: list[str], query: str | None, features: list[str] | None, nee
     unknown = next((name for name in features if name not in names), None)
     if unknown is not None:
         raise DataError(f"data: {ParameterError.unknown('column', unknown, names)}")
-    return Layout("", None, None, [], features)
+    return Layout("", None, None, {}, features)
 
 
 def score_table(ranker: Ranker, table: Any, layout: Layout, needs_list: bool) -> Any:

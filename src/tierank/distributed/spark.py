@@ -289,7 +289,7 @@ class _Source:
         edges = self.edges(n_tasks)
         documents = np.add.reduceat(self.lengths, edges[:-1])
         names = {"query": self.layout.query, "rating": self.layout.rating, "features": self.layout.features}
-        return Part(names, self.layout.weights, np.diff(edges).tolist(), documents.tolist(), self is not first)
+        return Part(names, list(self.layout.weights), np.diff(edges).tolist(), documents.tolist(), self is not first)
 
     def rows(self, n_tasks: int, is_valid: bool) -> Any:
         """The rows with the task that each goes to; only columns that are needed."""

@@ -76,6 +76,8 @@ def read(
     rating: str | None = None,
     document: str | None = None,
     position: str | None = None,
+    row_weight: str | None = None,
+    query_weight: str | None = None,
     features: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
     columns: Columns | None = None,
@@ -109,6 +111,9 @@ def read(
     position : str, optional
         The column of a table that says where each document was shown, if the ratings are clicks. No column is taken for
         it without being named.
+    row_weight, query_weight : str, optional
+        The columns of a table that say how much each document, and each query, counts. Default: columns with these
+        names, if there are any.
     features : list of str, optional
         The columns of a table to learn from. Default: all others, except those of ``ignore``. ``[]`` reads no features,
         for a file whose scores are to be judged.
@@ -148,8 +153,9 @@ def read(
         "features": None if features is None else list(features),
         "ignore": None if ignore is None else list(ignore),
     }
-    if position is not None:
-        named["position"] = position
+    # Only what is named: readings without it share the caches of earlier versions.
+    of_rows = {"position": position, "row_weight": row_weight, "query_weight": query_weight}
+    named |= {name: column for name, column in of_rows.items() if column is not None}
     if is_table(source):
         return read_table(source, declared=declared, **named)
     path = _as_path(source)
@@ -160,12 +166,17 @@ def read(
     name = _readable_format(path, format)
     if name == "tierank":
         found = _chosen(read_folder(path), str(path), named["features"], named["ignore"])
-        if position is not None and found.position is None:
-            raise DataError(where=path, argument="position", expected="data that hold positions", got="none")
+        for argument in of_rows.keys() & named.keys():
+            if getattr(found, argument) is None:
+                kind = argument.replace("_", " ")
+                raise DataError(where=path, argument=argument, expected=f"data that hold {kind}s", got="none")
         return _widened(found, n_features, path)
-    if name == "letor" and position is not None:
+    if name == "letor" and of_rows.keys() & named.keys():
         raise DataError(
-            where=path, argument="position", expected="a table with such a column, CSV or Parquet", got="text without"
+            where=path,
+            argument=next(argument for argument in of_rows if argument in named),
+            expected="a table with such a column, CSV or Parquet",
+            got="text without",
         )
     settings: dict[str, Any] = named if name != "letor" else {"zero_based": zero_based}
     width = n_features if name == "letor" else None

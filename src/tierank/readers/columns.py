@@ -62,7 +62,7 @@ class Layout(NamedTuple):
     query: str
     rating: str | None
     document: str | None
-    weights: list[str]
+    weights: dict[str, str]
     features: list[str]
     position: str | None = None
 
@@ -79,6 +79,8 @@ class Layout(NamedTuple):
         ignore: Sequence[str] | None = None,
         declared: Columns,
         position: str | None = None,
+        row_weight: str | None = None,
+        query_weight: str | None = None,
     ) -> Layout:
         """As named, or as found; what is not query, rating, document, weight or to be ignored is a feature."""
         names = left_over(names, where, features, ignore)
@@ -90,13 +92,15 @@ class Layout(NamedTuple):
             )
         rating = rating or _found(names, RATING_NAMES)
         document = document or _found(names, DOCUMENT_NAMES)
-        others = {query, rating, document, position, *WEIGHT_NAMES}
+        given = {"row_weight": row_weight, "query_weight": query_weight}
+        weights = {role: given[role] or role for role in WEIGHT_NAMES if given[role] or role in names}
+        others = {query, rating, document, position, *weights.values()}
         free = [name for name in names if name not in others and not _ROW_NUMBERS.fullmatch(name)]
         chosen = free if features is None else list(features)
         chosen = list(dict.fromkeys([*chosen, *declared.hidden()]))
         if not chosen and features is None:
             raise DataError(f"{where}: expected at least one feature column, got only {_listed(names)}")
-        self = cls(query, rating, document, [name for name in WEIGHT_NAMES if name in names], chosen, position)
+        self = cls(query, rating, document, weights, chosen, position)
         wanted = [*self.heads, *chosen, *declared.named()]
         unknown = next((name for name in wanted if name not in names), None)
         if unknown is not None:
@@ -110,7 +114,7 @@ class Layout(NamedTuple):
     @property
     def heads(self) -> list[str]:
         """All but the features."""
-        heads = (self.query, self.rating, self.document, *self.weights, self.position)
+        heads = (self.query, self.rating, self.document, *self.weights.values(), self.position)
         return [name for name in heads if name is not None]
 
 
@@ -301,8 +305,8 @@ class _Heads:
             None if rating is None else _checked_ratings(as_column(table, rating), rating, part),
             None if document is None else _texts(table.column(document)),
             {
-                name: as_weights(as_column(table, name), f"{part.where}: {name}", part.n_rows)
-                for name in columns.weights
+                role: as_weights(as_column(table, name), f"{part.where}: {name}", part.n_rows)
+                for role, name in columns.weights.items()
             },
             None
             if position is None

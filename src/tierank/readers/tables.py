@@ -55,7 +55,7 @@ def read_table(table: Any, *, declared: Columns, **named: Any) -> RankingDataset
         raise DataError(f"table: {error}") from None
     columns = Layout.of(names, "table", declared=declared, **named)
     try:
-        weights = {name: as_column(table, name) for name in columns.weights}
+        weights = {role: as_column(table, name) for role, name in columns.weights.items()}
         matrix, features, kinds = as_features(take_columns(table, columns.features), declared, can_ignore=True)
         data = RankingDataset(
             matrix,
@@ -80,7 +80,7 @@ def read_csv(path: Path, *, room: Allocator, declared: Columns, **named: Any) ->
     table = file.table(columns, declared)
     place = table.column_names.index(columns.query)
     table = table.set_column(place, columns.query, plain_ids(table.column(place)))
-    used = {name: getattr(columns, name) for name in ("query", "rating", "document", "position")}
+    used = {name: getattr(columns, name) for name in ("query", "rating", "document", "position")} | columns.weights
     part = TablePart(str(path), table, file.line_of)
     return read_parts([part], str(path), room, **used, declared=declared, features=columns.features)
 
@@ -115,7 +115,7 @@ class _Csv:
         named = {*declared.categories, *declared.means, *declared.dates, declared.now, *declared.matched()}
         texts = [name for name in columns.features if name in named]
         ids = [*(name for name in (columns.query, columns.document) if name is not None), *texts]
-        heads = [name for name in (columns.rating, columns.position, *columns.weights) if name is not None]
+        heads = [name for name in (columns.rating, columns.position, *columns.weights.values()) if name is not None]
         others = [*heads, *(name for name in columns.features if name not in named)]
         try:
             table = self._read(ids, others, arrow.float64())
