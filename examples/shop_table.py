@@ -41,6 +41,6 @@ with tempfile.TemporaryDirectory() as folder:
 
     # Another process, which knows nothing but the model and the file.
     top = Path(folder) / "top.csv"
-    command = [sys.executable, "-m", "tierank.cli", "predict", model, today, "--k", "10", "--out", top]
+    command = [sys.executable, "-m", "tierank", "predict", model, today, "--k", "10", "--out", top]
     subprocess.run(command, check=True)
     print(pd.read_csv(top).head(10).to_string(index=False))
