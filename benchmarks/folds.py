@@ -14,13 +14,35 @@ from tierank.significance import paired_p
 Fold = tuple[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset]
 
 
+# What is relevant depends on the number of features: two functions to learn.
+_SHAPES: dict[str, dict[str, int]] = {
+    "generated": {"n_features": 40, "mean_length": 30, "max_length": 80},
+    "mslr": {"n_features": 136, "mean_length": 120, "max_length": 900},
+}
+N_PARTS = 5
+
+
 def read(data: str, fold: int) -> Fold:
-    if data.startswith("generated:"):
-        shape = {"n_features": 40, "mean_length": 30, "max_length": 80}
-        whole = tierank.make_ranking(int(data.split(":")[1]), seed=2000 + fold, **shape)
+    """Fold 1 to 5 of a folder with folds, of a file, or of ``generated:N`` or ``mslr:N``, made data of N queries."""
+    kind, _, n_queries = data.partition(":")
+    if kind in _SHAPES:
+        whole = tierank.make_ranking(int(n_queries), seed=2000 + fold, **_SHAPES[kind])
         train, valid, test = whole.split(0.6, 0.2, 0.2)
         return train, valid, test
+    if Path(data).is_file():
+        return cut(tierank.read(data))[fold - 1]
     return tierank.read_fold(Path(data), fold=fold)
+
+
+def cut(data: tierank.RankingDataset) -> list[Fold]:
+    """Five parts by query; fold k tests on part k, validates on the next and trains on the other three."""
+    part = np.empty(data.n_queries, np.int64)
+    part[np.argsort(data.query_ids)] = np.random.default_rng(0).permutation(data.n_queries) % N_PARTS
+    folds = []
+    for k in range(N_PARTS):
+        is_test, is_valid = part == k, part == (k + 1) % N_PARTS
+        folds.append([data.select(np.flatnonzero(one)) for one in (~is_test & ~is_valid, is_valid, is_test)])
+    return [(train, valid, test) for train, valid, test in folds]
 
 
 def pooled(differences: list[NDArray[np.float64]]) -> str:

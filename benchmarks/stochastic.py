@@ -1,10 +1,11 @@
 """The stochastic uMart against lambdarank with the same settings. ``python -m benchmarks.stochastic DATA ...``
 
-DATA are folders with the parts or folds that ``tierank.read_fold`` reads, or ``generated:N`` for ``make_ranking`` data
-of N queries. All systems have 15 leaves, learning rate 0.05, feature fraction 0.7, lambda_l2 1, 20 documents or more in
-a leaf, and stop after 60 rounds without a better NDCG@10 on validation data. NDCG@10 of the test queries is averaged
-over seeds and compared query by query with that of the first of ``--systems``; CPU seconds are those of one ``fit``.
-``YetiRank`` is CatBoost's (its own defaults but the same rate).
+DATA are folders with the parts or folds that ``tierank.read_fold`` reads, files, ``generated:N`` or ``mslr:N`` for
+``make_ranking`` data of N queries with 40 or 136 features, or ``train.csv`` of Kaggle's Home Depot competition, of
+which all systems get the match features. All systems have 15 leaves, learning rate 0.05, feature fraction 0.7,
+lambda_l2 1, 20 documents or more in a leaf, and stop after 60 rounds without a better NDCG@10 on validation data.
+NDCG@10 of the test queries is averaged over seeds and compared query by query with that of the first of ``--systems``;
+CPU seconds are those of one ``fit``. ``YetiRank`` is CatBoost's (its own defaults but the same rate).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tierank
-from benchmarks.folds import Fold, pooled, read
+from benchmarks import texts
+from benchmarks.folds import Fold, cut, pooled, read
 from tierank.significance import paired_p
 
 COMMON: dict[str, Any] = {
@@ -85,14 +87,14 @@ SYSTEMS: dict[str, System] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="+", help="folders, or generated:N")
+    parser.add_argument("data", nargs="+", help="folders, files, generated:N, mslr:N")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["lambdarank", "stochastic"])
     options = parser.parse_args()
     print(f"{'data':12} {'system':29} {'NDCG@10':>8} {'difference':>11} {'p':>6} {'CPU s':>6}")
     found: dict[str, list[NDArray[np.float64]]] = {}
     for data in options.data:
-        folds = [read(data, fold) for fold in range(1, 6)]
+        folds = folds_of(data)
         base = None
         for name in options.systems:
             values, seconds = judge(SYSTEMS[name], folds, options.seeds)
@@ -107,6 +109,12 @@ def main() -> None:
             found.setdefault(name, []).append(differences)
     for name, differences in list(found.items())[1:]:
         print(f"{name} - {options.systems[0]}, {pooled(differences)}")
+
+
+def folds_of(data: str) -> list[Fold]:
+    if Path(data).suffix == ".csv":
+        return [texts.matched(fold) for fold in cut(texts.read(Path(data)))]
+    return [read(data, fold) for fold in range(1, 6)]
 
 
 def judge(system: System, folds: list[Fold], n_seeds: int) -> tuple[NDArray[np.float64], float]:

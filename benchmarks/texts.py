@@ -24,12 +24,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import tierank
+from benchmarks.folds import N_PARTS, Fold, cut
 from tierank.significance import paired_p
 from tierank.texts import TextStatistics
 
 QUERY, TITLE = "search_term", "product_title"
 COLUMNS = tierank.Columns(texts=[(QUERY, TITLE)])
-N_PARTS = 5
 TREES: dict[str, Any] = {
     "n_trees": 400,
     "patience": 40,
@@ -40,7 +40,6 @@ TREES: dict[str, Any] = {
     "query_features": True,
     "n_jobs": 1,
 }
-Fold = tuple[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset]
 # Scores of the judged data, by training data, validation data, judged data and a seed.
 System = Callable[[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset, int], NDArray[np.float64]]
 
@@ -53,21 +52,22 @@ def read(path: Path) -> tierank.RankingDataset:
     return tierank.read(table, query=QUERY, rating="relevance", document="id", ignore=["product_uid"], columns=COLUMNS)
 
 
-def folds_of(data: tierank.RankingDataset) -> list[Fold]:
-    """Five folds by search term."""
-    part = np.empty(data.n_queries, np.int64)
-    part[np.argsort(data.query_ids)] = np.random.default_rng(0).permutation(data.n_queries) % N_PARTS
-    folds = []
-    for k in range(N_PARTS):
-        is_test, is_valid = part == k, part == (k + 1) % N_PARTS
-        folds.append([data.select(np.flatnonzero(one)) for one in (~is_test & ~is_valid, is_valid, is_test)])
-    return [(train, valid, test) for train, valid, test in folds]
-
-
 def texts_of(data: tierank.RankingDataset, name: str) -> list[str]:
     """The texts of a column."""
     levels = data.kinds[name].levels  # type: ignore[attr-defined]
     return [levels[int(code)] for code in data.features[:, (data.feature_names or ()).index(name)]]
+
+
+def matched(fold: Fold) -> Fold:
+    """Match features, with the statistics of the training part, in place of the texts."""
+    statistics = TextStatistics.learn(texts_of(fold[0], TITLE))
+    train, valid, test = (
+        data.replace(
+            features=statistics.match(texts_of(data, QUERY), texts_of(data, TITLE)), feature_names=None, kinds={}
+        )
+        for data in fold
+    )
+    return train, valid, test
 
 
 def cosine(
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--valid", action="store_true", help="judge by the validation parts")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="scores that are here are not computed again")
     options = parser.parse_args()
-    folds = folds_of(read(options.data))
+    folds = cut(read(options.data))
     chosen = {k: folds[k] for k in options.folds}
     print(f"{'system':14} {'NDCG@10':>8} {'difference':>11} {'p':>9} {'CPU s':>7}")
     found: dict[str, NDArray[np.float64]] = {}
