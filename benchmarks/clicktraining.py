@@ -4,8 +4,10 @@
 
 Two weak rankers (10 trees on 2% of the training queries each) show lists of ten, a random one of them in each session;
 users of five kinds click. Every method learns from the same log, with the same number of trees and no validation data;
-``full`` learns from the true ratings of the documents that were shown. Propensities are estimated from the log itself,
-by intervention harvesting. NDCG@10 is over all documents of the test queries of each fold.
+``full`` learns from the true ratings of the documents that were shown. ``ips`` divides clicks by propensities, which
+are estimated from the log itself, by intervention harvesting. ``judged`` learns from ``tierank.clicks.judgements``, by
+the click model that predicts held-out sessions best. ``pairs``, ``position`` and ``unbiased`` learn propensities with
+the trees. NDCG@10 is over all documents of the test queries of each fold.
 """
 
 import argparse
@@ -23,7 +25,7 @@ from scipy.stats import ttest_rel
 
 import tierank
 from tierank import RankingDataset
-from tierank.clicks import estimate_propensities, simulate_clicks, training_data
+from tierank.clicks import ClickLog, estimate_propensities, judgements, simulate_clicks, training_data
 from tierank.report import Table
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -45,9 +47,10 @@ def parts(name: str, fold: int) -> tuple[RankingDataset, RankingDataset]:
     if name == "generated":
         data = tierank.make_ranking(600, n_features=20, mean_length=20, max_length=40, seed=fold)
         train, test = data.split(0.6, 0.4, seed=fold)
-        return train, test
-    train, _, test = tierank.read_fold(FOLDER / name, fold)
-    return train, test
+    else:
+        train, _, test = tierank.read_fold(FOLDER / name, fold)
+    rows = np.arange(train.n_documents)
+    return RankingDataset(train.features, train.ratings, train.query_of_row, document_ids=rows), test
 
 
 def weak_ranker(train: RankingDataset, seed: int) -> tierank.Ranker:
@@ -62,7 +65,20 @@ def shown_with_ratings(train: RankingDataset, rows: np.ndarray) -> RankingDatase
     return RankingDataset(train.features[places], train.ratings[places], train.query_of_row[places])
 
 
-def methods(family: str, lists: RankingDataset, full: RankingDataset, propensity: object) -> dict:
+def shown_with_judgements(train: RankingDataset, log: ClickLog) -> tuple[RankingDataset, str]:
+    """The documents that were shown, rated by their clicks, and the click model that was chosen."""
+    found = judgements(log)
+    rated = found.rate(train)
+    places = np.flatnonzero(rated.is_judged)
+    weight = rated.row_weight[places]
+    return RankingDataset(
+        rated.features[places], rated.ratings[places], rated.query_of_row[places], row_weight=weight
+    ), found.model.name
+
+
+def methods(
+    family: str, lists: RankingDataset, full: RankingDataset, judged: RankingDataset, propensity: object
+) -> dict:
     """What is fitted, by method; each returns a function from features and query ids to scores."""
     naive = lists.replace(position=None)
     if family in ("LambdaMART", "UMart"):
@@ -70,15 +86,16 @@ def methods(family: str, lists: RankingDataset, full: RankingDataset, propensity
         return {
             "full": lambda: make().fit(full),
             "naive": lambda: make().fit(naive),
+            "judged": lambda: make().fit(judged),
             "pairs": lambda: make().fit(lists),
             "ips": lambda: make().fit(lists, propensity=propensity),
         }
     if family in ("URank", "ListNet"):
         kind = getattr(tierank, family)
-        # As many steps for full ratings, of which there are fewer lists.
-        epochs = max(15, 15 * lists.n_queries // (8 * full.n_queries))
+        few = {"queries_per_step": 8}  # there are fewer lists
         return {
-            "full": lambda: kind(**NETWORK | {"queries_per_step": 8, "max_epochs": min(epochs, 200)}).fit(full),
+            "full": lambda: kind(**NETWORK | few).fit(full),
+            "judged": lambda: kind(**NETWORK | few).fit(judged),
             "naive": lambda: kind(**NETWORK).fit(naive),
             "ips": lambda: kind(**NETWORK).fit(lists, propensity=propensity),
             "additive": lambda: kind(**NETWORK, position_tower="additive").fit(lists),
@@ -119,7 +136,7 @@ class _XGBoost:
         return data.restore(self.booster.predict(xgboost.DMatrix(data.features, nthread=1)))
 
 
-def run(name: str, user: str, n_sessions: int, families: list[str], folds: list[int]) -> dict:
+def run(name: str, user: str, n_sessions: int, families: list[str], folds: list[int], wanted: list[str] | None) -> dict:
     """NDCG@10 of each test query of all folds, by family and method."""
     found: dict[tuple[str, str], list[np.ndarray]] = {}
     for fold in folds:
@@ -131,9 +148,13 @@ def run(name: str, user: str, n_sessions: int, families: list[str], folds: list[
             warnings.simplefilter("ignore")
             propensity = estimate_propensities(log, "harvest", n_bootstrap=0)
         lists, full = training_data(log, train), shown_with_ratings(train, log.column("row"))
+        judged, chosen = shown_with_judgements(train, log)
+        print(f"{name}, {user}, {n_sessions:,} sessions, fold {fold}: judgements by {chosen}", flush=True)
         found.setdefault(("logged", "weak"), []).append(ndcg(test, weak["weak 1"].predict(test)))
         for family in families:
-            for method, fit in methods(family, lists, full, propensity).items():
+            for method, fit in methods(family, lists, full, judged, propensity).items():
+                if wanted is not None and method not in (*wanted, "full", "naive"):
+                    continue
                 found.setdefault((family, method), []).append(ndcg(test, fit().predict(test)))
     return {key: np.concatenate(values) for key, values in found.items()}
 
@@ -164,12 +185,13 @@ def main() -> None:
     parser.add_argument("--sessions", nargs="+", type=int, default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
     parser.add_argument("--folds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--methods", nargs="+", metavar="M", help="besides full and naive (default: all)")
     options = parser.parse_args()
     start, rows = time.monotonic(), []
     for name in options.sets:
         for user in options.users:
             for n_sessions in options.sessions:
-                found = run(name, user, n_sessions, list(options.families), options.folds)
+                found = run(name, user, n_sessions, list(options.families), options.folds, options.methods)
                 fresh = rows_of(name, user, n_sessions, found)
                 rows += fresh
                 print("\n".join("  ".join(row) for row in fresh), f"({time.monotonic() - start:.0f} s)", flush=True)

@@ -57,6 +57,13 @@ def test_fit_compares_models_and_writes_one(folder, tmp_path, capsys):
     assert list(found["models"]) == list(CLICK_MODELS)
     perplexities = {name: one["perplexity"] for name, one in found["models"].items()}
     assert perplexities["pbm"] < perplexities["ctr"]
+    likelihoods = {name: one["log_likelihood"] for name, one in found["models"].items()}
+    assert found["best"] == max(likelihoods, key=likelihoods.get)
+    code, out, err = run(capsys, "fit", folder / "log.csv", "--out", tmp_path / "best.json")
+    assert code == 0
+    assert f"best by log-likelihood: {found['best']}" in out
+    assert f"best.json: {found['best']}, fitted to all 3,000 sessions" in err
+    assert load(tmp_path / "best.json").name == found["best"]
     file = tmp_path / "new" / "pbm.json"
     code, out, err = run(capsys, "fit", folder / "log.csv", "--model", "pbm", "--by", "document", "--out", file)
     assert code == 0
@@ -127,7 +134,6 @@ def test_a_log_through_a_pipe(folder, capsys, monkeypatch):
         (["describe", "log.csv", "--position-column", "place"], "unknown column 'place'"),
         (["fit", "log.csv", "--model", "pmb"], "unknown click model 'pmb': did you mean 'pbm'?"),
         (["fit", "log.csv", "--by", "query"], "unknown by 'query'"),
-        (["fit", "log.csv", "--out", "m.json"], "--out: expected together with one --model"),
         (["fit", "log.csv", "--held-out", "1"], "--held-out: expected a number > 0 and < 1"),
         (
             ["fit", "odd.csv"],

@@ -15,6 +15,8 @@ from tierank.clicks import (
     ClickLog,
     ab_power,
     ab_sample_size,
+    choose_model,
+    compare_models,
     estimate_value,
     evaluate_ranking,
     interleave,
@@ -54,7 +56,9 @@ def test_judgements_follow_the_ratings_that_clicks_came_from(model, data, scores
     assert ((found.weight >= 0) & (found.weight < 1)).all()
     sure = found.weight > 0.9
     assert sure.sum() > 50
-    assert np.corrcoef(found.rating[sure], truth.relevance()[sure])[0, 1] > 0.9
+    relevance = (2**found.rating - 1) / 15  # the gain of a rating is proportional to the relevance
+    assert np.corrcoef(relevance[sure], truth.relevance()[sure])[0, 1] > 0.9
+    assert np.allclose(relevance, found.model.relevance(), rtol=1e-12, atol=1e-15)
 
 
 def test_a_judgement_is_as_sure_as_often_as_it_was_examined():
@@ -94,6 +98,40 @@ def test_judgements_rate_a_data_set(tmp_path):
     assert read.restore(read.row_weight).tolist() == found.weight.tolist()
 
 
+@pytest.mark.parametrize("model", ["pbm", "cascade"])
+def test_the_click_model_of_the_users_is_chosen(model, data, scores):
+    log, _ = simulate_clicks(data, scores[0], model=model, n_sessions=20_000, randomize="shuffle")
+    found = judgements(log)
+    assert found.model.name == model
+    same = judgements(log, model)  # the chosen model is fitted to all sessions
+    assert found.rating.tolist() == same.rating.tolist()
+    assert choose_model(log, [model], smoothing=3.0).get_params()["smoothing"] == 3.0
+
+
+def test_models_are_judged_on_sessions_that_they_have_not_seen(data, scores):
+    log, _ = simulate_clicks(data, scores[0], n_sessions=400, k=5)
+    models = {"a": make_model("pbm"), "b": make_model("ctr")}
+    found = compare_models(log, models, held_out=0.3, seed=2)
+    train, test = log.split(0.7, 0.3, seed=2)
+    for name, kind in (("a", "pbm"), ("b", "ctr")):
+        twin = make_model(kind).fit(train)
+        assert found[name].log_likelihood == twin.log_likelihood(test).mean()
+        assert found[name].perplexity.tolist() == twin.perplexity(test).tolist()
+        assert found[name].conditional_perplexity.tolist() == twin.perplexity(test, conditional=True).tolist()
+
+
+def test_errors_of_choosing_a_model(data, scores):
+    log, _ = simulate_clicks(data, scores[0], n_sessions=1, k=5)
+    with pytest.raises(tierank.DataError, match=r"log: expected at least 2 sessions, some .* held out, got 1"):
+        choose_model(log)
+    with pytest.raises(tierank.ParameterError, match="models: expected at least one name, got none"):
+        choose_model(log, [])
+    with pytest.raises(tierank.ParameterError, match="unknown click model 'pmb': did you mean 'pbm'"):
+        choose_model(log, ["pmb"])
+    with pytest.raises(tierank.ParameterError, match="held_out: expected a number > 0 and < 1, got 1"):
+        choose_model(log, held_out=1)
+
+
 def test_errors_of_judgements(data):
     log = ClickLog.of(session=[1], document=["a"], position=[1], clicked=[1])
     with pytest.raises(tierank.ParameterError, match=r"expected a click model with an attractiveness .* got ctr"):
@@ -101,10 +139,10 @@ def test_errors_of_judgements(data):
     with pytest.raises(tierank.ParameterError, match="got pbm, by document; take pbm or sdbn"):
         judgements(log, "pbm", by="document")
     with pytest.raises(tierank.DataError, match="data: expected documents with ids, got none"):
-        judgements(log).rate(data)
+        judgements(log, "pbm").rate(data)
     other = tierank.RankingDataset([[0.0]], qid=[1], document_ids=["z"])
     with pytest.raises(tierank.DataError, match="expected documents that were shown in the log, got none of them"):
-        judgements(log).rate(other)
+        judgements(log, "pbm").rate(other)
 
 
 # Off-policy values

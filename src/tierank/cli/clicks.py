@@ -34,6 +34,7 @@ _OPTIONS = {
     "top": "--top",
     "half": "--half",
     "n_bootstrap": "--bootstrap",
+    "held_out": "--held-out",
 }
 
 
@@ -53,7 +54,7 @@ def add_clicks(commands: Any) -> None:
     _add_model(fit)
     fit.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
     fit.add_argument("--seed", type=int, default=0, help="of the sessions that are held out (default: 0)")
-    fit.add_argument("--out", type=Path, metavar="F.json", help="write the model, fitted to all sessions")
+    fit.add_argument("--out", type=Path, metavar="F.json", help="write the best of them, fitted to all sessions")
     fit.add_argument("--json", action="store_true", help="machine-readable output")
 
     propensities = _add(
@@ -70,7 +71,9 @@ def add_clicks(commands: Any) -> None:
     propensities.add_argument("--json", action="store_true", help="machine-readable output")
 
     judge = _add(own, "judge", "ratings from clicks, with how sure they are", "judge log.csv --out ratings.csv", _judge)
-    judge.add_argument("--model", default="sdbn", metavar="M", help="a click model or its file (default: sdbn)")
+    judge.add_argument(
+        "--model", default="best", metavar="M", help="a click model, its file, or best: by held-out sessions (best)"
+    )
     judge.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
     judge.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")
     judge.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
@@ -189,38 +192,39 @@ def _describe(options: argparse.Namespace) -> None:
 def _fit(options: argparse.Namespace) -> None:
     import numpy as np
 
-    from tierank.clicks import CLICK_MODELS, make_model, save
+    from tierank.clicks import CLICK_MODELS, compare_models, make_model, save
     from tierank.settings import Number
 
     Number(above=0, below=1).check("--held-out", options.held_out)
     names = options.model or list(CLICK_MODELS)
-    if options.out is not None and len(names) != 1:
-        raise ParameterError("--out: expected together with one --model")
     check_place(options.out, read=[options.log])
     models = {name: make_model(name, **_settings(name, options)) for name in names}
     log = _read(options)
-    if log.n_sessions < 2:
-        raise ParameterError(f"{options.log}: expected at least 2 sessions, some of which are held out")
-    train, test = log.split(1 - options.held_out, options.held_out, seed=options.seed)
-    content: dict[str, Any] = {"n_train": train.n_sessions, "n_test": test.n_sessions, "models": {}}
-    for name, model in models.items():
-        model.fit(train)
-        by_position = model.perplexity(test)
-        content["models"][name] = {
-            "perplexity": float(np.nanmean(by_position)),
-            "conditional_perplexity": float(np.nanmean(model.perplexity(test, conditional=True))),
-            "log_likelihood": float(model.log_likelihood(test).mean()),
-            "perplexity_by_position": [None if value != value else value for value in by_position.tolist()],
-        }
+    found = compare_models(log, models, held_out=options.held_out, seed=options.seed)
+    best = max(found, key=lambda name: found[name].log_likelihood)
     if options.out is not None:
-        save(models[names[0]].fit(log), made(options.out))
-        say(f"wrote {options.out}")
+        save(models[best].fit(log), made(options.out))
+        say(f"wrote {options.out}: {best}, fitted to all {log.n_sessions:,} sessions")
     if options.json:
-        print_json(content)
+        shown = {
+            name: {
+                "perplexity": float(np.nanmean(one.perplexity)),
+                "conditional_perplexity": float(np.nanmean(one.conditional_perplexity)),
+                "log_likelihood": one.log_likelihood,
+                "perplexity_by_position": [None if value != value else value for value in one.perplexity.tolist()],
+            }
+            for name, one in found.items()
+        }
+        print_json({"n_sessions": log.n_sessions, "held_out": options.held_out, "best": best, "models": shown})
         return
-    measures = ["perplexity", "conditional_perplexity", "log_likelihood"]
-    rows = [[name, *(f"{found[measure]:.4f}" for measure in measures)] for name, found in content["models"].items()]
-    notes = [f"fitted to {train.n_sessions:,} sessions, measured on {test.n_sessions:,} others, means over positions"]
+    rows = [
+        [name, *(f"{np.nanmean(one):.4f}" for one in (by.perplexity, by.conditional_perplexity, by.log_likelihood))]
+        for name, by in found.items()
+    ]
+    notes = [
+        f"{options.held_out:.0%} of {log.n_sessions:,} sessions were held out; perplexities are means over positions",
+        f"best by log-likelihood: {best}",
+    ]
     columns = ["model", "perplexity", "given the clicks above", "log-likelihood"]
     print_table(_table(f"Click models of {options.log}", columns, rows, notes))
 
@@ -268,10 +272,11 @@ def _judge(options: argparse.Namespace) -> None:
     from tierank.clicks import judgements
 
     check_place(options.out, read=[options.log])
-    model = _model(options.model)
+    model = "best" if options.model == "best" else _model(options.model)
     found = judgements(_read(options), model, top=options.top, half=options.half)
     found.write(made(options.out))
-    say(f"wrote {options.out}: {len(found):,} judgements, {(found.weight > 0.5).sum():,} with a weight above 0.5")
+    n_sure = (found.weight > 0.5).sum()
+    say(f"wrote {options.out}: {len(found):,} judgements by {found.model.name}, {n_sure:,} with a weight above 0.5")
 
 
 def _simulate(options: argparse.Namespace) -> None:

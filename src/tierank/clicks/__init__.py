@@ -1,6 +1,7 @@
 """Learning from clicks: logs, click models, propensities, judgements, off-policy evaluation, interleaving."""
 
 from tierank.clicks.base import ClickModel
+from tierank.clicks.choice import HeldOut, choose_model, compare_models
 from tierank.clicks.interleaving import INTERLEAVINGS, Interleaved, Preference, interleave, preference
 from tierank.clicks.judgements import Judgements, judgements
 from tierank.clicks.log import ClickLog
@@ -18,6 +19,7 @@ __all__ = [
     "PROPENSITY_METHODS",
     "ClickLog",
     "ClickModel",
+    "HeldOut",
     "Interleaved",
     "Judgements",
     "Preference",
@@ -26,6 +28,8 @@ __all__ = [
     "Value",
     "ab_power",
     "ab_sample_size",
+    "choose_model",
+    "compare_models",
     "estimate_propensities",
     "estimate_value",
     "evaluate_ranking",

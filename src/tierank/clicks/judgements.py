@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.clicks.base import AttractionModel, ClickModel
+from tierank.clicks.choice import choose_model
 from tierank.clicks.log import ClickLog, check_log, flat_ids, sum_by, write_columns
 from tierank.clicks.models import make_model
 from tierank.dataset import RankingDataset
@@ -28,11 +29,13 @@ class Judgements:
     query, document : arrays
         The ids.
     rating : array of float64
-        ``top`` times the relevance by the click model, from 0 to ``top``.
+        log2(1 + (2^top - 1) relevance) with the relevance by the click model, from 0 to ``top``.
     weight : array of float64
         How sure the rating is, from 0 to 1: n / (n + half) for a document that was examined n times.
     n_examined : array of float64
         How often the document was examined, as far as the click model can tell.
+    model : ClickModel
+        The click model, fitted.
     """
 
     query: NDArray[Any]
@@ -40,6 +43,7 @@ class Judgements:
     rating: Floats
     weight: Floats
     n_examined: Floats
+    model: ClickModel
 
     def __len__(self) -> int:
         return len(self.rating)
@@ -103,12 +107,13 @@ class Judgements:
 
 
 def judgements(
-    log: ClickLog, model: str | ClickModel = "sdbn", *, top: float = 4.0, half: float = 10.0, **settings: Any
+    log: ClickLog, model: str | ClickModel = "best", *, top: float = 4.0, half: float = 10.0, **settings: Any
 ) -> Judgements:
     """Ratings of documents from clicks.
 
-    The rating is ``top`` times the relevance of the document for the query: its attractiveness, times the chance to
-    satisfy in the models that have it. Its weight is n / (n + half), where n is how often the document was examined:
+    The relevance of a document for a query is its attractiveness, times the chance to satisfy in the models that have
+    it. The rating is log2(1 + (2^top - 1) relevance): its gain 2^rating - 1 is proportional to the relevance, as in
+    ``simulate_clicks``. Its weight is n / (n + half), where n is how often the document was examined:
     the sum over the times that it was shown of 1 for a click, and else of e (1 - a) / (1 - e a) with e the chance that
     it was examined given the clicks above it, and a its attractiveness.
 
@@ -116,8 +121,9 @@ def judgements(
     ----------
     log : ClickLog
         The sessions.
-    model : str or ClickModel, default "sdbn"
-        A name of ``CLICK_MODELS``, or a model; it is fitted to the log unless it is fitted already.
+    model : str or ClickModel, default "best"
+        A name of ``CLICK_MODELS``, or a model; it is fitted to the log unless it is fitted already. ``"best"``: what
+        ``choose_model`` chooses.
     top : float, default 4.0
         The rating of a document that everybody clicks, and that satisfies everybody.
     half : float, default 10.0
@@ -140,7 +146,7 @@ def judgements(
     check_log(log)
     as_positive("top", top)
     as_least("half", half)
-    clicks = make_model(model, **settings)
+    clicks = choose_model(log, **settings) if model == "best" else make_model(model, **settings)
     if clicks.items_ is None:
         clicks.fit(log)
     if not isinstance(clicks, AttractionModel) or clicks.by != "pair":
@@ -157,9 +163,10 @@ def judgements(
     return Judgements(
         query=items.query_ids[items.queries],
         document=items.document_ids[items.documents],
-        rating=top * clicks.relevance(),
+        rating=np.log2(1 + (2.0**top - 1) * clicks.relevance()),
         weight=examined / np.maximum(examined + half, 1e-300),
         n_examined=examined,
+        model=clicks,
     )
 
 

@@ -1,0 +1,118 @@
+"""Which click model predicts a log best, on sessions that it was not fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tierank.clicks.base import AttractionModel, ClickModel
+from tierank.clicks.log import ClickLog, check_log
+from tierank.clicks.models import CLICK_MODELS, make_model
+from tierank.errors import DataError, ParameterError
+from tierank.settings import Number, as_whole
+from tierank.types import Floats
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """How well a click model predicts sessions that it was not fitted to.
+
+    Parameters
+    ----------
+    perplexity : array of float64
+        At each position; NaN where nothing was shown.
+    conditional_perplexity : array of float64
+        The same, given the clicks further up in the list.
+    log_likelihood : float
+        The mean per session.
+    """
+
+    perplexity: Floats
+    conditional_perplexity: Floats
+    log_likelihood: float
+
+
+def compare_models(
+    log: ClickLog, models: Mapping[str, ClickModel], *, held_out: float = 0.25, seed: int = 0
+) -> dict[str, HeldOut]:
+    """Fit click models to a part of the sessions, and judge them on the others.
+
+    Parameters
+    ----------
+    log : ClickLog
+        The sessions.
+    models : mapping of str to ClickModel
+        The models by any name; they are left fitted to the part.
+    held_out : float, default 0.25
+        The share of the sessions that they are judged on.
+    seed : int, default 0
+        Which sessions these are.
+
+    Returns
+    -------
+    dict of str to HeldOut
+    """
+    check_log(log)
+    Number(above=0, below=1).check("held_out", held_out)
+    as_whole("seed", seed, 0)
+    if log.n_sessions < 2:
+        raise DataError(
+            argument="log", expected="at least 2 sessions, some of which are held out", got=str(log.n_sessions)
+        )
+    train, test = log.split(1 - held_out, held_out, seed=seed)
+    return {name: _judge(model.fit(train), test) for name, model in models.items()}
+
+
+def choose_model(
+    log: ClickLog, models: Iterable[str] | None = None, *, held_out: float = 0.25, seed: int = 0, **settings: Any
+) -> ClickModel:
+    """The click model that predicts held-out sessions best, fitted to all sessions.
+
+    A click model that does not fit the users can turn the order of documents around, so find out before you trust its
+    relevance. The best one has the highest log-likelihood per session.
+
+    Parameters
+    ----------
+    log : ClickLog
+        The sessions.
+    models : iterable of str, optional
+        Names of ``CLICK_MODELS``. Default: all that have an attractiveness for each query and document.
+    held_out : float, default 0.25
+        The share of the sessions that models are judged on.
+    seed : int, default 0
+        Which sessions these are.
+    **settings
+        Settings of all these models, such as ``smoothing``.
+
+    Returns
+    -------
+    ClickModel
+
+    Examples
+    --------
+    >>> import tierank
+    >>> data = tierank.make_ranking(50, n_features=3, mean_length=12, max_length=20)
+    >>> log, _ = tierank.clicks.simulate_clicks(data, data.restore(data.ratings), model="cascade", k=5)
+    >>> choose_model(log, ["pbm", "cascade"]).name
+    'cascade'
+    """
+    known = [name for name, kind in CLICK_MODELS.items() if issubclass(kind, AttractionModel)]
+    names = known if models is None else list(models)
+    if not names:
+        raise ParameterError(argument="models", expected="at least one name", got="none")
+    candidates = {name: make_model(name, **settings) for name in names}
+    if len(candidates) == 1:
+        return candidates[names[0]].fit(log)
+    found = compare_models(log, candidates, held_out=held_out, seed=seed)
+    return candidates[max(found, key=lambda name: found[name].log_likelihood)].fit(log)
+
+
+def _judge(model: ClickModel, test: ClickLog) -> HeldOut:
+    return HeldOut(
+        perplexity=model.perplexity(test),
+        conditional_perplexity=model.perplexity(test, conditional=True),
+        log_likelihood=float(np.mean(model.log_likelihood(test))),
+    )
