@@ -611,6 +611,31 @@ def test_many_queries_that_come_as_one_are_noticed(name, settings, needs_lists, 
                 method(features)
 
 
+# Data without an order to learn
+
+
+def test_data_without_an_order_are_noticed():
+    rng = np.random.default_rng(0)
+    features, qid = rng.normal(size=(12, 2)), np.repeat([1, 2, 3], 4)
+    by_query = np.repeat([0.0, 1.0, 2.0], 4)  # different, but not within a query
+    ranker = tierank.UMart(n_trees=2)
+    tied = "^no query has documents with different ratings, so there is no order to learn"
+    unweighted = "^no query has documents with different ratings and weights above 0, so there is no order to learn"
+    for ratings in (np.zeros(12), by_query, np.where(np.arange(12) % 4 == 0, 1, np.nan)):
+        with pytest.warns(UserWarning, match=tied):
+            ranker.fit(features, ratings, qid)
+    ratings = by_query.copy()
+    ratings[0] = 4
+    for weights in ({"query_weight": [0, 1, 1]}, {"row_weight": (np.arange(12) > 0).astype(float)}):
+        with pytest.warns(UserWarning, match=unweighted):
+            ranker.fit(features, ratings, qid, **weights)
+    with pytest.warns(UserWarning, match=f"^valid: {tied[1:]}"):
+        ranker.fit(features, ratings, qid, valid=(features, by_query, qid))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ranker.fit(features, ratings, qid, query_weight=[1, 0, 0])
+
+
 # Query ids that were forgotten, or taken from another column
 
 NO_QUERIES = {

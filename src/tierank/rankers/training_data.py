@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tierank.checks import as_array
 from tierank.dataset import RankingDataset
@@ -17,6 +18,7 @@ from tierank.estimators import as_dataset
 from tierank.kinds import Columns
 from tierank.settings import as_choice
 from tierank.tables import column_names, is_table, take_columns
+from tierank.types import Floats
 
 # What training can do with documents that have no rating.
 UNJUDGED = ("skip", "zero")
@@ -112,7 +114,7 @@ def settle_unjudged(
 
 
 def warn_of_odd_queries(data: Mapping[str, RankingDataset | None]) -> None:
-    """Warn of data whose query ids were probably forgotten, or taken from the wrong column."""
+    """Warn of data whose query ids were probably forgotten or taken from the wrong column, or that have no order."""
     for where, one in data.items():
         doubt = None if one is None else _doubt_of_queries(one)
         if doubt is not None:
@@ -135,7 +137,7 @@ def warn_of_columns(train: RankingDataset) -> None:
 
 
 def _doubt_of_queries(data: RankingDataset) -> str | None:
-    """What looks wrong about the queries, if ids were probably forgotten or taken from the wrong column.
+    """What looks wrong about the queries: ids that were probably forgotten or taken from the wrong column, no order.
 
     >>> print(_doubt_of_queries(RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "c"])))
     each of the 3 rows is a query of its own, and a list of one document has no order to learn: give the documents of
@@ -151,7 +153,27 @@ def _doubt_of_queries(data: RankingDataset) -> str | None:
             f"all {data.n_documents:,} rows are one query, longer than lists of candidates are: give one query id per"
             " row as qid, or ignore this if they are one list"
         )
+    if not _has_order(data, data.ratings):
+        return "no query has documents with different ratings, so there is no order to learn"
+    counts = _counts(data)
+    if counts is not None and not _has_order(data, np.where(counts, data.ratings, np.nan)):
+        return "no query has documents with different ratings and weights above 0, so there is no order to learn"
     return None
+
+
+def _has_order(data: RankingDataset, ratings: Floats) -> bool:
+    """Whether some query has two different ratings; NaN is none."""
+    starts = data.offsets[:-1]
+    return bool((np.fmin.reduceat(ratings, starts) < np.fmax.reduceat(ratings, starts)).any())
+
+
+def _counts(data: RankingDataset) -> NDArray[np.bool_] | None:
+    """Which documents have a weight above 0; None: no weights are given."""
+    counts = None if data.row_weight is None else data.row_weight > 0
+    if data.query_weight is None:
+        return counts
+    of_query = np.repeat(data.query_weight > 0, data.lengths)
+    return of_query if counts is None else counts & of_query
 
 
 def as_validation(
