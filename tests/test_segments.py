@@ -386,3 +386,21 @@ def test_missing_values_and_dates_of_pandas():
     values = [one.value for one in tierank.evaluate(data, [1, 0, 1, 0], "mrr", by=days).segments]
     assert values[0].startswith("2024-01-31")
     assert values[1] == "(missing)"
+
+
+def test_dates_are_cut_into_spans_of_days():
+    days = pd.date_range("2024-01-01", periods=40)
+    table = pd.DataFrame({"qid": np.repeat(np.arange(40), 2), "x": np.arange(80.0), "day": np.repeat(days, 2)})
+    data = tierank.read(table, query="qid", rating=None, columns=tierank.Columns(dates=["day"]))
+    (named,) = as_attributes(data, "day")
+    assert named.values[0] == "2024-01-01 to 2024-01-08"
+    assert named.codes.tolist() == np.repeat(np.arange(5), 8).tolist()
+    for dates in (days.to_numpy(), table["day"]):
+        (same,) = as_attributes(data, dates)
+        assert same.values == named.values
+        assert same.codes.tolist() == named.codes.tolist()
+    weeks = np.where(np.arange(40) % 9 == 8, np.datetime64("NaT"), days.to_numpy().astype("datetime64[W]"))
+    (by_week,) = as_attributes(data, weeks)
+    assert by_week.values[:2] == ("2023-12-28", "2024-01-04")  # numpy's weeks begin on Thursday
+    assert by_week.values[-1] == "(missing)"
+    assert (by_week.codes == len(by_week.values) - 1).tolist() == (np.arange(40) % 9 == 8).tolist()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tierank.checks import as_array, is_missing, to_numbers
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.kinds import Category
+from tierank.kinds import Category, Date
 from tierank.significance import (
     ROUNDING,
     Contrast,
@@ -192,7 +192,9 @@ def compare_segments(
     return tuple(found)
 
 
-def cut(numbers: Floats | NDArray[np.int64], n_parts: int) -> tuple[NDArray[np.int64], list[str]]:
+def cut(
+    numbers: Floats | NDArray[np.int64], n_parts: int, label: Callable[[Any], str] | None = None
+) -> tuple[NDArray[np.int64], list[str]]:
     """Parts of about as many numbers each, by size, none of them empty; and their labels.
 
     >>> cut(np.array([3, 1, 9, 4, 4, 20]), 3)
@@ -200,7 +202,8 @@ def cut(numbers: Floats | NDArray[np.int64], n_parts: int) -> tuple[NDArray[np.i
     """
     cuts = np.unique(np.quantile(numbers, np.arange(1, n_parts) / n_parts, method="higher"))
     part = np.unique(np.searchsorted(cuts, numbers, side="right"), return_inverse=True)[1].reshape(-1)
-    ends = [(_label(numbers[part == i].min()), _label(numbers[part == i].max())) for i in range(int(part.max()) + 1)]
+    label = label or _label
+    ends = [(label(numbers[part == i].min()), label(numbers[part == i].max())) for i in range(int(part.max()) + 1)]
     return part, [low if low == high else f"{low} to {high}" for low, high in ends]
 
 
@@ -240,7 +243,20 @@ def _feature(data: RankingDataset, name: str) -> Any:
     if isinstance(kind, Category):
         levels = np.array([*kind.levels, None], object)
         values = levels[np.where(np.isnan(values), len(kind.levels), values).astype(np.int64)]
+    elif isinstance(kind, Date):
+        return data.restore(_as_dates(values))
     return data.restore(values)
+
+
+def _as_dates(days: NDArray[np.floating[Any]]) -> NDArray[np.datetime64]:
+    """Days since 1970 as dates, to the second; NaN is none.
+
+    >>> _as_dates(np.array([19723.25, np.nan]))
+    array(['2024-01-01T06:00:00', 'NaT'], dtype='datetime64[s]')
+    """
+    seconds = np.nan_to_num(np.rint(days.astype(np.float64) * 86_400)).astype("datetime64[s]")
+    seconds[np.isnan(days)] = np.datetime64("NaT")
+    return seconds
 
 
 def _per_query(data: RankingDataset, name: str, values: Any) -> NDArray[Any]:
@@ -287,31 +303,41 @@ def _looked_up(ids: Sequence[Hashable], name: str, values: Mapping[Hashable, Any
 
 def _segments(values: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     """The labels of the segments in their order, what is missing last, and which of them each query has."""
+    if values.dtype.kind == "M":
+        days = (values - np.datetime64(0, "D")) / np.timedelta64(1, "D")  # NaN where there is no date
+        return _of_numbers(days, _day)
     numbers = None if values.dtype.kind == "b" else to_numbers(values)
-    if numbers is None:
-        return _of_texts(values)
-    numbers = numbers.astype(np.float64)
+    return _of_texts(values) if numbers is None else _of_numbers(numbers.astype(np.float64), _label)
+
+
+def _of_numbers(numbers: Floats, label: Callable[[Any], str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
     is_known = ~np.isnan(numbers)
     different, codes = np.unique(numbers[is_known], return_inverse=True)
-    labels = [_label(number) for number in different]
+    labels = [label(number) for number in different]
     labels = labels if len(set(labels)) == len(labels) else [repr(number) for number in different.tolist()]
     if len(different) > _MOST_NUMBERS:
-        codes, labels = cut(numbers[is_known], _PARTS)
-    whole = np.full(len(values), len(labels))
+        codes, labels = cut(numbers[is_known], _PARTS, label)
+    whole = np.full(len(numbers), len(labels))
     whole[is_known] = codes.reshape(-1)
     return (*labels, *([MISSING] if not is_known.all() else [])), whole
 
 
 def _of_texts(values: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    given = values.astype(str) if values.dtype.kind == "M" else values  # numpy makes integers of some dates
-    is_missing_date = np.isnat(values) if values.dtype.kind == "M" else np.zeros(len(values), bool)
-    texts = [
-        MISSING if is_unknown or is_missing(value) or value == "" else str(value)
-        for value, is_unknown in zip(given.tolist(), is_missing_date.tolist(), strict=True)
-    ]
+    texts = [MISSING if is_missing(value) or value == "" else str(value) for value in values.tolist()]
     labels = sorted(set(texts), key=lambda text: (text == MISSING, text))
     places = {label: code for code, label in enumerate(labels)}
     return tuple(labels), np.array([places[text] for text in texts])
+
+
+def _day(days: Any) -> str:
+    """Days since 1970 as a date, with the time of day if there is one.
+
+    >>> _day(19723.0), _day(19723.5)
+    ('2024-01-01', '2024-01-01 12:00:00')
+    """
+    is_whole = float(days).is_integer()
+    seconds = np.datetime64(round(float(days) * 86_400), "s")
+    return str(seconds.astype("datetime64[D]")) if is_whole else str(seconds).replace("T", " ")
 
 
 def _label(number: Any) -> str:
