@@ -421,3 +421,17 @@ def test_weights_that_would_overflow_are_refused(name):
     with pytest.raises(tierank.DataError, match="session_weight: expected a weight above 0, got none"):
         make_model(name).fit(log, session_weight=[0, 0])
     assert np.isfinite(make_model(name).fit(log, session_weight=[1e38, 1e38]).predict(log)).all()
+
+
+@pytest.mark.parametrize("by", ["pair", "document"])
+def test_integers_and_their_texts_are_the_same_ids(by):
+    parts = {"session": [1, 1, 2, 2], "position": [1, 2, 1, 2], "clicked": [1, 0, 0, 1]}
+    numbers = ClickLog.of(**parts, query=[7, 7, 8, 8], document=[3, 4, 4, 3])
+    texts = ClickLog.of(**parts, query=["7", "7", "8", "8"], document=["3", "4", "4", "3"])
+    for known, asked in ((numbers, texts), (texts, numbers)):
+        model = make_model("pbm", by=by).fit(known)
+        assert model.predict(asked).tolist() == model.predict(known).tolist()
+        assert (model.items.find(asked) >= 0).all()
+    others = ClickLog.of(**parts, query=["7", "x", "8", "8"], document=["3", "y", "4", "03"])
+    found = make_model("pbm", by=by).fit(numbers).items.find(others)
+    assert (found >= 0).tolist() == [True, False, True, False]

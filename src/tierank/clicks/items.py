@@ -76,6 +76,13 @@ class Items:
 
 
 def _translation(ids: NDArray[Any], known: NDArray[Any]) -> Ints:
-    """The number among the known ids for each id; -1 where it is not among them."""
+    """The number among the known ids for each id; -1 where it is not among them.
+
+    A file whose ids are all integers has integers, and one with other ids too has texts: between two such logs, 5 and
+    "5" are the same id.
+    """
     numbers = {one: i for i, one in enumerate(known.tolist())}
+    if ids.dtype.kind != known.dtype.kind:
+        numbers = {str(one): i for one, i in numbers.items()} | numbers
+        return np.array([numbers.get(one, numbers.get(str(one), -1)) for one in ids.tolist()], np.int64)
     return np.array([numbers.get(one, -1) for one in ids.tolist()], np.int64)
