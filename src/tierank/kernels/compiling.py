@@ -130,8 +130,16 @@ def _numba_type(hint: Any) -> Any:
         fields = get_type_hints(hint, include_extras=True)
         return types.NamedTuple([_numba_type(field) for field in fields.values()], hint)
     array, n_dimensions, use = get_args(hint) if get_origin(hint) is Annotated else (hint, 1, "written")
-    (kind,) = get_args(get_args(array)[1])
-    return types.Array(numba.from_dtype(np.dtype(kind)), n_dimensions, "C", readonly=use == "read")
+    return types.Array(numba.from_dtype(np.dtype(_element(array))), n_dimensions, "C", readonly=use == "read")
+
+
+def _element(array: Any) -> type[np.generic]:
+    """The type of the numbers: NDArray[X] is ndarray[shape, dtype[X]] up to numpy 2.4, and an alias with X later on.
+
+    >>> _element(np.ndarray[Any, np.dtype[np.int8]]) is _element(list[np.int8]) is np.int8
+    True
+    """
+    return array if isinstance(array, type) and issubclass(array, np.generic) else _element(get_args(array)[-1])
 
 
 def compile_all(folder: Path | None = None) -> Iterator[tuple[str, Loaded]]:
