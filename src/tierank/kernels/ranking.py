@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, compiled, in_threads, inner, n_threads
+from tierank.kernels import Vector, allocating, in_threads, inner, n_threads
 from tierank.kernels.sorting import sort_down
 
 # The k highest of n documents are selected where k * k < _SELECT * n: else sorting all of them is faster (measured).
@@ -42,7 +42,7 @@ def rank(
     """The documents of each query from the highest score down, to rank k at least.
 
     Tied documents stand in the order of their rows. With ``keep_ties`` they are marked as one tie; without, each
-    stands alone.
+    is a tie of one.
     """
     n_queries, n = len(offsets) - 1, len(scores)
     n_parts = min(n_threads(n_jobs), 1 + n // _SHARE)
@@ -56,7 +56,7 @@ def rank(
     return ranking
 
 
-@compiled
+@allocating
 def _survey(
     scores: Vector[np.float64],
     offsets: Vector[np.int64],
@@ -82,7 +82,7 @@ def _survey(
                 depths[q] = depth
 
 
-@compiled
+@allocating
 def _fill(
     scores: Vector[np.float64],
     offsets: Vector[np.int64],
@@ -164,7 +164,7 @@ def _select(
         row += 1
 
 
-@compiled
+@allocating
 def discounted_sum(
     values: Vector[np.float64],
     discounts: Vector[np.float64],
@@ -195,7 +195,7 @@ def discounted_sum(
     return sums
 
 
-@compiled
+@allocating
 def cascade(
     stops: Vector[np.float64], k: int, starts: Vector[np.int64], rows: Vector[np.int64], tie_ends: Vector[np.int64]
 ) -> NDArray[np.float64]:
@@ -255,7 +255,7 @@ def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -
     return passed
 
 
-@compiled
+@allocating
 def precision_sum(
     relevant: Vector[np.float64], k: int, starts: Vector[np.int64], rows: Vector[np.int64], tie_ends: Vector[np.int64]
 ) -> NDArray[np.float64]:
@@ -284,7 +284,7 @@ def precision_sum(
     return sums
 
 
-@compiled
+@allocating
 def preference_sum(
     relevant: Vector[np.float64],
     judged: Vector[np.float64],
@@ -322,7 +322,7 @@ def preference_sum(
     return sums
 
 
-@compiled
+@allocating
 def bound_ratio(
     upper: bool,
     gains: Vector[np.float64],
@@ -440,7 +440,7 @@ def _best_count(
     return found
 
 
-@compiled
+@allocating
 def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np.float64]:
     """The highest value of each query; 0 where there is none above it."""
     tops = np.zeros(len(offsets) - 1)
@@ -452,7 +452,7 @@ def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np
     return tops
 
 
-@compiled
+@allocating
 def exp2_gains(ratings: Vector[np.float64], offsets: Vector[np.int64], tops: Vector[np.float64]) -> NDArray[np.float64]:
     """(2^rating - 1) / 2^top, with a top for each query.
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, compiled, inner
+from tierank.kernels import Vector, allocating, inner
 from tierank.kernels.sorting import sort_down
 from tierank.kernels.umart import Queries, Rules
 from tierank.types import Floats
@@ -15,7 +15,7 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _DROPPED = np.uint64(11)
 
 
-@compiled
+@allocating
 def stochastic_gradients(
     first: int,
     last: int,
