@@ -267,7 +267,7 @@ def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores
 
 @inner
 def _count_inverted(n: int, reach: int, line: Floats, shifts: NDArray[np.int64]) -> int:
-    """Compare each document with the ones that stand reach + 1 to reach + 4 before and behind it."""
+    """Compare each document with those at a distance of reach + 1 to reach + 4 ranks, on both sides."""
     n_inverted = np.int64(0)
     for rank in range(np.uint64(n)):
         before = rank + np.uint64(_REACH) - reach
