@@ -139,7 +139,7 @@ def _numba_type(hint: Any) -> Any:
         return _SCALARS[hint]
     if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple of arrays, which have to be as annotated
         fields = get_type_hints(hint, include_extras=True)
-        return types.NamedTuple([_numba_type(field) for field in fields.values()], hint)
+        return types.BaseTuple.from_types([_numba_type(field) for field in fields.values()], hint)
     array, n_dimensions, use = get_args(hint) if get_origin(hint) is Annotated else (hint, 1, "written")
     (kind,) = get_args(get_args(array)[1])
     return types.Array(numba.from_dtype(np.dtype(kind)), n_dimensions, "C", readonly=use == "read")
