@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numba.core import config
 from numba.core.codegen import CodeLibrary
-from numba.core.errors import NumbaWarning
+from numba.core.errors import NumbaWarning, TypingError
 from numpy.typing import NDArray
 
 import tierank
@@ -69,6 +69,17 @@ def test_other_types_are_refused_and_not_compiled_for():
     for values in (np.zeros(3, np.float32), np.zeros((3, 3))[:, 0], np.zeros((3, 1))):
         with pytest.raises(TypeError, match="No matching definition"):
             ranking.highest(values, np.array([0, 3]))
+
+
+def made(n: int) -> NDArray[np.float64]:
+    return np.zeros(n)
+
+
+def test_a_kernel_that_makes_arrays_has_to_say_so(tmp_path):
+    """Nothing counts references to them otherwise: numba refuses to make any."""
+    assert Kernel(made, tmp_path / "says", makes_arrays=True)(3).tolist() == [0.0, 0.0, 0.0]
+    with pytest.raises(TypingError, match="No implementation of function"):
+        Kernel(made, tmp_path / "says not")(3)
 
 
 # What a user does, with arrays of all kinds: read-only, mapped, in columns, of other types.

@@ -194,7 +194,7 @@ def _bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
     is_short = judge.lengths < (k or 0) if judge.rule.short_ndcg == "zero" else np.zeros(len(judge.lengths), bool)
 
     def measure(ranking: Ranking) -> Floats:
-        return np.where(is_short, 0.0, bound_ratio(upper, *facts, *judge.ideal[:2], *ranking))
+        return np.where(is_short, 0.0, bound_ratio(upper, *facts, judge.ideal, ranking))
 
     return measure
 

@@ -209,8 +209,9 @@ class Rescaling(Transform):
         """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
         out = np.empty(features.shape, np.float32)
         if self.needs_queries and offsets is not None:
-            rescale = scaling.standardise_query_logs if self.TAKES_LOGS else scaling.rescale_queries
-            rescale(features, offsets, *self.LIMITS, out)
+            longest = int(np.diff(offsets).max(initial=0)) if self.TAKES_LOGS else 0
+            room = scaling.Room.for_queries(longest, features.shape[1])
+            scaling.rescale_queries(features, offsets, self.TAKES_LOGS, *self.LIMITS, room, out)
             return out
         if self.TAKES_LOGS:
             scaling.take_logs(features, 0, len(features), out)
@@ -412,7 +413,9 @@ class Piecewise(Log1p):
     def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
         """The encoded features, whatever the queries."""
         out = np.empty((len(features), self.n_columns(features.shape[1])), np.float32)
-        scaling.encode_pieces(features, super().apply(features, None), self.low_, self.slope_, out)
+        # Turned around, so that neighbours are read together: the compiler then does several features at once.
+        low, slope = np.ascontiguousarray(self.low_.T), np.ascontiguousarray(self.slope_.T)
+        scaling.encode_pieces(features, super().apply(features, None), low, slope, out)
         return out
 
     def learn(self, features: NDArray[np.float32]) -> None:

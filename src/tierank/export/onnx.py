@@ -179,7 +179,7 @@ class _Graph:
         return values if len(parts) == 1 else self.add("Concat", *parts, axis=1)
 
     def looked_up(self, values: str, feature: int, table: NDArray[Any]) -> str:
-        """The row of a table for each level of a category; the last one for what is no level."""
+        """The row of a table for each level of a category; the last one for any other value."""
         from onnx import TensorProto
 
         size = len(table) - 1

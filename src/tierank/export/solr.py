@@ -318,7 +318,7 @@ def _with_norms(layers: tuple[Layer, ...], transform: Standard) -> tuple[tuple[L
 
 
 def _centred(layer: Layer, center: Floats) -> tuple[tuple[Layer, ...], list[dict[str, Any]]]:
-    """A linear ranker of features as they are: sums of values around 0 lose fewer digits in float32."""
+    """A linear ranker of features that are not scaled: sums of values around 0 lose fewer digits in float32."""
     average = center.astype(np.float32)
     bias = layer.bias + layer.weights @ average.astype(np.float64)
     changed = Layer(layer.weights.astype(np.float32), bias.astype(np.float32), layer.activation)

@@ -283,7 +283,7 @@ def _text(value: Any) -> str:
 
 
 def _requirements() -> list[str]:
-    """The version of tierank, and the libraries that decide what a model gives, as far as they are loaded."""
+    """The versions of tierank, and of the loaded libraries that decide what a model gives."""
     libraries = ("lightgbm", "numpy", "torch")
     return [f"tierank=={__version__}", *(f"{name}=={version(name)}" for name in libraries if name in sys.modules)]
 

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tierank.errors import ParameterError
-from tierank.kernels.compiling import Matrix, OutMatrix, Vector, compiled, inner
+from tierank.kernels.compiling import Matrix, OutMatrix, Vector, allocating, compiled, inner
 
-__all__ = ["Matrix", "OutMatrix", "Vector", "compiled", "in_threads", "inner", "n_threads", "one_thread"]
+__all__ = ["Matrix", "OutMatrix", "Vector", "allocating", "compiled", "in_threads", "inner", "n_threads", "one_thread"]
 
 T = TypeVar("T")
 

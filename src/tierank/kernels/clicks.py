@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, compiled, inner
+from tierank.kernels import Vector, allocating, compiled, inner
 
 
-@compiled
+@allocating
 def fit_products(
     items: Vector[np.int64],
     cells: Vector[np.int64],
@@ -120,7 +120,7 @@ def count_examined(
                     last_clicks_at[positions[row] - 1] += w * (row == stop)
 
 
-@compiled
+@allocating
 def fit_dbn(
     offsets: Vector[np.int64],
     items: Vector[np.int64],
@@ -263,7 +263,7 @@ def browsing_cells(
                 previous = positions[row]
 
 
-@compiled
+@allocating
 def expect_browsing(
     offsets: Vector[np.int64],
     positions: Vector[np.int64],

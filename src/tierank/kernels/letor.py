@@ -7,6 +7,8 @@ The loops take only what they are sure of. A line with anything else in it (a wr
 rounded safely) is left to the caller, who reads that one line slowly: to the right value or to the right message.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,10 @@ OutRows = NDArray[np.int64]
 # arithmetic must stay unsigned too, for numba makes a float of an unsigned and a signed integer.
 Place = np.uint64
 ONE, FIVE = Place(1), Place(5)
+_NONE = np.int64(0)  # a number that is written out is a type of its own to numba, and would be compiled for
+
+# For what is done for each value: a call would take a quarter of the time.
+_in_place = inner(forceinline=True)
 
 # Powers of ten as Python's exact reader gives them: POWERS[e + 308] is 10^e.
 POWERS = np.array([float(f"1e{e}") for e in range(-308, 309)])
@@ -90,20 +96,26 @@ def query_runs(text: Bytes, query_starts: Rows, run_starts: OutRows, run_ids: Ou
     return runs, plain
 
 
+class Parsed(NamedTuple):
+    """What rows are read into: features and ratings by target, comments by row; ``seen`` is working space."""
+
+    features: OutMatrix[np.float32]
+    ratings: NDArray[np.float64]
+    comments: OutRows
+    seen: OutRows
+
+
 @compiled
 def parse_rows(
     text: Bytes,
     line_starts: Rows,
+    targets: Rows,
     has_query: bool,
     first_index: int,
-    targets: Rows,
     start: int,
     end: int,
-    features: OutMatrix[np.float32],
-    ratings: NDArray[np.float64],
-    comments: OutRows,
-    seen: OutRows,
     powers: Vector[np.float64],
+    parsed: Parsed,
 ) -> tuple[int, int]:
     """Read rows ``start:end`` into ``features[targets[row]]`` and ``ratings[targets[row]]``.
 
@@ -111,6 +123,7 @@ def parse_rows(
     has) and the width that was needed; values beyond the matrix are passed over, so that the caller can widen it and
     start again.
     """
+    features, ratings, comments, seen = parsed
     width = features.shape[1]
     widest = 0
     for row in range(start, end):
@@ -125,61 +138,61 @@ def parse_rows(
         if has_query:
             i = _skip_field(text, _skip_blanks(text, i))
         last = -1
-        # Written out, not in functions: handing an array to one costs two atomic counts, four times the work here.
         while True:
-            while text[i] == SPACE or text[i] == TAB or text[i] == RETURN:
-                i += ONE
+            i = _skip_blanks(text, i)
             if text[i] == LINE_FEED:
                 break
             if text[i] == HASH:
                 comments[row] = i + ONE
                 break
-            index = 0
             first = i
-            while _is_digit(text[i]):
-                index = index * 10 + (np.int64(text[i]) - 48)
-                i += ONE
+            index, i = _digits(text, i, _NONE)
             if text[i] != COLON or i == first or i - first > MAX_INDEX_DIGITS or index < first_index:
                 return row, widest
-            i += ONE
-            value_start = i
-            negative = text[i] == MINUS
-            if negative:
-                i += ONE
-            mantissa = 0
-            first = i
-            while _is_digit(text[i]):
-                mantissa = mantissa * 10 + (np.int64(text[i]) - 48)
-                i += ONE
-            digits = i - first
-            fraction = Place(0)
-            if text[i] == POINT:
-                i += ONE
-                first = i
-                while _is_digit(text[i]):
-                    mantissa = mantissa * 10 + (np.int64(text[i]) - 48)
-                    i += ONE
-                fraction = i - first
-                digits += fraction
-            if Place(0) < digits <= Place(18) and mantissa < 1 << 53 and (text[i] <= SPACE or text[i] == HASH):
-                value = np.float64(mantissa) / powers[Place(308) + fraction]
-                single = np.float32(-value if negative else value)
-            else:
-                value, i, trust = _number(text, value_start, powers)
-                single = np.float32(value)
-                if not _is_safe(value, trust):
-                    return row, widest
+            value, i, is_sure = _value(text, i + ONE, powers)
             column = index - first_index
-            if column <= last and _repeats(text, line, has_query, seen, row):
+            if not is_sure or (column <= last and _repeats(text, line, has_query, seen, row)):
                 return row, widest
             last = max(last, column)
             if column < width:
-                features[target, Place(column)] = single
+                features[target, Place(column)] = value
         widest = max(widest, last + 1)
     return end, widest
 
 
-@inner
+@_in_place
+def _value(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[np.float32, Place, bool]:
+    """The value at i, the place after it, and whether it is sure; plain decimals, nearly all of them, at once."""
+    start = i
+    negative = text[i] == MINUS
+    if negative:
+        i += ONE
+    first = i
+    mantissa, i = _digits(text, i, _NONE)
+    n_digits = i - first
+    fraction = Place(0)
+    if text[i] == POINT:
+        first = i + ONE
+        mantissa, i = _digits(text, first, mantissa)
+        fraction = i - first
+        n_digits += fraction
+    if Place(0) < n_digits <= Place(18) and mantissa < 1 << 53 and (text[i] <= SPACE or text[i] == HASH):
+        value = np.float64(mantissa) / powers[Place(308) + fraction]
+        return np.float32(-value if negative else value), i, True
+    value, i, trust = _number(text, start, powers)
+    return np.float32(value), i, _is_safe(value, trust)
+
+
+@_in_place
+def _digits(text: Bytes, i: Place, number: int) -> tuple[int, Place]:
+    """The number with the digits at i added to it, and the place after them; too many digits overflow."""
+    while _is_digit(text[i]):
+        number = number * 10 + (np.int64(text[i]) - 48)
+        i += ONE
+    return number, i
+
+
+@_in_place
 def _skip_blanks(text: Bytes, i: Place) -> Place:
     while text[i] == SPACE or text[i] == TAB or text[i] == RETURN:
         i += ONE
@@ -218,10 +231,7 @@ def _integer(text: Bytes, i: Place) -> tuple[int, bool]:
     if negative:
         i += ONE
     first = i
-    value = 0
-    while _is_digit(text[i]):
-        value = value * 10 + (np.int64(text[i]) - 48)
-        i += ONE
+    value, i = _digits(text, i, _NONE)
     digits = i - first
     # 18 digits always fit; a leading zero or -0 would make two spellings of one number.
     plain = _ends_field(text[i]) and Place(0) < digits <= Place(18) and (digits == ONE or text[first] != 48)
@@ -319,10 +329,7 @@ def _repeats(text: Bytes, line: Place, has_query: bool, seen: OutRows, row: int)
         i = _skip_blanks(text, i)
         if text[i] == LINE_FEED or text[i] == HASH:
             return False
-        index = 0
-        while _is_digit(text[i]):
-            index = index * 10 + (np.int64(text[i]) - 48)
-            i += ONE
+        index, i = _digits(text, i, _NONE)
         if index < len(seen):
             if seen[index] == row + 1:
                 return True
@@ -414,7 +421,7 @@ def format_rows(
 # A space, up to 7 digits of an index, a colon, and the longest float32: -1.23456789e-38.
 FIELD_BYTES = 32
 
-# How many digits at least; a number that is written out is a type of its own to numba, and would be compiled for.
+# How many digits at least.
 _ANY, _TWO = np.int64(0), np.int64(2)
 
 

@@ -8,7 +8,7 @@ the two scores, so it also serves lists whose scores lie too far apart for the f
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, compiled, inner
+from tierank.kernels import Vector, allocating, inner
 from tierank.kernels.umart import Queries, Rules
 from tierank.types import Floats
 
@@ -18,7 +18,7 @@ Ranks = NDArray[np.int64]
 _LEAST_DISTANCE = 0.01
 
 
-@compiled
+@allocating
 def weighted_gradients(
     first: int,
     last: int,

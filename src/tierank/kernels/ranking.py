@@ -12,8 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, compiled, in_threads, inner, n_threads
+from tierank.kernels import Vector, allocating, in_threads, inner, n_threads
 from tierank.kernels.sorting import sort_down
+from tierank.types import Floats
 
 # The k highest of n documents are selected where k * k < _SELECT * n: else sorting all of them is faster (measured).
 _SELECT = 16
@@ -42,7 +43,7 @@ def rank(
     """The documents of each query from the highest score down, to rank k at least.
 
     Tied documents stand in the order of their rows. With ``keep_ties`` they are marked as one tie; without, each
-    stands alone.
+    is a tie of one.
     """
     n_queries, n = len(offsets) - 1, len(scores)
     n_parts = min(n_threads(n_jobs), 1 + n // _SHARE)
@@ -56,7 +57,7 @@ def rank(
     return ranking
 
 
-@compiled
+@allocating
 def _survey(
     scores: Vector[np.float64],
     offsets: Vector[np.int64],
@@ -82,7 +83,7 @@ def _survey(
                 depths[q] = depth
 
 
-@compiled
+@allocating
 def _fill(
     scores: Vector[np.float64],
     offsets: Vector[np.int64],
@@ -164,7 +165,7 @@ def _select(
         row += 1
 
 
-@compiled
+@allocating
 def discounted_sum(
     values: Vector[np.float64],
     discounts: Vector[np.float64],
@@ -195,7 +196,7 @@ def discounted_sum(
     return sums
 
 
-@compiled
+@allocating
 def cascade(
     stops: Vector[np.float64], k: int, starts: Vector[np.int64], rows: Vector[np.int64], tie_ends: Vector[np.int64]
 ) -> NDArray[np.float64]:
@@ -255,7 +256,7 @@ def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -
     return passed
 
 
-@compiled
+@allocating
 def precision_sum(
     relevant: Vector[np.float64], k: int, starts: Vector[np.int64], rows: Vector[np.int64], tie_ends: Vector[np.int64]
 ) -> NDArray[np.float64]:
@@ -284,7 +285,7 @@ def precision_sum(
     return sums
 
 
-@compiled
+@allocating
 def preference_sum(
     relevant: Vector[np.float64],
     judged: Vector[np.float64],
@@ -322,7 +323,7 @@ def preference_sum(
     return sums
 
 
-@compiled
+@allocating
 def bound_ratio(
     upper: bool,
     gains: Vector[np.float64],
@@ -332,115 +333,126 @@ def bound_ratio(
     top: float,
     discounts: Vector[np.float64],
     k: int,
-    best_starts: Vector[np.int64],
-    best_rows: Vector[np.int64],
-    starts: Vector[np.int64],
-    rows: Vector[np.int64],
-    tie_ends: Vector[np.int64],
+    by_gain: Ranking,
+    by_score: Ranking,
 ) -> NDArray[np.float64]:
     """The lowest or highest NDCG@k of each query, if unjudged documents may have the gain 0 or any gain of the data.
 
     Gains are in units of the query, unit times as large as those of ``top``, the highest gain of the data. Those of
-    unjudged documents are 0. ``best_rows`` has the rows of each query by gain.
-
-    NDCG is a linear function of the gains over a convex one (the highest of many linear functions), so it is lowest
-    where each unjudged document has the gain 0 or the top one; of m with the top gain, the lowest m of the list cost
-    the least DCG for the same ideal.
-
-    For the highest, gains are cut into layers, from one judged gain to the next. With E(m) the sum of the m highest
-    discounts of unjudged documents, D(m) that of the first m ranks, J judged documents above a layer's lower edge and
-    m unjudged ones, the layer adds its height times E(m) to the DCG, and its height times D(J + m) to the ideal. The
-    ratio can be above t if and only if m can be chosen in each layer so that the sum of height (E(m) - t D(J + m)) is
-    positive. Lower layers have a higher J, and so their best m is at least as high: layers are chosen one by one. Then
-    t is set to the ratio that this choice has, and so on, until it rises no more (Dinkelbach's method).
+    unjudged documents are 0.
     """
-    values = np.zeros(len(starts) - 1)
-    sums = np.zeros(k + 1)  # D
+    values = np.zeros(len(by_score.starts) - 1)
+    sums = np.zeros(k + 1)  # D(m): the sum of the discounts of the first m ranks
     for i in range(k):
         sums[i + 1] = sums[i] + discounts[i]
     for q in range(len(values)):
-        start, n = starts[q], starts[q + 1] - starts[q]
-        depth = min(k, n)
-        seen = np.zeros(n + 1)  # E
-        n_seen = 0
+        start = by_score.starts[q]
+        depth = min(k, by_score.starts[q + 1] - start)
+        seen = np.zeros(by_score.starts[q + 1] - start + 1)  # E(m): that of the m highest discounts of unjudged ones
+        n_seen, tie = 0, 0
         dcg = 0.0
-        tie = 0
         while tie < depth:
-            end = tie_ends[start + tie]
+            end = by_score.tie_ends[start + tie]
             discount = (sums[min(end, depth)] - sums[tie]) / (end - tie)
             for j in range(tie, end):
-                row = rows[start + j]
+                row = by_score.rows[start + j]
                 if judged[row] > 0:
                     dcg += gains[row] * discount
                 else:
                     seen[n_seen + 1] = seen[n_seen] + discount
                     n_seen += 1
             tie = end
-        best = best_rows[best_starts[q] : best_starts[q + 1]]
+        best = np.empty(by_gain.starts[q + 1] - by_gain.starts[q])  # the gains above 0, highest first
         n_best = 0
         ideal = 0.0
-        while n_best < len(best) and gains[best[n_best]] > 0:
+        while n_best < len(best) and gains[by_gain.rows[by_gain.starts[q] + n_best]] > 0:
+            best[n_best] = gains[by_gain.rows[by_gain.starts[q] + n_best]]
             if n_best < k:
-                ideal += gains[best[n_best]] * discounts[n_best]
+                ideal += best[n_best] * discounts[n_best]
             n_best += 1
-        values[q] = dcg / ideal if ideal > 0 else 0.0
-        if n_unjudged[q] == 0 or top <= 0:
-            continue
-        if upper:
-            height = top - (units[q] * gains[best[0]] if n_best > 0 else 0.0)
-            while True:
-                least = 0
-                if height > 0:
-                    least = _best_count(seen, n_seen, sums, k, 0, 0, values[q])
-                of_top, ideal_of_top = height * seen[least], height * sums[min(least, k)]
-                raised, ideal = dcg, 0.0
-                i = 0
-                m = least
-                while i < n_best:
-                    gain = gains[best[i]]
-                    while i < n_best and gains[best[i]] == gain:
-                        i += 1
-                    below = gains[best[i]] if i < n_best else 0.0
-                    m = _best_count(seen, n_seen, sums, k, i, m, values[q])
-                    raised += (gain - below) * seen[m]
-                    ideal += (gain - below) * sums[min(i + m, k)]
-                if least > 0:
-                    raised, ideal = units[q] * raised + of_top, units[q] * ideal + ideal_of_top
-                if ideal == 0 or raised / ideal <= values[q]:
-                    break
-                values[q] = raised / ideal
-        else:
-            for m in range(1, min(n_unjudged[q], k) + 1):
-                n_raised = max(0, m - (n_unjudged[q] - n_seen))
-                raised = units[q] * dcg + top * (seen[n_seen] - seen[n_seen - n_raised])
-                ideal = top * sums[m]
-                for i in range(min(n_best, k - m)):
-                    ideal += units[q] * gains[best[i]] * discounts[m + i]
-                values[q] = min(values[q], raised / ideal)
-    return np.minimum(values, 1.0)
+        value = dcg / ideal if ideal > 0 else 0.0
+        if n_unjudged[q] > 0 and top > 0:
+            of_query = best[:n_best], seen[: n_seen + 1], sums, units[q], top
+            value = _raise(value, dcg, *of_query) if upper else _lower(value, dcg, *of_query, discounts, n_unjudged[q])
+        values[q] = min(value, 1.0)
+    return values
 
 
 @inner
-def _best_count(
-    seen: NDArray[np.float64],
-    n_seen: int,
-    sums: NDArray[np.float64],
-    k: int,
-    n_judged: int,
-    least: int,
+def _lower(
     ratio: float,
-) -> int:
+    dcg: float,
+    best: Floats,
+    seen: Floats,
+    sums: Floats,
+    unit: float,
+    top: float,
+    discounts: Floats,
+    n_unjudged: int,
+) -> float:
+    """The lowest ratio.
+
+    NDCG is a linear function of the gains over a convex one (the highest of many linear functions), so it is lowest
+    where each unjudged document has the gain 0 or the top one; of m with the top gain, the lowest m of the list cost
+    the least DCG for the same ideal.
+    """
+    k, n_seen = len(sums) - 1, len(seen) - 1
+    for m in range(1, min(n_unjudged, k) + 1):
+        n_raised = max(0, m - (n_unjudged - n_seen))
+        raised = unit * dcg + top * (seen[n_seen] - seen[n_seen - n_raised])
+        ideal = top * sums[m]
+        for i in range(min(len(best), k - m)):
+            ideal += unit * best[i] * discounts[m + i]
+        ratio = min(ratio, raised / ideal)
+    return ratio
+
+
+@inner
+def _raise(ratio: float, dcg: float, best: Floats, seen: Floats, sums: Floats, unit: float, top: float) -> float:
+    """The highest ratio.
+
+    Gains are cut into layers, from one judged gain to the next. With J judged documents above a layer's lower edge and
+    m unjudged ones, the layer adds its height times E(m) to the DCG, and its height times D(J + m) to the ideal. The
+    ratio can be above t if and only if m can be chosen in each layer so that the sum of height (E(m) - t D(J + m)) is
+    positive. Lower layers have a higher J, and so their best m is at least as high: layers are chosen one by one. Then
+    t is set to the ratio that this choice has, and so on, until it rises no more (Dinkelbach's method).
+    """
+    zero, k = np.int64(0), len(sums) - 1  # a plain 0 is a type of its own to numba
+    height = top - (unit * best[0] if len(best) > 0 else 0.0)
+    while True:
+        least = _best_count(seen, sums, zero, zero, ratio) if height > 0 else zero
+        raised, ideal = dcg, 0.0
+        i, m = zero, least
+        while i < len(best):
+            gain = best[i]
+            while i < len(best) and best[i] == gain:
+                i += 1
+            below = best[i] if i < len(best) else 0.0
+            m = _best_count(seen, sums, i, m, ratio)
+            raised += (gain - below) * seen[m]
+            ideal += (gain - below) * sums[min(i + m, k)]
+        if least > 0:
+            raised = unit * raised + height * seen[least]
+            ideal = unit * ideal + height * sums[min(least, k)]
+        if ideal == 0 or raised / ideal <= ratio:
+            return ratio
+        ratio = raised / ideal
+
+
+@inner
+def _best_count(seen: Floats, sums: Floats, n_judged: int, least: int, ratio: float) -> int:
     """The m from ``least`` on for which E(m) - ratio D(J + m) is highest; the lowest of several."""
+    k = len(sums) - 1
     found = least
     highest = seen[least] - ratio * sums[min(n_judged + least, k)]
-    for m in range(least + 1, n_seen + 1):
+    for m in range(least + 1, len(seen)):
         value = seen[m] - ratio * sums[min(n_judged + m, k)]
         if value > highest:
             found, highest = m, value
     return found
 
 
-@compiled
+@allocating
 def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np.float64]:
     """The highest value of each query; 0 where there is none above it."""
     tops = np.zeros(len(offsets) - 1)
@@ -452,7 +464,7 @@ def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np
     return tops
 
 
-@compiled
+@allocating
 def exp2_gains(ratings: Vector[np.float64], offsets: Vector[np.int64], tops: Vector[np.float64]) -> NDArray[np.float64]:
     """(2^rating - 1) / 2^top, with a top for each query.
 

@@ -4,10 +4,14 @@ Differences are taken in double precision, because those of float32 overflow; wi
 ``float`` of a float32 is a float32.
 """
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Matrix, OutMatrix, Vector, compiled, inner
+from tierank.kernels import Matrix, OutMatrix, Vector, allocating, compiled, inner
 from tierank.kernels.sorting import sort_down
 
 # Points of a quantile map: a constant, because the search among them is fast only when unrolled.
@@ -158,21 +162,16 @@ def encode_pieces(
     slope: Matrix[np.float64],
     out: OutMatrix[np.float32],
 ) -> None:
-    """(z - low) slope of each scaled feature z, kept between 0 and 1, a block of columns for each column of ``low``.
+    """(z - low) slope of each scaled feature z, kept between 0 and 1, a block of columns for each row of ``low``.
 
     0 where the feature is missing.
     """
-    n_features, n_pieces = low.shape
-    # Turned around, so that neighbours are read together: the compiler then does several features at once.
-    lows, slopes = np.empty((n_pieces, n_features)), np.empty((n_pieces, n_features))
-    for column in range(n_features):
-        for piece in range(n_pieces):
-            lows[piece, column], slopes[piece, column] = low[column, piece], slope[column, piece]
+    n_pieces, n_features = low.shape
     for row in range(len(features)):
         for piece in range(n_pieces):
             pieces = out[row, piece * n_features : (piece + 1) * n_features]
             for column in range(n_features):
-                value = (scaled[row, column] - lows[piece, column]) * slopes[piece, column]
+                value = (scaled[row, column] - low[piece, column]) * slope[piece, column]
                 value = value if value > 0.0 else 0.0
                 value = value if value < 1.0 else 1.0
                 pieces[column] = value if features[row, column] == features[row, column] else 0.0
@@ -191,59 +190,95 @@ def place_within(values: Matrix[np.float32], first: int, least: float, most: flo
             placed[column] = high if value > high else value
 
 
+class Room(NamedTuple):
+    """Arrays that queries are rescaled in; Python makes them, because numba takes long to compile what makes arrays."""
+
+    logs: OutMatrix[np.float32]
+    read_logs: Matrix[np.float32]  # the same array: what is read has one type, and functions are compiled for it once
+    ranges: OutMatrix[np.float32]
+    numbers: OutMatrix[np.float64]
+
+    @classmethod
+    def for_queries(cls, longest: int, n_features: int) -> Room:
+        """Room for queries of at most this many documents; 0 where no logarithms are taken."""
+        logs = np.empty((longest, n_features), np.float32)
+        read_logs = logs.view()
+        read_logs.flags.writeable = False
+        return cls(logs, read_logs, np.empty((2, n_features), np.float32), np.empty((5, n_features)))
+
+
 @compiled
 def rescale_queries(
-    features: Matrix[np.float32], offsets: Vector[np.int64], least: float, most: float, out: OutMatrix[np.float32]
+    features: Matrix[np.float32],
+    offsets: Vector[np.int64],
+    as_logs: bool,
+    least: float,
+    most: float,
+    room: Room,
+    out: OutMatrix[np.float32],
 ) -> None:
-    """Rescale each query by its own range."""
-    n_features = features.shape[1]
-    low, high = np.empty(n_features, np.float32), np.empty(n_features, np.float32)
-    center, scale = np.empty(n_features), np.empty(n_features)
-    for query in range(len(offsets) - 1):
-        start, end = offsets[query], offsets[query + 1]
-        for column in range(n_features):
-            low[column], high[column] = np.inf, -np.inf
-        find_ranges(features, start, end, low, high, center, scale)
-        rescale(features, start, end, center, scale, least, most, start, out)
-
-
-@compiled
-def standardise_query_logs(
-    features: Matrix[np.float32], offsets: Vector[np.int64], least: float, most: float, out: OutMatrix[np.float32]
-) -> None:
-    """Take logarithms, and rescale each query by its own mean and deviation."""
-    n_features = features.shape[1]
+    """Rescale each query by its own range or, ``as_logs``, the logarithms by their mean and deviation in the query."""
+    logs, read_logs, ranges, numbers = room
+    low, high = ranges[0], ranges[1]
+    center, scale, counts, sums, squares = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
     zero = np.int64(0)  # a number that is written out is a type of its own to numba, and would be compiled for
-    longest = zero
-    for query in range(len(offsets) - 1):
-        longest = max(longest, offsets[query + 1] - offsets[query])
-    logs = np.empty((longest, n_features), np.float32)
-    low, high = np.empty(n_features, np.float32), np.empty(n_features, np.float32)
-    center, scale = np.empty(n_features), np.empty(n_features)
-    counts, sums, squares = np.empty(n_features), np.empty(n_features), np.empty(n_features)
     for query in range(len(offsets) - 1):
         start, end = offsets[query], offsets[query + 1]
-        take_logs(features, start, end, logs)
-        for column in range(n_features):
+        first, last = (zero, end - start) if as_logs else (start, end)
+        values = read_logs if as_logs else features
+        if as_logs:
+            take_logs(features, start, end, logs)
+        for column in range(len(low)):
             low[column], high[column] = np.inf, -np.inf
-            counts[column], sums[column], squares[column] = 0.0, 0.0, 0.0
-        find_ranges(logs, zero, end - start, low, high, center, scale)
-        power = 1.0
-        while power <= end - start:
-            power *= 2.0
-        add_moments(logs, zero, end - start, center, scale, power, counts, sums, squares)
-        standardise(counts, sums, squares, center, scale)
-        rescale(logs, zero, end - start, center, scale, least, most, start, out)
+        find_ranges(values, first, last, low, high, center, scale)
+        if as_logs:
+            for column in range(len(low)):
+                counts[column], sums[column], squares[column] = 0.0, 0.0, 0.0
+            power = 1.0
+            while power <= last:
+                power *= 2.0
+            add_moments(values, first, last, center, scale, power, counts, sums, squares)
+            standardise(counts, sums, squares, center, scale)
+        rescale(values, first, last, center, scale, least, most, start, out)
 
 
-@compiled
+@inner
+def _count_below(
+    n: int,
+    keys: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    spare_keys: NDArray[np.float32],
+    spare_rows: NDArray[np.int64],
+    counts: NDArray[np.int64],
+) -> None:
+    """For each of n keys, twice the number of lower ones and once that of the other equal ones; may sort the keys."""
+    if n <= _COUNTED:
+        for i in range(n):
+            key = keys[i]
+            above = np.int32(0)  # those above count twice, and those that are equal once
+            for j in range(n):
+                above += np.int32(keys[j] > key) + np.int32(keys[j] >= key)
+            counts[i] = 2 * n - 1 - above
+        return
+    sort_down(n, keys, rows, spare_keys, spare_rows)
+    at = 0
+    while at < n:
+        after = at + 1
+        while after < n and keys[after] == keys[at]:
+            after += 1
+        for place in range(at, after):
+            counts[place] = 2 * n - 1 - at - after
+        at = after
+
+
+@allocating
 def rank_queries(features: Matrix[np.float32], offsets: Vector[np.int64], out: OutMatrix[np.float32]) -> None:
     """The share of the other documents of the query below each value, ties a half; 0 where missing or all are equal."""
     longest = np.int64(0)
     for query in range(len(offsets) - 1):
         longest = max(longest, offsets[query + 1] - offsets[query])
     keys, spare_keys = np.empty(longest, np.float32), np.empty(longest, np.float32)
-    rows, spare_rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    rows, spare_rows, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(longest, np.int64)
     for query in range(len(offsets) - 1):
         for f in range(features.shape[1]):
             n = 0
@@ -258,26 +293,12 @@ def rank_queries(features: Matrix[np.float32], offsets: Vector[np.int64], out: O
             if not low < high:
                 continue
             scale = 0.5 / (n - 1)
-            if n <= _COUNTED:
-                for i in range(n):
-                    value = keys[i]
-                    above = np.int32(0)  # those above count twice, and those that are equal once
-                    for j in range(n):
-                        above += np.int32(keys[j] > value) + np.int32(keys[j] >= value)
-                    out[rows[i], f] = (2 * n - 1 - above) * scale
-                continue
-            sort_down(n, keys, rows, spare_keys, spare_rows)
-            at = 0
-            while at < n:
-                after = at + 1
-                while after < n and keys[after] == keys[at]:
-                    after += 1
-                for place in range(at, after):
-                    out[rows[place], f] = (2 * n - 1 - at - after) * scale
-                at = after
+            _count_below(n, keys, rows, spare_keys, spare_rows, counts)
+            for i in range(n):
+                out[rows[i], f] = counts[i] * scale
 
 
-@compiled
+@allocating
 def interpolate(
     features: Matrix[np.float32],
     knots: Matrix[np.float32],
@@ -303,7 +324,7 @@ def interpolate(
             out[row, column] = level if value == value else 0.0
 
 
-@compiled
+@allocating
 def copy_in_queries(
     features: Matrix[np.float32], offsets: Vector[np.int64], first: int, last: int, out: OutMatrix[np.float32]
 ) -> None:
@@ -315,7 +336,7 @@ def copy_in_queries(
     for query in range(first, last):
         longest = max(longest, offsets[query + 1] - offsets[query])
     keys, spare_keys = np.empty(longest, np.float32), np.empty(longest, np.float32)
-    rows, spare_rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    rows, spare_rows, counts = np.empty(longest, np.int64), np.empty(longest, np.int64), np.empty(longest, np.int64)
     for query in range(first, last):
         for f in range(n_features):
             n = 0
@@ -332,23 +353,8 @@ def copy_in_queries(
                 low, high = min(low, np.float64(keys[i])), max(high, np.float64(keys[i]))
             scale = 1.0 / (high - low) if n > 0 and high > low else 0.0
             rank_scale = 0.5 / (n - 1) if n > 1 else 0.0
-            if n <= _COUNTED:
-                for i in range(n):
-                    value = keys[i]
-                    above = np.int32(0)  # those above count twice, and those that are equal once
-                    for j in range(n):
-                        above += np.int32(keys[j] > value) + np.int32(keys[j] >= value)
-                    out[rows[i], n_features + f] = (np.float64(value) - low) * scale + 0.0
-                    out[rows[i], 2 * n_features + f] = (2 * n - 1 - above) * rank_scale
-                continue
-            sort_down(n, keys, rows, spare_keys, spare_rows)
-            at = 0
-            while at < n:
-                after = at + 1
-                while after < n and keys[after] == keys[at]:
-                    after += 1
-                for place in range(at, after):
-                    # The lowest of 0.0 and -0.0 depends on their order; what is added makes 0.0 of both.
-                    out[rows[place], n_features + f] = (np.float64(keys[place]) - low) * scale + 0.0
-                    out[rows[place], 2 * n_features + f] = (2 * n - 1 - at - after) * rank_scale
-                at = after
+            _count_below(n, keys, rows, spare_keys, spare_rows, counts)
+            for i in range(n):
+                # The lowest of 0.0 and -0.0 depends on their order; what is added makes 0.0 of both.
+                out[rows[i], n_features + f] = (np.float64(keys[i]) - low) * scale + 0.0
+                out[rows[i], 2 * n_features + f] = counts[i] * rank_scale

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Matrix, Vector, compiled
+from tierank.kernels import Matrix, Vector, allocating
 from tierank.kernels.lanes import WIDTH, add_ruled_out, no_bits, repeated, store_leaves, unless_all
 
 # The most documents in a block, and leaves in a word.
@@ -54,7 +54,7 @@ class Columns(NamedTuple):
     thresholds : array of float32
         The thresholds, rising within a column; its last ones may be infinite.
     first_level : array of uint64
-        Where the levels of each column begin, and where the last ones end; none of a column that is no category.
+        Where the levels of each column begin, and where the last ones end; none for a column that is not a category.
     places : array of uint8
         Of a category the place of each level: 0 where it is in the set of the splits of this column, 1 where not.
     """
@@ -98,13 +98,14 @@ class Forest(NamedTuple):
     if_not: Vector[np.uint8]
 
 
-@compiled
+@allocating
 def score_rows(
     features: Matrix[np.float32], start: int, end: int, columns: Columns, forest: Forest, out: NDArray[np.float64]
 ) -> None:
     """The sum of the trees for the rows ``start:end``, into the same rows of ``out``.
 
-    One function, because a function that is called is optimised twice: alone, and where it is called.
+    One function, because a function that is called is optimised twice: alone, and where it is called. It makes its own
+    arrays, because the compiler then knows that they share no memory with any other: a sixth of the time.
     """
     most = np.uint64(end - start)
     most = (most + _WIDTH - _ONE) // _WIDTH * _WIDTH if most < BLOCK else BLOCK

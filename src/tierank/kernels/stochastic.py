@@ -1,5 +1,9 @@
 """The gradient of the stochastic uMart: neighbours in random orders, drawn around the order by score."""
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,18 +19,42 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 _DROPPED = np.uint64(11)
 
 
+class Chance(NamedTuple):
+    """What is drawn, and how pairs count: see ``stochastic_gradients``."""
+
+    seed: int
+    n_draws: int
+    noise: float
+    decays: Floats  # by place
+
+
+class Room(NamedTuple):
+    """Arrays that a query is worked out in, by document or by place."""
+
+    keys: Floats
+    spare_keys: Floats
+    powers: Floats
+    sums: Floats
+    curvatures: Floats
+    rows: NDArray[np.int64]
+    spare_rows: NDArray[np.int64]
+
+    @classmethod
+    def for_queries(cls, longest: int) -> Room:
+        """Room for queries of at most this many documents."""
+        return cls(*np.empty((5, longest)), *np.empty((2, longest), np.int64))
+
+
 @compiled
 def stochastic_gradients(
     first: int,
     last: int,
-    seed: int,
-    scores: Vector[np.float64],
+    scores: Floats,
     bits: Vector[np.uint64],
     queries: Queries,
     rules: Rules,
-    decays: Vector[np.float64],
-    n_draws: int,
-    noise: float,
+    chance: Chance,
+    room: Room,
     gradient: NDArray[np.float32],
     hessian: NDArray[np.float32],
 ) -> None:
@@ -37,42 +65,33 @@ def stochastic_gradients(
     one such group, p' and p as in ``umart_gradients`` and a the higher place of the two, a pair has the weight
     decays[a] |gain(d) - gain(d')|, where ``by_rank`` times the distance of the discounts of both places.
     """
-    offsets, tiers, n_tiers, gains, discounts = queries
-    window, _, sigma, by_rank, _, _, kappa, steep, _ = rules
-    longest = np.int64(0)
-    for query in range(first, last):
-        longest = max(longest, offsets[query + 1] - offsets[query])
-    keys, spare_keys, powers = np.empty(longest), np.empty(longest), np.empty(longest)
-    sums, curvatures = np.empty(longest), np.empty(longest)
-    rows, spare_rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
+    offsets, sigma = queries.offsets, rules.sigma
+    keys, spare_keys, powers, sums, curvatures, rows, spare_rows = room
     for query in range(first, last):
         start, n = offsets[query], offsets[query + 1] - offsets[query]
-        if n_tiers[query] < 2:
-            gradient[start : start + n] = 0.0
-            hessian[start : start + n] = 0.0
+        if queries.n_tiers[query] < 2:
+            for row in range(start, start + n):
+                gradient[row], hessian[row] = 0.0, 0.0
             continue
         wide = _take_powers(start, n, sigma, scores, powers)
         # What is random depends on the query's own scores: the same wherever it stands and whoever computes it.
-        stream = _mixed(np.uint64(seed) + _FACTOR)
+        stream = _mixed(np.uint64(chance.seed) + _FACTOR)
         for i in range(n):
             stream = _mixed((stream ^ bits[start + i]) + _FACTOR)
             sums[i], curvatures[i] = 0.0, 0.0
-        for _ in range(n_draws):
+        for _ in range(chance.n_draws):
             for i in range(n):
                 stream += _FACTOR
                 uniform = (np.float64(_mixed(stream) >> _DROPPED) + 0.5) * (1.0 / 9007199254740992.0)
-                keys[i] = scores[start + i] - noise * np.log(-np.log(uniform))
+                keys[i] = scores[start + i] - chance.noise * np.log(-np.log(uniform))
                 rows[i] = i
             sort_down(n, keys, rows, spare_keys, spare_rows)
             for place in range(n):
                 for side in (1, -1):
-                    _meet(
-                        start, n, place, side, window, wide, sigma, by_rank, kappa, steep, scores, tiers, gains,
-                        discounts, decays, powers, rows, sums, curvatures,
-                    )  # fmt: skip
+                    _meet(start, n, place, side, wide, scores, queries, rules, chance.decays, room)
         for i in range(n):
-            gradient[start + i] = sigma * sums[i] / n_draws
-            hessian[start + i] = kappa * sigma * sigma * curvatures[i] / n_draws
+            gradient[start + i] = sigma * sums[i] / chance.n_draws
+            hessian[start + i] = rules.kappa * sigma * sigma * curvatures[i] / chance.n_draws
 
 
 @inner
@@ -88,29 +107,23 @@ def _take_powers(start: int, n: int, sigma: float, scores: Floats, powers: Float
     return False
 
 
-@inner
+@inner(forceinline=True)  # it does little for what it is handed: a call takes a third of the time
 def _meet(
     start: int,
     n: int,
     place: int,
     side: int,
-    window: int,
     wide: bool,
-    sigma: float,
-    by_rank: bool,
-    kappa: float,
-    steep: bool,
     scores: Floats,
-    tiers: NDArray[np.uint32],
-    gains: Floats,
-    discounts: Floats,
+    queries: Queries,
+    rules: Rules,
     decays: Floats,
-    powers: Floats,
-    rows: NDArray[np.int64],
-    sums: Floats,
-    curvatures: Floats,
+    room: Room,
 ) -> None:
     """The document at a place against the lower-rated ones of the next ``window`` places below (side 1) or above."""
+    _, tiers, _, gains, discounts = queries
+    window, _, sigma, by_rank, _, _, _, steep, _ = rules
+    _, _, powers, sums, curvatures, rows, _ = room
     document = rows[place]
     tier, score = tiers[start + document], scores[start + document]
     reach = min(window, n - 1 - place if side > 0 else place)

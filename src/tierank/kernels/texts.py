@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import OutMatrix, Vector, compiled, inner
+from tierank.kernels import OutMatrix, Vector, allocating, compiled, inner
 
 # What a code point is, for the breaking of words. Other things stand between words.
 OTHER, LETTER, DIGIT, ALONE, MID_LETTER, MID_NUMBER, MID_BOTH = range(7)
@@ -148,7 +148,7 @@ def different_grams(
     return n
 
 
-@compiled
+@allocating
 def count_words(starts: Vector[np.int64], words: Vector[np.uint64], counts: NDArray[np.float64]) -> None:
     """How often the text of each word has the word."""
     longest = np.int64(0)

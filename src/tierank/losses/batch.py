@@ -46,7 +46,7 @@ class Batch:
     ``weights``         one per document, what its gain is multiplied by: 1 / propensity of a click; None: 1
     ``row_weight``      one per document, how many times it counts: 2 is the document twice, 0.5 half of it, 0 as if it
                         were not there; None: 1. Every loss says what that means for it
-    ``positions``       where each document was shown, from 1; None where nobody knows
+    ``positions``       where each document was shown, from 1; None if unknown
     ``generator``       the source of all that is random in training: the order of tied documents, dropout, groups
     ``dtype``           of gains and weights, and so of the scores
     ``device``          where the tensors live

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError
 from tierank.kernels import in_threads
-from tierank.kernels.stochastic import stochastic_gradients
+from tierank.kernels.stochastic import Chance, Room, stochastic_gradients
 from tierank.objectives.objective import Gradients
 from tierank.objectives.umart import Prepared, UMartObjective, plain_gains
 from tierank.relevance import Gain
@@ -103,12 +103,13 @@ class StochasticUMartObjective(UMartObjective):
         if data is None:
             raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
         scores = self._checked_scores(scores, len(data.order)) + 0.0  # -0.0 has other bits than 0.0
+        bits, chance = scores.view(np.uint64), Chance(self.seed, self.n_draws, self.noise, self._decays)
 
         def compute(first: int, last: int) -> None:
+            room = Room.for_queries(int(np.diff(data.queries.offsets[first : last + 1]).max()))
             stochastic_gradients(
-                first, last, self.seed, scores, scores.view(np.uint64), data.queries, data.rules, self._decays,
-                self.n_draws, self.noise, data.gradient, data.hessian,
-            )  # fmt: skip
+                first, last, scores, bits, data.queries, data.rules, chance, room, data.gradient, data.hessian
+            )
 
         in_threads(compute, data.spans, self.n_jobs)
         return data.scaled()

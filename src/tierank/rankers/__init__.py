@@ -8,7 +8,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from tierank.models import Known, class_name
-from tierank.rankers.base import Ranked, Ranker
+from tierank.rankers.base import Ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.boosted import UBoost, UrBoost
 from tierank.rankers.distilling import distill
@@ -26,6 +26,7 @@ from tierank.rankers.networks import (
     RankNet,
     URank,
 )
+from tierank.rankers.ranked import Ranked
 from tierank.rankers.trees import LambdaMART, TreeRanker, UMart
 
 __all__ = [

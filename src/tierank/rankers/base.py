@@ -6,76 +6,47 @@ import inspect
 import os
 import warnings
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import clone
 from sklearn.utils import Tags
 
-from tierank import __version__, notebook
+from tierank import __version__
 from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.estimators import Estimator, as_dataset
+from tierank.estimators import as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
 from tierank.kinds import Columns
 from tierank.metrics import Judge, Rule
-from tierank.models import (
-    class_name,
-    encode_settings,
-    with_description,
-    write_folder,
-)
+from tierank.models import class_name, encode_settings, with_description, write_folder
+from tierank.rankers.configured import Configured
 from tierank.rankers.hints import refuse_unknown
 from tierank.rankers.importance import losses_of_shuffles
+from tierank.rankers.ranked import Ranked
+from tierank.rankers.showing import as_html
 from tierank.rankers.training_data import (
-    as_rows,
-    as_validation,
+    Given,
+    Lesson,
+    check_kinds,
     settle_unjudged,
     warn_of_columns,
     warn_of_odd_queries,
     with_propensities,
 )
-from tierank.settings import Setting, as_limit, as_whole, declared
+from tierank.settings import as_limit, as_whole, declared
 from tierank.team import Team
 from tierank.training.agreement import agreement, check_contents, facts_of_call
 from tierank.training.callbacks import Callback, Callbacks, check_callbacks
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, TrainingStopped
-from tierank.types import Floats
-
-# Features whose importance a notebook shows.
-_IMPORTANT = 15
 
 
-class Ranked(NamedTuple):
-    """Ranked documents, best first within each query; ``pandas.DataFrame(ranked._asdict())`` makes a table of it."""
-
-    query: NDArray[Any]
-    rank: NDArray[np.int64]
-    row: NDArray[np.int64]
-    document: NDArray[np.object_] | None
-    score: NDArray[np.float64]
-
-    def to_pandas(self) -> Any:
-        """A pandas table with a row per document; no column ``document`` if the data have no document ids."""
-        return notebook.as_pandas({name: values for name, values in self._asdict().items() if values is not None})
-
-    def _repr_html_(self) -> str:
-        shown = {name: values for name, values in self._asdict().items() if values is not None}
-        rows = [[_cell(value) for value in row] for row in zip(*shown.values(), strict=True)]
-        return notebook.sheet("Ranked", notebook.grid(list(shown), rows))
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.4f}" if isinstance(value, (float, np.floating)) else str(value)
-
-
-class Ranker(Estimator):
+class Ranker(Configured):
     """Base class of all rankers, and the class to derive from to write one.
 
     A subclass is a dataclass whose fields are its settings, and defines ``fit_model``, which returns a ``FittedModel``.
@@ -92,9 +63,6 @@ class Ranker(Estimator):
         Facts about the training data.
     """
 
-    # Named settings, such as those of a paper.
-    PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
-
     model_: FittedModel
     settings_: dict[str, Any]
     seen_: Seen
@@ -103,12 +71,6 @@ class Ranker(Estimator):
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
     __metadata_request__predict: ClassVar[dict[str, bool]] = {"qid": True}
     __metadata_request__score: ClassVar[dict[str, bool]] = {"qid": True}
-
-    def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Check the names, so that a misspelt setting gets an error that names the right one."""
-        cls.check_names(settings)
-        instance: Self = super().__new__(cls)
-        return instance
 
     # What a subclass defines
 
@@ -146,9 +108,6 @@ class Ranker(Estimator):
     def restore_model(self, saved: SavedModel) -> FittedModel:
         """The fitted model from what its ``files`` and ``facts`` gave; this ranker has the settings of the model."""
         raise DataError(f"{type(self).__name__} cannot be loaded: it does not define restore_model()")
-
-    def check_together(self, settings: Mapping[str, Any]) -> None:
-        """Raise ``ParameterError`` if settings that are fine one by one cannot be used together."""
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
         """Raise ``ParameterError`` if training with these settings cannot go on from another model.
@@ -190,94 +149,6 @@ class Ranker(Estimator):
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The form that the model will have after training, with meaningless numbers: for ``for_target``."""
         raise ParameterError(argument="for_target", expected="None", got=f"a target, which {type(self).__name__} lacks")
-
-    # Settings
-
-    @classmethod
-    def from_preset(cls, name: str, **settings: Any) -> Self:
-        """A ranker with the settings of a preset.
-
-        Parameters
-        ----------
-        name : str
-            A key of ``PRESETS``.
-        **settings
-            Settings that replace those of the preset.
-
-        Examples
-        --------
-        >>> import tierank
-        >>> tierank.UMart.from_preset("paper-ohsumed", n_trees=50).n_leaves
-        31
-        """
-        if name not in cls.PRESETS:
-            raise ParameterError.unknown(f"preset of {cls.__name__}", name, cls.PRESETS)
-        return cls(**{**cls.PRESETS[name], **settings})
-
-    @classmethod
-    def declared_settings(cls) -> dict[str, Setting]:
-        """The settings with their defaults, bounds, help and search spaces, by name."""
-        return declared(cls)
-
-    @classmethod
-    def check_names(cls, names: Iterable[str]) -> None:
-        """Raise ``ParameterError`` if the ranker does not have a setting of such a name."""
-        parameters = inspect.signature(cls.__init__).parameters.values()
-        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-            return
-        known = [parameter.name for parameter in parameters if parameter.name != "self"]
-        for name in names:
-            if name not in known:
-                raise cls.unknown_setting(name, known)
-
-    @classmethod
-    def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
-        """The error for a setting that the ranker does not have."""
-        if name == "preset" and cls.PRESETS:
-            return ParameterError(
-                "is not a setting", argument=name, fix=f"make the ranker by {cls.__name__}.from_preset(...)"
-            )
-        ours = [one for one, declaration in declared(cls).items() if not declaration.group]
-        return ParameterError.unknown(f"setting of {cls.__name__}", name, known, ours or None)
-
-    def set_params(self, **settings: Any) -> Self:
-        """Change settings; ``base__n_trees`` is the setting ``n_trees`` of the ranker in the setting ``base``."""
-        self.check_names(name.partition("__")[0] for name in settings)
-        for name in settings:
-            outer, _, inner = name.partition("__")
-            value = settings.get(outer, getattr(self, outer, None))
-            if inner and not hasattr(value, "set_params"):
-                raise ParameterError(argument=outer, expected=f"a ranker, to set its {inner}", got=repr(value))
-        super().set_params(**settings)
-        return self
-
-    def plain_settings(self) -> dict[str, Any]:
-        """All settings in their plain form, each checked by itself; rankers among them are copies, plain too."""
-        settings: dict[str, Any] = self.get_params(deep=False)
-        settings |= {name: one.kind.check(name, settings[name]) for name, one in declared(self).items()}
-        inner = {name: one for name, one in settings.items() if isinstance(one, Ranker)}
-        return settings | {name: type(one)(**one.plain_settings()) for name, one in inner.items()}
-
-    def checked_settings(self) -> dict[str, Any]:
-        """All settings in their plain form; raises ``ParameterError`` if they cannot be used."""
-        settings, known = self.plain_settings(), declared(self)
-        for name, one in known.items():
-            if not one.needs or settings[name] == one.default:
-                continue
-            if all(settings[other] == known[other].default for other in one.needs):
-                needed = " or ".join(f"`{other}`" for other in one.needs)
-                got = ", ".join(f"{other}={settings[other]!r}" for other in one.needs)
-                raise ParameterError(argument=name, expected=f"{needed} to be set too", got=got)
-        self.check_together(settings)
-        return settings
-
-    def check_settings(self) -> None:
-        """Raise ``ParameterError`` if ``fit`` would refuse the settings whatever the data, before any data is read."""
-        with needing(type(self).__name__):
-            settings = self.checked_settings()
-        for value in settings.values():
-            if isinstance(value, Ranker):
-                value.check_settings()
 
     def resources(self) -> Resources:
         """The threads and the device that the settings allow."""
@@ -360,70 +231,78 @@ class Ranker(Estimator):
         self
         """
         team = team or Team()
-        has_queries = isinstance(X, RankingDataset) or qid is not None
+        weights = {"row_weight": row_weight, "query_weight": query_weight, "position": position}
+        given = Given(X, y, qid, valid, weights, propensity, columns, ignore)
         with agreement(team) as facts, needing(type(self).__name__):
             self._refuse_unknown("fit", unknown)
-            if team.size > 1 and team.holds_parts and not self.takes_parts():
-                raise ParameterError(
-                    argument="team",
-                    expected=f"all data in every process: these settings of {type(self).__name__} need them",
-                    got="a part in each (holds_parts)",
-                )
+            self._check_parts(team)
             functions = check_callbacks(callbacks)
-            weights = {"row_weight": row_weight, "query_weight": query_weight, "position": position}
-            train = self._as_training(X, y, qid, columns, ignore, weights)
-            train = train if start is None else _with_features_of_start(train, start)
-            held_out = None if valid is None else as_validation(valid, has_queries, columns, ignore)
-            train, held_out = settle_unjudged(
-                train,
-                held_out,
-                getattr(self, "unjudged", "skip"),
-                is_taken=self.takes_unjudged(),
-                are_clicks=propensity is not None,
-            )
-            if train.kinds and team.holds_parts:
-                raise DataError(
-                    argument="X",
-                    expected="columns of numbers where each process has a part of the data",
-                    got=f"other columns: {', '.join(map(repr, list(train.kinds)[:8]))}",
-                    fix="encode them as numbers first, or give all data to every process",
-                )
-            raw, by_levels = train, self.takes_categories()
-            plan, train = (start.seen_.columns, train) if start is not None else Plan.learn(train, by_levels=by_levels)
-            if held_out is not None:
-                held_out = self._with_features_of(plan.expand(held_out), train.n_features, train.feature_names)
-                held_out = plan.apply(held_out)
-            settings = self.checked_settings()
-            train, held_out = with_propensities(train, held_out, propensity, settings.get("clip"))
-            self.check_shown(train, settings)
-            given = {"qid": has_queries, "checkpoint": checkpoint is not None}
-            facts |= facts_of_call(type(self).__name__, settings, given, train, held_out, team)
+            lesson = self._prepare(given, start, team)
+            named = {"qid": given.has_queries, "checkpoint": checkpoint is not None}
+            facts |= facts_of_call(type(self).__name__, lesson.settings, named, lesson.train, lesson.valid, team)
             if start is not None:
-                self.check_start(start, settings)
+                self.check_start(start, lesson.settings)
                 if team.size > 1:
                     facts["arguments of fit"]["start"] = {"content": start.model_.digest()}
         if team.is_first:
-            warn_of_odd_queries({"": train, "valid: ": held_out})
+            warn_of_odd_queries({"": lesson.train, "valid: ": lesson.valid})
             if start is None:
-                warn_of_columns(raw)
-        check_contents(team, train, held_out, self.resources().n_jobs)
-        seen = Seen.of(train, plan, has_queries, team)
+                warn_of_columns(lesson.raw)
+        check_contents(team, lesson.train, lesson.valid, self.resources().n_jobs)
+        seen = Seen.of(lesson.train, lesson.plan, given.has_queries, team)
         seen = seen if start is None else seen.after(start.seen_)
-        target = None if settings.get("for_target") is None else as_target(settings["for_target"])
-        if target is not None:  # before the work, and again after it: training decides what the model is
-            _check_outline(self, target, train, seen)
         folder = None if checkpoint is None else Path(checkpoint)
+        before = None if start is None else start.model_
+        shown = progress and team.is_first
+        self._learn(lesson, FitContext(seen, folder, shown, team, Callbacks(functions, team), before))
+        return self
+
+    def _check_parts(self, team: Team) -> None:
+        if team.size > 1 and team.holds_parts and not self.takes_parts():
+            raise ParameterError(
+                argument="team",
+                expected=f"all data in every process: these settings of {type(self).__name__} need them",
+                got="a part in each (holds_parts)",
+            )
+
+    def _prepare(self, given: Given, start: Ranker | None, team: Team) -> Lesson:
+        """Data and settings as ``fit_model`` gets them; what cannot be used is refused."""
+        train = given.training_rows(type(self).__name__)
+        train = train if start is None else _with_features_of_start(train, start)
+        raw, valid = settle_unjudged(
+            train,
+            given.validation_rows(),
+            getattr(self, "unjudged", "skip"),
+            is_taken=self.takes_unjudged(),
+            are_clicks=given.propensity is not None,
+        )
+        check_kinds(raw, team)
+        if start is None:
+            plan, train = Plan.learn(raw, by_levels=self.takes_categories())
+        else:
+            plan, train = start.seen_.columns, raw
+        if valid is not None:
+            valid = plan.apply(self._with_features_of(plan.expand(valid), train.n_features, train.feature_names))
+        settings = self.checked_settings()
+        train, valid = with_propensities(train, valid, given.propensity, settings.get("clip"))
+        self.check_shown(train, settings)
+        return Lesson(raw, train, valid, plan, settings)
+
+    def _learn(self, lesson: Lesson, context: FitContext) -> None:
+        """Train, and hold the model; one that ``for_target`` cannot represent is refused, before training if it can."""
+        name = lesson.settings.get("for_target")
+        target = None if name is None else as_target(name)
+        if target is not None:  # before the work, and again after it: training decides what the model is
+            _check_outline(self, target, lesson.train, context.seen)
         try:
-            context = FitContext(seen, folder, progress and team.is_first, team, Callbacks(functions, team))
-            model = self.fit_model(train, held_out, context if start is None else replace(context, start=start.model_))
+            model = self.fit_model(lesson.train, lesson.valid, context)
         except TrainingStopped as stop:
             if stop.model is not None:
-                self._keep(stop.model, seen, settings)
+                self._keep(stop.model, context.seen, lesson.settings)
             raise
-        self._keep(model, seen, settings)
+        self._keep(model, context.seen, lesson.settings)
         if target is not None:
             target.check(self.portable())
-        return self
 
     def _refuse_unknown(self, method: str, unknown: Mapping[str, Any]) -> None:
         if unknown:
@@ -432,7 +311,7 @@ class Ranker(Estimator):
             refuse_unknown(type(self).__name__, method, unknown, known, declared(self))
 
     def hold(self, model: FittedModel, seen: Seen) -> None:
-        """Become a fitted ranker with a model that was made elsewhere, and the settings as they are.
+        """Become a fitted ranker with a model that was made elsewhere, and its current settings.
 
         Parameters
         ----------
@@ -447,24 +326,6 @@ class Ranker(Estimator):
         """Become a fitted ranker."""
         self.model_, self.seen_, self.settings_ = model, seen, dict(settings)
         self._set_features(seen.n_features, seen.feature_names)
-
-    def _as_training(
-        self,
-        X: Any,
-        y: ArrayLike | None,
-        qid: ArrayLike | None,
-        columns: Columns | None,
-        ignore: Sequence[str] | None,
-        weights: Mapping[str, Any],
-    ) -> RankingDataset:
-        if y is None and not isinstance(X, RankingDataset):
-            # The words are what scikit-learn's checks look for.
-            raise DataError(
-                f"{type(self).__name__} requires y to be passed, but the target y is None: give the ratings"
-            )
-        train = as_rows(X, y, qid, columns, ignore, **weights)
-        train.check_rated()
-        return train
 
     # Fitted
 
@@ -494,28 +355,7 @@ class Ranker(Estimator):
 
     def _repr_html_(self) -> str:
         """Settings, history and importances for notebooks."""
-        settings = self.get_params(deep=False)
-        known = declared(self)
-        changed = [name for name in settings if name not in known or settings[name] != known[name].default]
-        rows = [[name, _short(settings[name])] for name in settings]
-        parts = [notebook.grid(["setting", "value"], [row for row in rows if row[0] in changed])] if changed else []
-        parts.append(notebook.folded(f"all {len(rows)} settings", notebook.grid(["setting", "value"], rows, len(rows))))
-        if not hasattr(self, "model_"):
-            return notebook.sheet(f"{type(self).__name__}, not fitted", *parts)
-        best = ", ".join(f"{name} {value:.4f}" for name, value in self.best_.items())
-        parts.insert(
-            0, notebook.note(f"fitted on {self.seen_.n_features:,} features{f'; best: {best}' if best else ''}")
-        )
-        metric = next((name for name in (self.history_[0] if self.history_ else {}) if name in self.best_), None)
-        if metric is not None:
-            values = [np.nan if row.get(metric) is None else float(row[metric]) for row in self.history_]
-            parts.append(notebook.curve(f"{metric} on validation data, {len(values)} rounds", values))
-        names, gains = self.named_importances()
-        if len(names):
-            top = np.argsort(-gains, kind="stable")[:_IMPORTANT]
-            drawn = notebook.bars([names[j] for j in top], gains[top].tolist(), "gain")
-            parts.append(notebook.folded(f"importances of {len(top)} features", drawn))
-        return notebook.sheet(type(self).__name__, *parts)
+        return as_html(self)
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
@@ -577,15 +417,7 @@ class Ranker(Estimator):
         self._check_fitted()
         k = as_limit("k", k)
         data = self._as_candidates(X, qid)
-        scores = self.model_.predict(data, self.resources())
-        order = np.lexsort((-scores, data.query_of_row))
-        ranks = np.arange(data.n_documents) - np.repeat(data.offsets[:-1], data.lengths) + 1
-        kept = slice(None) if k is None else ranks <= k
-        rows = order[kept]
-        queries = np.repeat(data.query_ids, data.lengths)[kept]
-        texts = data.document_texts
-        documents = None if texts is None else np.array(list(texts.take(rows)), dtype=object)
-        return Ranked(queries, ranks[kept], data.source_rows[rows], documents, scores[rows])
+        return Ranked.of(data, self.model_.predict(data, self.resources()), k)
 
     def score(
         self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None, sample_weight: None = None
@@ -643,16 +475,14 @@ class Ranker(Estimator):
             raise DataError(argument="data", expected="a RankingDataset with ratings", got=type(data).__name__)
         as_whole("n_repeats", n_repeats)
         as_whole("seed", seed, 0)
-        data = self._as_own_features(data, None)
-        judge, resources = Judge(data, metric, rule), self.resources()
-
-        def mean(scores: Floats) -> float:
-            (values,) = judge(scores).values()
-            return float(np.nanmean(values))
-
-        used = self.model_.used_features(data.n_features)
+        data, resources = self._as_own_features(data, None), self.resources()
         return losses_of_shuffles(
-            data, lambda scored: self.model_.predict(scored, resources), mean, used, n_repeats, seed
+            data,
+            lambda scored: self.model_.predict(scored, resources),
+            Judge(data, metric, rule),
+            self.model_.used_features(data.n_features),
+            n_repeats,
+            seed,
         )
 
     def needs_list(self) -> bool:
@@ -694,20 +524,14 @@ class Ranker(Estimator):
         self._check_fitted()
         if type(self).restore_model is Ranker.restore_model:
             raise DataError(f"{type(self).__name__} cannot be saved: without restore_model() it could not be loaded")
-        seen = self.seen_
         description = {
             "tierank": __version__,
             "ranker": class_name(type(self)),
             "settings": encode_settings(self.settings_),
-            "n_features": seen.n_features,
-            "feature_names": None if seen.feature_names is None else list(seen.feature_names),
-            "has_queries": seen.has_queries,
-            "has_missing": seen.has_missing,
-            "longest_query": seen.longest_query,
-            "columns": seen.columns.to_json(),
+            **self.seen_.to_json(),
             "fitted": self.model_.facts(),
         }
-        return with_description(description, self.model_.files() | seen.columns.files())
+        return with_description(description, self.model_.files() | self.seen_.columns.files())
 
     def _as_candidates(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
         """The data to score; warns if the lists of many queries seem to come as one list."""
@@ -730,11 +554,6 @@ class Ranker(Estimator):
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = True
         return tags
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:

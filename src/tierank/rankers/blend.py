@@ -115,7 +115,7 @@ class Blend(JudgedRanker):
 
     trees: str = setting("lambdamart", Choice(("lambdamart", "umart")), "kind of trees")
     n_configs: int = setting(1, Integer(0, len(CONFIGS)), "number of tree configurations; 0 for no trees")
-    plain_trees: bool = setting(False, Flag(), "a family of trees that see features only as they are")
+    plain_trees: bool = setting(False, Flag(), "a family of trees without features relative to the query")
     n_seeds: int = setting(1, Integer(0), "number of networks in each turn; 0 for no networks")
     linear: bool = setting(True, Flag(), "a linear ranker in each turn")
     weights: str = setting(

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
+from tierank.metrics import Judge
 from tierank.types import Floats
 
 # Documents that are predicted at a time: a prediction has a price of its own, however few documents it is for.
@@ -18,12 +19,17 @@ _TOGETHER = 50_000
 def losses_of_shuffles(
     data: RankingDataset,
     predict: Callable[[RankingDataset], Floats],
-    mean: Callable[[Floats], float],
+    judge: Judge,
     used: NDArray[np.bool_],
     n_repeats: int,
     seed: int,
 ) -> Floats:
     """What the mean of a metric loses for each feature and repeat; 0 for features that are not used."""
+
+    def mean(scores: Floats) -> float:
+        (values,) = judge(scores).values()
+        return float(np.nanmean(values))
+
     losses = np.zeros((data.n_features, n_repeats))
     base, shuffles = mean(predict(data)), list(product(np.flatnonzero(used).tolist(), range(n_repeats)))
     n_copies = max(1, min(_TOGETHER // data.n_documents, len(shuffles)))

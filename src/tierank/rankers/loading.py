@@ -7,13 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tierank.checks import as_names
-from tierank.columns import Plan
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.extras import needing
 from tierank.models import MODEL, Known, damaged, decode_settings, known_class, read_folder, read_settled
 from tierank.rankers.base import Ranker
-from tierank.settings import as_whole
 from tierank.training.model import SavedModel, Seen
 
 # What reading a file that is not what it claims to be can end in.
@@ -30,16 +27,7 @@ def _read_once(folder: Path, known: Known) -> Ranker:
     file = folder / MODEL.file
     try:
         ranker = _constructed(description, known)
-        names, n_features = description["feature_names"], as_whole("n_features", description["n_features"])
-        known_names = as_names(names, n_features)
-        seen = Seen(
-            n_features,
-            known_names,
-            bool(description["has_queries"]),
-            bool(description["has_missing"]),
-            as_whole("longest_query", description["longest_query"]),
-            Plan.from_json(description.get("columns", {}), known_names, files),
-        )
+        seen = Seen.from_json(description, files)
         if not isinstance(description["fitted"], dict):
             raise TypeError("fitted")
         with needing(type(ranker).__name__):

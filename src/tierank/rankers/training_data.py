@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from tierank.checks import as_array
+from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.doubts import find_doubts
 from tierank.encoding import as_features, check_declared
@@ -18,6 +19,7 @@ from tierank.estimators import as_dataset
 from tierank.kinds import Columns
 from tierank.settings import as_choice
 from tierank.tables import column_names, is_table, take_columns
+from tierank.team import Team
 from tierank.types import Floats
 
 # What training can do with documents that have no rating.
@@ -27,6 +29,58 @@ UNJUDGED = ("skip", "zero")
 _LONG_LIST = 2_000
 # Columns that a warning describes.
 _LISTED = 12
+
+
+class Given(NamedTuple):
+    """Data as callers give them to ``fit``."""
+
+    X: Any
+    y: ArrayLike | None
+    qid: ArrayLike | None
+    valid: RankingDataset | Sequence[Any] | None
+    weights: Mapping[str, Any]
+    propensity: Any
+    columns: Columns | None
+    ignore: Sequence[str] | None
+
+    @property
+    def has_queries(self) -> bool:
+        """Whether query ids were given."""
+        return isinstance(self.X, RankingDataset) or self.qid is not None
+
+    def training_rows(self, ranker: str) -> RankingDataset:
+        """The training data, with ratings."""
+        if self.y is None and not isinstance(self.X, RankingDataset):
+            # The words are what scikit-learn's checks look for.
+            raise DataError(f"{ranker} requires y to be passed, but the target y is None: give the ratings")
+        train = as_rows(self.X, self.y, self.qid, self.columns, self.ignore, **self.weights)
+        train.check_rated()
+        return train
+
+    def validation_rows(self) -> RankingDataset | None:
+        """The validation data, if any, with ratings."""
+        return None if self.valid is None else as_validation(self.valid, self.has_queries, self.columns, self.ignore)
+
+
+class Lesson(NamedTuple):
+    """What a ranker learns from: the data before columns were encoded, and data and settings as training has them."""
+
+    raw: RankingDataset
+    train: RankingDataset
+    valid: RankingDataset | None
+    plan: Plan
+    settings: dict[str, Any]
+
+
+def check_kinds(train: RankingDataset, team: Team) -> None:
+    """Refuse columns that are no plain numbers where no process has all of their values."""
+    if train.kinds and team.holds_parts:
+        raise DataError(
+            argument="X",
+            expected="columns of numbers where each process has a part of the data",
+            got=f"other columns: {', '.join(map(repr, list(train.kinds)[:8]))}",
+            fix="encode them as numbers first, or give all data to every process",
+        )
 
 
 def as_rows(

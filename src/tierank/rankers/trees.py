@@ -57,7 +57,7 @@ _GAIN_HELP = (
     " cannot be saved)"
 )
 _NORM_HELP = (
-    "p of learned propensities (Hu et al. 2019), which are raised to 1 / (p + 1): 0 takes them as they are, more is"
+    "p of learned propensities (Hu et al. 2019), which are raised to 1 / (p + 1): 0 leaves them unchanged, more is"
     " more careful; XGBoost's lambdarank_bias_norm"
 )
 _TIES = Choice(("mean", "rows"))

@@ -314,11 +314,12 @@ class _Source:
             content = self.text.lines(block.start, block.end)
             comments = np.empty(block.n_rows, np.int64)
             seen = np.zeros(features.shape[1] + 1, np.int64)
+            parsed = letor.Parsed(features, ratings, comments, seen)
             row, widest = 0, 0
             while True:
                 row, needed = letor.parse_rows(
-                    content, block.line_starts, has_query, first_index, own_targets, row, block.n_rows,
-                    features, ratings, comments, seen, letor.POWERS,
+                    content, block.line_starts, own_targets, has_query, first_index, row, block.n_rows, letor.POWERS,
+                    parsed,
                 )  # fmt: skip
                 widest = max(widest, needed)
                 if row == block.n_rows:

@@ -295,7 +295,7 @@ def read_parquet(path: Path, *, room: Allocator, **named: Any) -> RankingDataset
 
 
 def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: str | None = None) -> dict[str, Any]:
-    """Columns of a CSV or Parquet file as they are, one value per row: numbers, or texts; None or NaN where missing."""
+    """Columns of a CSV or Parquet file, unchanged, one value per row: numbers, or texts; None or NaN where missing."""
     path = Path(source)
     kind = format or ("parquet" if path.is_dir() or path.suffix in PARQUET_ENDINGS else "csv")
     if kind not in ("csv", "parquet") or (format is None and kind == "csv" and not _is_csv(path)):

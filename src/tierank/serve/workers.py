@@ -5,7 +5,7 @@ served (``Snapshot``), and a process that is started again gets those: what stan
 model or a newer one or nothing at all, does not matter. The parent also looks for new models. It takes a snapshot, has
 every process load it beside what it serves and check it, and waits for all of them. If each says that it is good, it is
 the model from now on, and they change over; if one refuses it, or dies over it, all go on with the old one. A process
-is never started while a model is being tried, nor a model tried while a process is still loading, so that nobody can
+is never started while a model is being tried, nor a model tried while a process is still loading, so that none can
 miss the change.
 
 The parent loads no model itself: whoever forks must have no threads, neither numpy's nor torch's.

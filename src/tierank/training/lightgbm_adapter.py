@@ -244,7 +244,7 @@ def _open_files() -> set[int]:
 
 @contextmanager
 def _watched(files: set[int], seconds: float) -> Iterator[None]:
-    """Let LightGBM's sockets fail where nobody is at the other end, and not before.
+    """Let LightGBM's sockets fail if the process at the other end is gone, and not before.
 
     Sockets of a silent process time out after this many seconds: LightGBM's own limit is in minutes, and the same for
     connecting, which has to be short, and for waiting, which may be long. A socket that was closed in good order is

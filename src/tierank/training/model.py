@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import as_names
 from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer
 from tierank.memory import chunks
+from tierank.settings import as_whole
 from tierank.team import Team
 from tierank.training.callbacks import Callbacks, Step
 from tierank.types import Floats, Rows
@@ -82,6 +84,32 @@ class Seen:
             feature_names=self.feature_names or earlier.feature_names,
             has_missing=self.has_missing or earlier.has_missing,
             longest_query=max(self.longest_query, earlier.longest_query),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """These facts as a model file has them."""
+        names = None if self.feature_names is None else list(self.feature_names)
+        return {
+            "n_features": self.n_features,
+            "feature_names": names,
+            "has_queries": self.has_queries,
+            "has_missing": self.has_missing,
+            "longest_query": self.longest_query,
+            "columns": self.columns.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, described: Mapping[str, Any], files: Mapping[str, bytes]) -> Seen:
+        """The facts of a model file; an error of any kind where they are damaged."""
+        n_features = as_whole("n_features", described["n_features"])
+        names = as_names(described["feature_names"], n_features)
+        return cls(
+            n_features,
+            names,
+            bool(described["has_queries"]),
+            bool(described["has_missing"]),
+            as_whole("longest_query", described["longest_query"]),
+            Plan.from_json(described.get("columns", {}), names, files),
         )
 
     def with_features_of(self, data: RankingDataset) -> Seen:
