@@ -32,8 +32,10 @@ def _skip_without_library():
     """A test, or an example of a docstring, that needs a missing library is skipped; with all of them it fails."""
     try:
         return (yield)
-    except MissingExtraError as error:
+    except (MissingExtraError, ModuleNotFoundError) as error:
         reason = error
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] not in _MISSING:
+            raise
     except MultipleDoctestFailures as failures:
         reason = next((error for failure in failures.failures if (error := _cause(failure)) is not None), None)
         if reason is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer
+from tierank.extras import needing
 from tierank.objectives import (
     as_loss,
     check_loss_settings,
@@ -46,13 +47,15 @@ if TYPE_CHECKING:
 
 
 def _network_names() -> list[str]:
-    from tierank.networks import NETWORKS
+    with needing("this ranker"):
+        from tierank.networks import NETWORKS
 
     return [name for name in NETWORKS if name != "tier_rnn"]  # which is a part of UrBoost
 
 
 def _activations() -> list[str]:
-    from tierank.networks import ACTIVATIONS
+    with needing("this ranker"):
+        from tierank.networks import ACTIVATIONS
 
     return list(ACTIVATIONS)
 
