@@ -751,7 +751,7 @@ def test_bars_are_as_high_as_the_gains(run, tmp_path):
     draw_improvement(run.comparison, files)
     assert files[0].read_bytes()[:4] == b"\x89PNG"
     assert "</svg>" in files[1].read_text()
-    with pytest.raises(ParameterError, match=r"expected a name that ends in \.png or \.svg"):
+    with pytest.raises(ParameterError, match=r"expected a name that ends in \.png, \.svg or \.pdf"):
         draw_improvement(run.comparison, [tmp_path / "figure.gif"])
 
 

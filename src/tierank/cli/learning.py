@@ -17,6 +17,7 @@ from tierank.cli.own import as_own, import_own, is_own, load_model
 from tierank.cli.printing import print_table, show
 from tierank.cli.reading import read_to_learn, reading_options
 from tierank.errors import ParameterError, TeamError
+from tierank.extras import MissingExtraError
 from tierank.files import replacing
 
 if TYPE_CHECKING:
@@ -167,19 +168,18 @@ def add_tune(commands: Any) -> None:
 
 def _demo(options: argparse.Namespace) -> None:
     from tierank.experiments import run_demo
-    from tierank.report import draw_improvement, tabulate_run
+    from tierank.report import tabulate_run
     from tierank.report.page import write_report
 
     folder = options.out
     check_place(folder, is_folder=True)
     run = run_demo(folder, n_queries=options.queries, seed=options.seed, say=say)
     print_table(tabulate_run(run))
-    draw_improvement(run.comparison, [folder / "improvement.png", folder / "improvement.svg"])
+    drawn = _draw_improvement(run, folder)
     write_report(run, folder / "report.html")
     train, valid, test = (folder / f"{part}.txt" for part in ("train", "valid", "test"))
-    print(
-        f"Open {folder / 'report.html'} to see the lists side by side; {folder / 'improvement.png'} is a figure of it."
-    )
+    figure = f"; {folder / 'improvement.png'} is a figure of it" if drawn else ""
+    print(f"Open {folder / 'report.html'} to see the lists side by side{figure}.")
     print("\nThe same by hand, and on data of your own:")
     for line in (
         f"describe {train}",
@@ -399,7 +399,7 @@ def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
 
 def _cv(options: argparse.Namespace) -> None:
     from tierank.experiments import Run
-    from tierank.report import draw_improvement, tabulate_contrasts, tabulate_run
+    from tierank.report import tabulate_contrasts, tabulate_run
 
     check_place(options.out, is_folder=True)
     check_judging(options)
@@ -410,11 +410,26 @@ def _cv(options: argparse.Namespace) -> None:
     tables = [tabulate_run(run)]
     if len(run.systems) > 1:
         tables.append(tabulate_contrasts(run.comparison))
-        draw_improvement(run.comparison, [options.out / "improvement.png", options.out / "improvement.svg"])
+        _draw_improvement(run, options.out)
     with replacing(options.out / "table.md") as fresh:
         fresh.write_text("\n".join(table.to_markdown() for table in tables), encoding="utf-8")
     show(options, run.to_dict(), tables)
     say(f"wrote {options.out}: table.md, scores and models; tierank report {options.out} shows them")
+
+
+def _draw_improvement(run: Run, folder: Path) -> bool:
+    """Draw the figure of a run into its folder. Without matplotlib, say what is missing and go on: the page has it too.
+
+    Returns whether it was drawn.
+    """
+    from tierank.report import draw_improvement
+
+    try:
+        draw_improvement(run.comparison, [folder / "improvement.png", folder / "improvement.svg"])
+    except MissingExtraError as error:
+        say(f"left out: {error}")
+        return False
+    return True
 
 
 def _cross_validated(options: argparse.Namespace) -> Run:

@@ -83,7 +83,9 @@ def add_explain(commands: Any) -> None:
     explain.add_argument("--below", required=True, metavar="B", help="the other document")
     explain.add_argument("--top", type=int, default=10, metavar="N", help="features to name (default: 10)")
     explain.add_argument("--json", action="store_true", help="machine-readable output, all features")
-    explain.add_argument("--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg or .png")
+    explain.add_argument(
+        "--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg, .png or .pdf"
+    )
     add_import(explain)
     explain.set_defaults(run=_explain)
 
@@ -176,10 +178,13 @@ def _export(options: argparse.Namespace) -> None:
 def _explain(options: argparse.Namespace) -> None:
     from tierank.explain import explain_pair
     from tierank.report.explanation import draw_explanation, tabulate_explanation
+    from tierank.report.figures import check_figure
     from tierank.settings import as_whole
 
     top = as_whole("top", options.top)
     check_place(options.out, read=[options.data])
+    if options.out is not None:
+        check_figure(options.out)
     ranker = load_model(options, options.model)
     data = read_for(options, ranker)
     found = explain_pair(ranker, data, options.query_id, options.above, options.below)

@@ -9,6 +9,7 @@ import numpy as np
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison
+from tierank.extras import needing
 from tierank.rankers import Ranker
 from tierank.settings import as_whole
 
@@ -148,7 +149,8 @@ def plot_wins(
 
 def _axes(axes: Any) -> Any:
     if axes is None:
-        import matplotlib.pyplot as plt
+        with needing("a plot"):
+            import matplotlib.pyplot as plt
 
         axes = plt.subplots(figsize=(7, 4), layout="constrained")[1]
     axes.spines[["top", "right"]].set_visible(False)
