@@ -57,7 +57,7 @@ told["list losses"] = main(["list", "losses"])
 pair = ["model", "data.txt", "--query", str(data.query_ids[0]), "--above", "1", "--below", "2"]
 told["explain"] = main(["explain", *pair])
 told["explain --out"] = main(["explain", *pair, "--out", "why.svg"])
-told["demo"] = main(["demo", "--queries", "40", "--out", "demo"])
+told["demo"] = main(["demo", "--queries", "40", "--jobs", "1", "--out", "demo"])
 told["report"] = main(["report", "demo/run", "--out", "demo/again.html"])
 print(json.dumps(told))
 """
@@ -99,6 +99,7 @@ def test_trees_and_pages_need_no_extra(tmp_path):
     assert f"tierank: {line.format('drawing why.svg')}\n" in done.stderr
     assert f"left out: {line.format('drawing improvement.png')}\n" in done.stderr
     assert "improvement.png" not in done.stdout
+    assert "  tierank cv lambdamart umart --data " in done.stdout  # what it suggests works here
     assert len((tmp_path / "demo" / "again.html").read_bytes()) > 10_000
     assert "urank, uboost, urboost, blend are left out: they need torch, pip install 'tierank[networks]'" in done.stderr
 

@@ -32,6 +32,7 @@ def add_demo(commands: Any) -> None:
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
     demo.add_argument("--queries", type=int, default=300, help="how many queries to generate (default: 300)")
     demo.add_argument("--seed", type=int, default=0)
+    demo.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     demo.set_defaults(run=_demo)
 
 
@@ -173,20 +174,21 @@ def _demo(options: argparse.Namespace) -> None:
 
     folder = options.out
     check_place(folder, is_folder=True)
-    run = run_demo(folder, n_queries=options.queries, seed=options.seed, say=say)
+    run = run_demo(folder, n_queries=options.queries, seed=options.seed, n_jobs=options.jobs, say=say)
     print_table(tabulate_run(run))
     drawn = _draw_improvement(run, folder)
     write_report(run, folder / "report.html")
     train, valid, test = (folder / f"{part}.txt" for part in ("train", "valid", "test"))
     figure = f"; {folder / 'improvement.png'} is a figure of it" if drawn else ""
     print(f"Open {folder / 'report.html'} to see the lists side by side{figure}.")
+    few = " ".join(name for name in ("lambdamart", "umart", "urank") if name in run.systems)  # urank needs torch
     print("\nThe same by hand, and on data of your own:")
     for line in (
         f"describe {train}",
         f"train umart --train {train} --valid {valid} --out {folder / 'mine'}",
         f"evaluate {test} {folder / 'mine'}",
         f"explain {folder / 'mine'} {test} --query {run.tests[0].query_ids[0]} --above 1 --below 2",
-        f"cv lambdamart umart urank --data {train} --seeds 3 --out {folder / 'folds'}",
+        f"cv {few} --data {train} --seeds 3 --out {folder / 'folds'}",
         f"report {folder / 'folds'} --out {folder / 'folds.html'}",
     ):
         print(f"  tierank {line}")

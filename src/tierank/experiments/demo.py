@@ -23,7 +23,12 @@ _TREES, _NETWORKS = ("lambdamart", "umart"), ("urank", "uboost", "urboost", "ble
 
 
 def run_demo(
-    folder: Path, *, n_queries: int = 300, seed: int = 0, say: Callable[[str], None] = lambda line: None
+    folder: Path,
+    *,
+    n_queries: int = 300,
+    seed: int = 0,
+    n_jobs: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """Generated data to files, files to rankers, rankers to scores, and a comparison; ``say`` gets the steps."""
     parts = dict(zip(("train", "valid", "test"), make_ranking(n_queries, seed=seed).split(0.5, 0.2, 0.3), strict=True))
@@ -47,6 +52,7 @@ def run_demo(
         baseline="lambdamart",
         out=folder / "run",
         name="Generated data",
+        n_jobs=n_jobs,
         progress=True,
     )
     plan = replace(run.plan, kind="demo")  # its page says why networks are below trees on such data
