@@ -468,6 +468,16 @@ class Judge:
     {'ndcg@2': array([ 1., nan]), 'mrr': array([ 1., nan])}
     """
 
+    data: RankingDataset
+    rule: Rule
+    n_jobs: int | None
+    metrics: tuple[str, ...]
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    longest: int
+    ratings: Floats
+    empty: NDArray[np.bool_]
+
     def __init__(
         self,
         data: RankingDataset,

@@ -386,8 +386,9 @@ class _Scorer:
     def __init__(self, ranker: Ranker, layout: Layout, needs_list: bool, score: str) -> None:
         self.ranker, self.layout, self.needs_list, self.score = ranker, layout, needs_list, score
         if getattr(ranker, "n_jobs", 0) is None:  # Ray runs as many of these as there are CPUs
-            self.ranker = copy(ranker)
-            self.ranker.n_jobs = 1
+            own: Any = copy(ranker)
+            own.n_jobs = 1
+            self.ranker = own
 
     def add_scores(self, table: Any) -> Any:
         """The table with a column of scores."""

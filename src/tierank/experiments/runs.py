@@ -84,6 +84,9 @@ class Run:
         The systems over all test queries of all folds, the seeds of a system averaged for each query.
     """
 
+    store: Store
+    plan: Plan
+
     def __init__(self, store: Store, plan: Plan) -> None:
         self.store, self.plan = store, plan
 
