@@ -230,7 +230,7 @@ def _distill(options: argparse.Namespace) -> None:
     fitted = distill(blend, train, ranker, valid=valid, mix=options.mix, progress=True)
     fitted.save(options.out)
     best = ", ".join(f"{metric} {value:.4f}" for metric, value in fitted.best_.items())
-    say(f"wrote {options.out}{f' on validation data: {best}' if best else ''}")
+    say(f"wrote {options.out}{f'; on validation data: {best}' if best else ''}")
 
 
 def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
@@ -260,7 +260,9 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
         return
     ranker.save(options.out)
     remove_checkpoint(checkpoint)
-    best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
+    best = (
+        "" if valid is None else "; on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
+    )
     say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
 
 
@@ -361,7 +363,7 @@ def _of_common(
     lacking = {name: error for name, error in refused.items() if error.name == setting}
     if not found:  # a name that the first one does not know may be near to one of another
         known = (name for error in lacking.values() for name in error.known)
-        return ParameterError.unknown(f"setting of {', '.join(lacking)}", setting, known)
+        return ParameterError.unknown(f"setting of {', '.join(lacking)}", setting, known, None, first.elsewhere)
     having, value = list(found), common[str(setting)]
     return ParameterError(
         f"--set {setting}: expected a setting of all the rankers, got one that {', '.join(having)} can have and"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from tierank.cli.own import as_own
@@ -14,13 +16,18 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options; those that a command does not know are refused here, where its options are known."""
-        options, unknown = super().parse_known_args(args, namespace)
-        wrong = next((text.partition("=")[0] for text in unknown if text.startswith("--")), None)
-        if wrong is not None:
-            known = [text for text in self._option_string_actions if text.startswith("--")]
-            raise ParameterError.unknown(f"option of {self.prog}", wrong, known)
-        return options, unknown
+        """The options; those that a command does not know are refused first, before any that are missing."""
+        if self._subparsers is None and args is not None:
+            self._refuse_unknown(args)
+        return super().parse_known_args(args, namespace)
+
+    def _refuse_unknown(self, args: Sequence[str]) -> None:
+        known = [text for text in self._option_string_actions if text.startswith("--")]
+        for text in takewhile(lambda text: text != "--", args):
+            name = text.partition("=")[0]
+            # argparse takes the beginning of a name, and texts with spaces as values.
+            if text.startswith("--") and " " not in text and not any(one.startswith(name) for one in known):
+                raise ParameterError.unknown(f"option of {self.prog}", name, known)
 
     def error(self, message: str) -> NoReturn:
         """Raise what ``main`` prints."""

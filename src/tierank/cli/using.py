@@ -130,6 +130,7 @@ def _predict(options: argparse.Namespace) -> None:
     data = read_for(options, ranker)
     if not is_piped and options.out.suffix in _TABLES:
         write_columns(_predicted_columns(ranker, data, options.k), made(options.out))
+        say(f"wrote {options.out}")
         return
     if options.k is None:
         lines = score_lines(ranker.predict(data))
@@ -142,6 +143,7 @@ def _predict(options: argparse.Namespace) -> None:
     else:
         with replacing(made(options.out)) as fresh, fresh.open("w", encoding="utf-8") as file:
             file.writelines(lines)
+        say(f"wrote {options.out}")
 
 
 def _predicted_columns(ranker: Ranker, data: RankingDataset, k: int | None) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from tierank.extras import EXTRAS, is_installed
 from tierank.files import make_folder
 from tierank.rankers import Blend
 from tierank.readers import read, write
+from tierank.settings import as_whole
 from tierank.synth import make_ranking
 
 # The paper's four models, the baseline that they are compared to, and Blend; those of networks need torch.
@@ -31,6 +32,7 @@ def run_demo(
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """Generated data to files, files to rankers, rankers to scores, and a comparison; ``say`` gets the steps."""
+    as_whole("n_queries", n_queries, 10)  # each part has some
     parts = dict(zip(("train", "valid", "test"), make_ranking(n_queries, seed=seed).split(0.5, 0.2, 0.3), strict=True))
     for name, data in parts.items():
         _check_file(folder / f"{name}.txt", data)

@@ -48,6 +48,9 @@ class Tidy(NamedTuple):
     value: list[float]
 
 
+_NOTHING_YET = "no system has results for every fold yet"
+
+
 class Run:
     """The results of an experiment that is kept in a folder: ``cross_validate`` makes one, ``Run.open`` reads one.
 
@@ -290,13 +293,33 @@ class Run:
 
     def _repr_html_(self) -> str:
         if not self.systems:
-            return notebook.sheet(f"Run {self.folder.name}", notebook.note("no system has results for every fold yet"))
-        seeds = notebook.note(f"{self.n_folds} folds, seeds {', '.join(map(str, self.seeds))}")
+            return notebook.sheet(f"Run {self.folder.name}", notebook.note(_NOTHING_YET))
+        marks = [notebook.note(text) for text in self._marks()]
+        return notebook.sheet(self._title, notebook.note(self._seeds), notebook.grid(*self._table()), *marks)
+
+    def __str__(self) -> str:
+        if not self.systems:
+            return f"Run {self.folder.name}: {_NOTHING_YET}"
+        return "\n".join([f"{self._title}, {self._seeds}", *notebook.lines(*self._table()), *self._marks()])
+
+    __repr__ = __str__
+
+    @property
+    def _title(self) -> str:
+        return f"Run: {self.plan.data.name}"
+
+    @property
+    def _seeds(self) -> str:
+        seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+        return f"{self.n_folds} fold{'s' * (self.n_folds > 1)}, {seeds}"
+
+    def _marks(self) -> list[str]:
+        return [self.comparison.describe_marks(), self.comparison.describe_queries()]
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
         found = self.comparison
         rows = [[s, *(f"{found.mean(s, m):.4f}{found.mark(s, m)}" for m in self.metrics)] for s in self.systems]
-        marks = [notebook.note(text) for text in (found.describe_marks(), found.describe_queries())]
-        table = notebook.grid(["system", *self.metrics], rows)
-        return notebook.sheet(f"Run: {self.plan.data.name}", seeds, table, *marks)
+        return ["system", *self.metrics], rows
 
     @cached_property
     def _pooled(self) -> RankingDataset:

@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 
 from tierank import __version__
 from tierank.columns import Plan
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.estimators import as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
@@ -471,8 +471,7 @@ class Ranker(Configured):
             Losses, features x repeats.
         """
         self._check_fitted()
-        if not isinstance(data, RankingDataset):
-            raise DataError(argument="data", expected="a RankingDataset with ratings", got=type(data).__name__)
+        check_dataset("data", data)
         as_whole("n_repeats", n_repeats)
         as_whole("seed", seed, 0)
         data, resources = self._as_own_features(data, None), self.resources()

@@ -58,6 +58,16 @@ class Axis:
         return f"{tick:,.{decimals}f}"
 
 
+def find_kept(values: Floats, best: float) -> int | None:
+    """The place of the round that was kept: the first with the best value; None if what was kept is no single round.
+
+    >>> find_kept(np.array([0.2, 0.4, 0.3, 0.4]), 0.4), find_kept(np.array([0.2, 0.4]), 0.45)
+    (1, None)
+    """
+    places = np.flatnonzero(values == best)
+    return int(places[0]) if len(places) else None
+
+
 def figure(title: str, words: str, drawn: Html, twin: Html, *, small: bool = False) -> Html:
     """A chart under its title, with a sentence that says what it shows, and the numbers as a table to unfold."""
     numbers = element("details", element("summary", "Numbers"), twin)
