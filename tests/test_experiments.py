@@ -881,3 +881,24 @@ def test_tuning_refuses_what_it_cannot_tune(data):
         tune(tierank.Blend(), train, valid)
     with pytest.raises(ParameterError, match=r"trials: expected an integer >= 1.*, got 0"):
         tune(URank(), train, valid, trials=0)
+
+
+def test_a_run_is_judged_by_functions_of_the_caller(run):
+    def top_rating(ratings, scores):
+        return float(ratings[np.argmax(scores)])
+
+    judged = run.judged_by([top_rating, "ndcg@10"])
+    assert judged.metrics == ("top_rating", "ndcg@10")
+    by_hand = [
+        ratings[np.argmax(scores)]
+        for seed in run.seeds
+        for fold, test in enumerate(run.tests)
+        for start, end in pairwise(test.offsets)
+        for ratings, scores in [(test.ratings[start:end], run.scores("lambdamart", fold, seed)[start:end])]
+        if ratings.max() > 0
+    ]
+    assert judged.comparison.mean("lambdamart", "top_rating") == pytest.approx(np.mean(by_hand))
+    assert run.judged_by(top_rating).judged_by(rule="letor").metrics == ("top_rating",)
+    assert "top_rating" in str(judged)
+    with pytest.raises(ParameterError, match=r"metrics: expected names .* got the function top_rating; run.judged_by"):
+        cross_validate("umart", run.tests[0], metrics=["ndcg@10", top_rating])

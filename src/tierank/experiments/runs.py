@@ -18,7 +18,7 @@ from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Fold, found_folds
 from tierank.experiments.plan import Plan, digest_data
 from tierank.experiments.store import Cell, Store
-from tierank.metrics import Judge, Rule, as_rule
+from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name
 from tierank.rankers import Ranker
 from tierank.text_blocks import Texts
 from tierank.types import Floats
@@ -62,6 +62,8 @@ class Run:
         The files of the run.
     plan : Plan
         What was asked for, as ``run.json`` says it.
+    metrics : sequence of str or callable, optional
+        What it is judged by. Default: the metrics of the plan.
 
     Attributes
     ----------
@@ -90,8 +92,9 @@ class Run:
     store: Store
     plan: Plan
 
-    def __init__(self, store: Store, plan: Plan) -> None:
+    def __init__(self, store: Store, plan: Plan, metrics: Sequence[Metric] | None = None) -> None:
         self.store, self.plan = store, plan
+        self._metrics: tuple[Metric, ...] = tuple(plan.metrics if metrics is None else metrics)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -106,14 +109,17 @@ class Run:
         return cls(Store(path), Plan.read(path))
 
     def judged_by(
-        self, metrics: Sequence[str] | None = None, rule: str | Rule | None = None, baseline: str | None = None
+        self,
+        metrics: Metric | Sequence[Metric] | None = None,
+        rule: str | Rule | None = None,
+        baseline: str | None = None,
     ) -> Run:
         """The same scores judged by other metrics, by another rule, or against another baseline.
 
         Parameters
         ----------
-        metrics : list of str, optional
-            Names of metrics. Default: those of the run.
+        metrics : str, callable, or list of them, optional
+            Names of metrics, or your own functions, as in ``evaluate``. Default: those of the run.
         rule : str or Rule, optional
             A key of ``RULES``, or a ``Rule``. Default: that of the run.
         baseline : str, optional
@@ -121,13 +127,16 @@ class Run:
         """
         if baseline is not None and baseline not in self.systems:
             raise ParameterError.unknown("baseline", baseline, self.systems)
+        given: Sequence[Metric] = (
+            [metrics] if isinstance(metrics, str) or callable(metrics) else metrics or self._metrics
+        )
         plan = replace(
             self.plan,
-            metrics=self.plan.metrics if metrics is None else list(metrics),
+            metrics=[metric_name(metric) for metric in given],
             rule=self.plan.rule if rule is None else as_rule(rule),
             baseline=self.plan.baseline if baseline is None else baseline,
         )
-        return Run(self.store, plan)
+        return Run(self.store, plan, given)
 
     # What it holds
 
@@ -336,7 +345,7 @@ class Run:
 
     @cached_property
     def _judge(self) -> Judge:
-        return Judge(self._pooled, self.metrics, self.rule)
+        return Judge(self._pooled, self._metrics, self.rule)
 
     @cached_property
     def _per_query(self) -> dict[str, list[dict[str, Floats]]]:
