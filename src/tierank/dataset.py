@@ -204,7 +204,7 @@ class RankingDataset:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in vars(self) or name not in RankingDataset.__annotations__:
-            raise AttributeError(f"{name}: a RankingDataset does not change; replace(...) gives another one")
+            raise AttributeError(f"{name}: a RankingDataset cannot be changed; replace(...) returns a new one")
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
@@ -443,7 +443,7 @@ class RankingDataset:
         )
 
     def replace(self, **parts: Any) -> RankingDataset:
-        """The same data with other parts, by the names of ``from_parts``; they are grouped and checked already.
+        """The same data with some parts replaced, named as in ``from_parts``, grouped and checked already.
 
         >>> data = RankingDataset(np.eye(2), [1, 0])
         >>> data.replace(ratings=np.array([0.0, 3.0])).ratings.tolist()

@@ -114,7 +114,7 @@ class TierankError(Exception):
 
         head = [part for part in (self.where, self.argument and (rename(self.argument) or self.argument)) if part]
         body = [named(part) for part in (self.message, self.expected and f"expected {self.expected}") if part]
-        if self.got is not None:  # data of callers: no text with arguments of ours
+        if self.got is not None:  # the caller's data, which do not name our arguments
             body.append(f"got {self.got}" if not self.got.startswith(": ") else f"got{self.got}")
         line = ": ".join([*head, ", ".join(body)] if body else head)
         return line if self.fix is None else f"{line}; {named(self.fix)}"
@@ -228,7 +228,7 @@ class TeamError(TierankError):
 
     @classmethod
     def left_alone(cls, message: str) -> TeamError:
-        """The error of a process that misses another one."""
+        """The error of a process that only knows that another one is missing."""
         error = cls(message)
         error.is_left_alone = True
         return error

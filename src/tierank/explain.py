@@ -57,7 +57,7 @@ class Explanation:
     kinds: Kinds = field(default_factory=dict)
 
     def held(self, j: int) -> tuple[float | str | None, float | str | None]:
-        """What the two documents hold for a feature: numbers, texts of a category, None where missing."""
+        """The values of a feature in the two documents: numbers, texts for a category, None if missing."""
         kind = self.kinds.get(self.features[j])
         numbers = _finite(self.values_above[j]), _finite(self.values_below[j])
         if not isinstance(kind, Category):

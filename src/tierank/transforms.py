@@ -171,7 +171,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return cls().load_state(state, n_features)
 
     def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Become the transform that ``state`` was taken from; an error if the arrays do not have the right shapes."""
+        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape."""
         cls = type(self)
         if set(state) != {"has_queries", *cls.ARRAYS}:
             raise DataError(
@@ -530,7 +530,7 @@ class SideBySide(Transform):
         raise ParameterError("SideBySide: expected load_state of one that has the same parts, got from_state")
 
     def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Become the transform that ``state`` was taken from; an error if the arrays do not have the right shapes."""
+        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape."""
         names = [name.partition(".") for name in state]
         if {number for number, _, _ in names} != set(map(str, range(len(self.parts)))):
             raise DataError(f"SideBySide: expected the arrays of {len(self.parts)} transforms, got {', '.join(state)}")

@@ -28,7 +28,7 @@ from tierank.team import cut_queries
 
 R = TypeVar("R", bound=Ranker)
 
-# Seconds between two looks at the actors, and seconds in which those of a fit that has failed can end by themselves.
+# Seconds between checks of the actors, and seconds that the actors of a failed fit have to end by themselves.
 _LOOK, _GRACE = 1.0, 30.0
 
 

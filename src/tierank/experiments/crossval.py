@@ -305,7 +305,7 @@ def _as_seeds(seeds: int | Sequence[int]) -> list[int]:
         return list(range(as_whole("seeds", seeds)))
     found = [as_whole("seeds", seed, 0) for seed in seeds]
     if not found or len(set(found)) < len(found):
-        raise ParameterError(f"seeds: expected how many, or a list with each seed once, got {found}")
+        raise ParameterError(f"seeds: expected the number of seeds, or a list with each seed once, got {found}")
     return found
 
 

@@ -205,7 +205,7 @@ class Run:
         )
 
     def cells(self, system: str) -> list[Cell]:
-        """The cells of a system that are done for every fold, seed by seed."""
+        """The cells of the seeds that are done for every fold, seed by seed."""
         return [Cell(system, fold, seed) for seed in self.seeds_of(system) for fold in range(self.n_folds)]
 
     def scores(self, system: str, fold: int, seed: int) -> Floats:

@@ -162,7 +162,7 @@ class _Runs(NamedTuple):
 
     starts: NDArray[np.int64]
     ids: NDArray[np.int64]
-    texts: list[bytes] | None  # where the ids are not the plain form of integers
+    texts: list[bytes] | None  # if some ids are not plain integers
 
 
 @dataclass(eq=False)

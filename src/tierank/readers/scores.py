@@ -304,7 +304,7 @@ def _trec_names(data: RankingDataset) -> tuple[list[str], list[str]]:
     """
     queries = ["_".join(q.split()) for q in data.query_texts()]
     if "" in queries:
-        raise DataError("expected query ids that are not empty, which TREC files cannot hold, got ''")
+        raise DataError("expected query ids that are not empty, as TREC files have no empty ids, got ''")
     _check_different(queries, "queries")
     ids = data.document_ids or [""] * data.n_documents
     rows = data.source_rows.tolist()
