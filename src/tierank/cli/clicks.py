@@ -65,7 +65,7 @@ def add_clicks(commands: Any) -> None:
     )
     _add_propensities(propensities)
     propensities.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (200)")
-    propensities.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
+    propensities.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     propensities.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
     propensities.add_argument("--json", action="store_true", help="machine-readable output")
 

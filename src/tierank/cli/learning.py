@@ -57,15 +57,21 @@ def add_train(commands: Any) -> None:
     )
     train.add_argument("--settings", type=Path, metavar="F", help="a JSON file of settings, such as tune writes")
     train.add_argument(
-        "--position-column", dest="position", metavar="NAME", help="of a table whose ratings are clicks: where shown"
+        "--position-column",
+        dest="position",
+        metavar="NAME",
+        help="column of the positions where documents were shown; ratings are clicks",
     )
     train.add_argument(
-        "--propensity", type=Path, metavar="F.json", help="of positions: tierank clicks fit --model pbm --out F.json"
+        "--propensity",
+        type=Path,
+        metavar="F.json",
+        help="propensities by position, from: tierank clicks fit --model pbm --out F.json",
     )
     train.add_argument(
-        "--start", metavar="MODEL", help="a model to go on from: more trees, or its weights to begin with"
+        "--start", metavar="MODEL", help="model to continue from: more trees, or its weights to begin with"
     )
-    train.add_argument("--resume", action="store_true", help="go on from MODEL.checkpoint, where a run was interrupted")
+    train.add_argument("--resume", action="store_true", help="continue an interrupted run from MODEL.checkpoint")
     train.add_argument(
         "--ranks", type=int, default=1, metavar="N", help="train in N processes of this machine (torchrun: of several)"
     )
@@ -114,7 +120,9 @@ def add_cv(commands: Any) -> None:
         help="urank, or with settings and a name: wide=urank,hidden=[200,100]; none: show what FOLDER has",
     )
     cv.add_argument("--data", help="a folder with Fold1 to Fold5 or S1 to S5, or a file to be cut in five")
-    cv.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="keeps all of it; run again to go on")
+    cv.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="folder for scores and models; run again to continue"
+    )
     cv.add_argument("--seeds", type=int, default=1, metavar="N", help="train with the seeds 0 to N - 1 (default: 1)")
     cv.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of all the rankers")
     cv.add_argument("--select", metavar="M,M", help="metrics that choose rounds on validation data, in this order")
@@ -156,9 +164,13 @@ def add_tune(commands: Any) -> None:
         "--data", required=True, metavar="FOLDER|F", help="a folder of folds (see --fold), or training data"
     )
     tune.add_argument("--valid", metavar="F", help="validation data, where --data is a file")
-    tune.add_argument("--fold", type=int, default=1, help="whose training and validation data are used (default: 1)")
+    tune.add_argument(
+        "--fold", type=int, default=1, help="fold whose training and validation data are used (default: 1)"
+    )
     tune.add_argument("--trials", type=int, default=20, metavar="N", help="how many settings to try (default: 20)")
-    tune.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting that stays as it is")
+    tune.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting that is fixed, not searched"
+    )
     tune.add_argument(
         "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials beside it"
     )
@@ -495,7 +507,7 @@ def _tune(options: argparse.Namespace) -> None:
     ranker = _ranker(options.ranker, held)
     space = {name: values for name, values in space_of(ranker).items() if name not in held}
     if not space:
-        raise ParameterError(f"--set: expected a setting that is left to tune, got all of {', '.join(held)}")
+        raise ParameterError(f"--set: expected at least one setting left to tune, got all of {', '.join(held)}")
     check_place(options.out)
     if is_folder_of_folds(options.data):
         train, valid, _ = read_fold(options.data, options.fold, **reading_options(options))

@@ -50,7 +50,7 @@ def add_command(
             "--quiet",
             dest="silent",
             action="store_true",
-            help="print results and errors alone: no progress, no warnings",
+            help="print only results and errors: no progress, no warnings",
         )
     return parser
 
@@ -64,18 +64,22 @@ def add_data(parser: argparse.ArgumentParser, what: str = "a file: LETOR text, C
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """How data are read."""
     group = parser.add_argument_group("how data are read")
-    group.add_argument("--format", help="its form, where the ending does not say: letor, csv, parquet, tierank")
-    group.add_argument("--query-column", dest="query", metavar="NAME", help="of a table (default: qid or query)")
-    group.add_argument("--rating-column", dest="rating", metavar="NAME", help="of a table (default: rating or label)")
+    group.add_argument("--format", help="file format, if the ending does not say it: letor, csv, parquet, tierank")
     group.add_argument(
-        "--document-column", dest="document", metavar="NAME", help="of a table (default: document or docid)"
+        "--query-column", dest="query", metavar="NAME", help="column of query ids (default: qid or query)"
+    )
+    group.add_argument(
+        "--rating-column", dest="rating", metavar="NAME", help="column of ratings (default: rating or label)"
+    )
+    group.add_argument(
+        "--document-column", dest="document", metavar="NAME", help="column of document ids (default: document or docid)"
     )
     for what, counted in (("row", "documents"), ("query", "queries")):
         group.add_argument(
             f"--{what}-weight-column",
             dest=f"{what}_weight",
             metavar="NAME",
-            help=f"of a table: how much {counted} count (default: {what}_weight)",
+            help=f"column that says how much {counted} count (default: {what}_weight)",
         )
     group.add_argument(
         "--features", type=_columns, metavar="A,B", help="columns of a table to learn from (default: all others)"
@@ -89,13 +93,17 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--date-parts", type=_columns, metavar="P,P", help="what to make of dates: age, month, weekday, hour"
     )
     group.add_argument("--now", metavar="NAME", help="the date from which ages are counted, row by row")
-    group.add_argument("--means", type=_columns, metavar="A,B", help="columns of texts to take as mean ratings")
+    group.add_argument("--means", type=_columns, metavar="A,B", help="columns of texts to encode as mean ratings")
     group.add_argument(
         "--similarities", type=_pairs, metavar="Q:D,...", help="columns with vectors of queries and of documents"
     )
-    group.add_argument("--measures", type=_columns, metavar="M,M", help="of them: cosine, dot, distance")
+    group.add_argument(
+        "--measures", type=_columns, metavar="M,M", help="similarities to compute: cosine, dot, distance"
+    )
     group.add_argument("--texts", type=_pairs, metavar="Q:D,...", help="columns with texts of queries and of documents")
-    group.add_argument("--zero-based", action="store_true", default=None, help="feature indices of text count from 0")
+    group.add_argument(
+        "--zero-based", action="store_true", default=None, help="feature indices in text files start at 0"
+    )
     group.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor write the binary cache")
 
 
@@ -149,7 +157,7 @@ def check_judging(options: argparse.Namespace) -> None:
         as_rule(options.rule)
     if options.unjudged is not None:
         if options.rule is None:
-            raise ParameterError("--unjudged: expected --rule beside it, which it changes, got none")
+            raise ParameterError("--unjudged: expected --rule too, as it changes the rule, got none")
         name = options.rule.partition(":")[0]
         options.rule = name if options.unjudged == "zero" else f"{name}:{options.unjudged}"
 

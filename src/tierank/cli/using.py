@@ -103,12 +103,17 @@ def add_serve(commands: Any) -> None:
         "models", nargs="+", metavar="[NAME=]MODEL", help="a folder that train wrote; its name, where none is given"
     )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
-    serve.add_argument("--port", type=int, default=8080, help="0: any that is free (default: 8080)")
+    serve.add_argument("--port", type=int, default=8080, help="port; 0 takes any free one (default: 8080)")
     serve.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
-    serve.add_argument("--threads", type=int, metavar="N", help="that score in each process (default: one per core)")
-    serve.add_argument("--watch", type=float, metavar="SECONDS", help="look so often for a new model; SIGHUP: at once")
+    serve.add_argument("--threads", type=int, metavar="N", help="scoring threads per process (default: one per core)")
     serve.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help="answer only to who has one of its keys, one on each line"
+        "--watch", type=float, metavar="SECONDS", help="seconds between checks for a new model; SIGHUP checks at once"
+    )
+    serve.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="API keys, one per line; only requests with one of them are answered",
     )
     limits = serve.add_argument_group("limits, of each process")
     for one in (*fields(Limits), *fields(Connections)):
@@ -117,7 +122,7 @@ def add_serve(commands: Any) -> None:
         limits.add_argument(f"--{one.name.replace('_', '-')}", type=kind, default=one.default, metavar="N", help=help)
     log = serve.add_mutually_exclusive_group()
     log.add_argument("--json", action="store_true", help="the log as lines of JSON")
-    log.add_argument("--quiet", action="store_true", help="log nothing but what goes wrong")
+    log.add_argument("--quiet", action="store_true", help="log problems only")
     serve.set_defaults(run=_serve)
 
 

@@ -148,7 +148,9 @@ class Ranker(Configured):
 
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The form that the model will have after training, with meaningless numbers: for ``for_target``."""
-        raise ParameterError(argument="for_target", expected="None", got=f"a target, which {type(self).__name__} lacks")
+        raise ParameterError(
+            argument="for_target", expected=f"None, as {type(self).__name__} has no export", got="a target"
+        )
 
     def resources(self) -> Resources:
         """The threads and the device that the settings allow."""

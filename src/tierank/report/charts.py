@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from tierank.report.markup import Html, element, join, table
 from tierank.types import Floats
 
-# Colours that the style sheet has for series; more series begin again.
+# Colours that the style sheet has for series; further series start again with the first.
 N_COLOURS = 8
-# Points that a line is drawn with at most: more than a screen shows.
+# The most points of a line: more than a screen can show.
 _POINTS = 160
 
 
