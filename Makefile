@@ -50,15 +50,18 @@ test-python:
 	.venv-python/bin/pytest -n auto --dist loadfile -W default
 
 # Wheel and sdist, checked, and the wheel tried in an empty environment.
-package: $(READY)
+package: .venv/.ready-package
 	rm -rf dist .venv-package
-	$(BIN)/pip install --quiet --disable-pip-version-check build twine check-wheel-contents
 	$(BIN)/python -m build --outdir dist > /dev/null
 	$(BIN)/twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
-	$(PYTHON) -m venv .venv-package
-	.venv-package/bin/pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
-	cd .venv-package && bin/tierank demo --queries 60 --out demo > /dev/null
+	$(PYTHON) -m venv --without-pip .venv-package
+	$(BIN)/pip --python .venv-package/bin/python install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	cd .venv-package && bin/tierank demo --queries 20 --jobs 1 --out demo > /dev/null
+
+.venv/.ready-package: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[package]"
+	@touch $@
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 
 # Tools that only read the code: whatever version runs, the package is the same.
-TOOLS = {"mypy", "ruff"}
+TOOLS = {"build", "check-wheel-contents", "mypy", "ruff", "twine"}
 
 
 def lowest_versions() -> list[str]:

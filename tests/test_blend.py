@@ -477,10 +477,11 @@ def test_what_cannot_be_distilled(fitted, parts):
     for arguments, message in (
         ((UMart(), train), "blend: expected a fitted Blend, got UMart"),
         ((fitted, train, "umart"), r"into: expected a ranker, such as LambdaMART\(\), got 'umart'"),
-        ((fitted, np.eye(3)), "train: expected a RankingDataset, got ndarray"),
     ):
         with pytest.raises(ParameterError, match=message):
             distill(*arguments)
+    with pytest.raises(DataError, match="train: expected a RankingDataset, got ndarray; RankingDataset"):
+        distill(fitted, np.eye(3))
     with pytest.raises(ParameterError, match="mix: expected a number >= 0 and <= 1, got 2"):
         distill(fitted, train, valid=valid, mix=2)
     with pytest.raises(DataError, match="train: expected the data that the blend was fitted on"):

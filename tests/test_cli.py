@@ -116,7 +116,7 @@ def test_train_predict_evaluate(files, capsys):
     )
     code, out, err = run(capsys, "train", "umart", "--train", data, "--valid", data, "--out", model, *settings)
     assert (code, out) == (0, "")
-    assert f"wrote {model} on validation data: ndcg@5" in err
+    assert f"wrote {model}; on validation data: ndcg@5" in err
     assert not (files / "model.checkpoint").exists()
     ranker = tierank.load(model)
     assert (ranker.n_trees, ranker.window, ranker.select_by) == (12, None, ("ndcg@5",))
@@ -242,6 +242,13 @@ def test_demo(tmp_path, capsys):
         (["evaluate", "{}/data.txt", "{}/none"], "none: expected a file of scores, got nothing there"),
         (["evaluate", "{}/data.txt", "{}/data.txt"], "fields, got 8"),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--metric", "ndgc@5"], "did you mean 'ndcg'?"),
+        (["evaluate", "{}/data.txt", "{}/good.scores", "--metric", "NDCG10"], "'NDCG10': did you mean 'ndcg@10'?"),
+        (["train", "umart", "--train", "{}/data.txt", "--outt", "{}/m"], "'--outt': did you mean '--out'?"),
+        (["demo", "--queries", "2", "--out", "{}/demo"], "--queries: expected an integer >= 10, got 2"),
+        (
+            ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "max_epochs=3"],
+            "unknown setting of UMart 'max_epochs': URank, ListNet, ListMLE and others have it. Known:",
+        ),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--rule", "lightgmb"], "did you mean 'lightgbm'?"),
         (["compare", "{}/data.txt", "good.scores"], "expected NAME=SCORES, such as new=new.scores, got 'good.scores'"),
         (["compare", "{}/data.txt", "a=x", "a=y"], "expected each name once, got 'a' twice"),
@@ -272,6 +279,20 @@ def test_what_the_caller_can_fix_is_one_line_and_exit_2(files, capsys, arguments
     assert message in err
     assert err.startswith("tierank: ")
     assert err.count("\n") == 1
+
+
+def test_a_model_where_data_are_expected(files, tmp_path, capsys):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "model.json").write_text("{}")
+    code, _, err = run(capsys, "evaluate", tmp_path / "model", files / "data.txt")
+    assert (code, err) == (2, f"tierank: {tmp_path / 'model'}: expected a file of data, got the folder of a model\n")
+
+
+def test_the_list_of_rankers_says_which_to_start_with(capsys):
+    code, out, err = run(capsys, "list", "rankers")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == list(tierank.RANKERS)
+    assert "umart: start here" in err
 
 
 def test_an_interrupt_ends_quietly(files, capsys, monkeypatch):

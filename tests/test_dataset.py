@@ -313,5 +313,7 @@ def test_parts():
         RankingDataset.concat([])
     with pytest.raises(DataError, match="no query is left"):
         data.select(np.zeros(6, bool))
-    with pytest.raises(ParameterError, match=r"expected positive shares that sum to at most 1, got \(0.9, 0.2\)"):
+    with pytest.raises(
+        ParameterError, match=r"expected positive shares that sum to at most 1, such as 0.8 and 0.2, got \(0.9, 0.2\)"
+    ):
         data.split(0.9, 0.2)

@@ -533,7 +533,7 @@ def test_ranks_train_one_model(files, tmp_path, capfd):
     assert main(tierank_train(files, tmp_path / "m", "umart", "--ranks", "2", "--set", "n_trees=20")) == 0
     said = capfd.readouterr()
     assert said.out == ""
-    assert re.search(r"wrote .*m, trained by 2 processes on validation data: ndcg@10 0\.\d+", said.err)
+    assert re.search(r"wrote .*m, trained by 2 processes; on validation data: ndcg@10 0\.\d+", said.err)
     assert not (tmp_path / "m.checkpoint").exists()
     train, valid = team_program.generated()
     ranker = tierank.load(tmp_path / "m")

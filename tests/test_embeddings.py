@@ -275,8 +275,8 @@ def test_levels_are_among_the_rows_of_a_proof(data, ranker):
 @pytest.mark.parametrize(
     ("target", "reason"),
     [
-        ("elasticsearch", "it holds trees alone, and this model has networks"),
-        ("opensearch", "it holds trees alone, and this model has networks"),
+        ("elasticsearch", "it can hold only trees, and this model has networks"),
+        ("opensearch", "it can hold only trees, and this model has networks"),
         ("solr", "it compares numbers, and this network has embeddings of categories"),
     ],
 )

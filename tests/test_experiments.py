@@ -368,8 +368,8 @@ def test_data_that_are_no_folds(given, message):
         ({"baseline": "lambdamrt"}, "unknown baseline 'lambdamrt'"),
         ({"seeds": 0}, "seeds: expected an integer >= 1.*, got 0"),
         ({"seeds": 1.5}, "seeds: expected an integer >= 1.*, got 1.5"),
-        ({"seeds": []}, r"seeds: expected how many, or a list with each seed once, got \[\]"),
-        ({"seeds": [0, 0]}, r"seeds: expected how many, or a list with each seed once, got \[0, 0\]"),
+        ({"seeds": []}, r"seeds: expected the number of seeds, or a list with each seed once, got \[\]"),
+        ({"seeds": [0, 0]}, r"seeds: expected the number of seeds, or a list with each seed once, got \[0, 0\]"),
         ({"seed": 3}, r"unknown argument 'seed': did you mean 'seeds'\?"),
         ({"query": "session"}, "query: expected where data are a file or a table, .* got RankingDataset"),
         ({"metrics": ["ndgc@10"]}, r"unknown metric 'ndgc': did you mean 'ndcg'\?"),
@@ -751,7 +751,7 @@ def test_bars_are_as_high_as_the_gains(run, tmp_path):
     draw_improvement(run.comparison, files)
     assert files[0].read_bytes()[:4] == b"\x89PNG"
     assert "</svg>" in files[1].read_text()
-    with pytest.raises(ParameterError, match=r"expected a name that ends in \.png or \.svg"):
+    with pytest.raises(ParameterError, match=r"expected a name that ends in \.png, \.svg or \.pdf"):
         draw_improvement(run.comparison, [tmp_path / "figure.gif"])
 
 
@@ -881,3 +881,24 @@ def test_tuning_refuses_what_it_cannot_tune(data):
         tune(tierank.Blend(), train, valid)
     with pytest.raises(ParameterError, match=r"trials: expected an integer >= 1.*, got 0"):
         tune(URank(), train, valid, trials=0)
+
+
+def test_a_run_is_judged_by_functions_of_the_caller(run):
+    def top_rating(ratings, scores):
+        return float(ratings[np.argmax(scores)])
+
+    judged = run.judged_by([top_rating, "ndcg@10"])
+    assert judged.metrics == ("top_rating", "ndcg@10")
+    by_hand = [
+        ratings[np.argmax(scores)]
+        for seed in run.seeds
+        for fold, test in enumerate(run.tests)
+        for start, end in pairwise(test.offsets)
+        for ratings, scores in [(test.ratings[start:end], run.scores("lambdamart", fold, seed)[start:end])]
+        if ratings.max() > 0
+    ]
+    assert judged.comparison.mean("lambdamart", "top_rating") == pytest.approx(np.mean(by_hand))
+    assert run.judged_by(top_rating).judged_by(rule="letor").metrics == ("top_rating",)
+    assert "top_rating" in str(judged)
+    with pytest.raises(ParameterError, match=r"metrics: expected names .* got the function top_rating; run.judged_by"):
+        cross_validate("umart", run.tests[0], metrics=["ndcg@10", top_rating])

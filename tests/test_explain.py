@@ -208,11 +208,11 @@ def test_table_and_figure(data, tmp_path):
     assert (np.diff(sizes) <= 0).all()
     # What is printed sums to what is printed, but for the rounding of each row.
     assert sum(float(row[1]) for row in rows[:-1]) == pytest.approx(float(rows[-1][1]), abs=1e-4 * len(rows))
-    for name, start in (("why.svg", b"<?xml"), ("why.png", b"\x89PNG")):
+    for name, start in (("why.svg", b"<?xml"), ("why.png", b"\x89PNG"), ("why.pdf", b"%PDF")):
         draw_explanation(found, tmp_path / name, 3)
         assert (tmp_path / name).read_bytes().startswith(start)
-    with pytest.raises(ParameterError, match=r"expected a name that ends in .png or .svg"):
-        draw_explanation(found, tmp_path / "why.pdf")
+    with pytest.raises(ParameterError, match=r"expected a name that ends in .png, .svg or .pdf"):
+        draw_explanation(found, tmp_path / "why.gif")
 
 
 def test_command(data, tmp_path, capsys):

@@ -439,7 +439,7 @@ REFUSED_BEFORE = [
     (URank(activation="elu", **POINTWISE), False, "solr", "it has no activation 'elu'"),
     (URank.from_preset("paper-ohsumed", n_jobs=1), False, "vespa", "scales by the list of the query"),
     (URank(**POINTWISE), True, "solr", "replace missing values by 0 before training"),
-    (URank(**POINTWISE), False, "elasticsearch", "it holds trees alone"),
+    (URank(**POINTWISE), False, "elasticsearch", "it can hold only trees"),
     (URank(network="attention", n_jobs=1), False, "onnx", "network: expected 'mlp', to export, got 'attention'"),
     (UBoost(output_activation="relu", **POINTWISE), False, "solr", "train with output_activation=None"),
     (UrBoost(**POINTWISE), False, "solr", "train with score_from='state'"),
@@ -448,14 +448,14 @@ REFUSED_BEFORE = [
     (UMart(**TREES), True, "solr", "train with use_missing=False"),
     (UMart(zero_as_missing=True, **TREES), False, "vespa", "train with zero_as_missing=False"),
     (UMart(linear_tree=True, **TREES), False, "c", "for_target: expected None with linear_tree"),
-    (UMart(base=URank(**POINTWISE), **TREES), False, "opensearch", "it holds trees alone"),
+    (UMart(base=URank(**POINTWISE), **TREES), False, "opensearch", "it can hold only trees"),
     (UMart(query_features=True, **TREES), False, "solr", "train with query_features=False"),
     (LambdaMART(query_features=True, **TREES), False, "elasticsearch", "train with query_features=False"),
     (UMart(base=LambdaMART(**TREES), **TREES), False, "opensearch", "it holds one sum of trees, .* train without base"),
     (Blend(**BLEND), False, "vespa", "or one ranker in place of a blend"),
-    (Blend(**BLEND), False, "elasticsearch", "it holds trees alone"),
+    (Blend(**BLEND), False, "elasticsearch", "it can hold only trees"),
     (LinearRanker(), False, "vespa", "scales by the list of the query; train with feature_transform='standard'"),
-    (LinearRanker(), False, "opensearch", "it takes no scores below 0, .* train umart or lambdamart for it"),
+    (LinearRanker(), False, "opensearch", "it refuses scores below 0, .* train umart or lambdamart for it"),
     (LinearRanker(feature_transform=("standard", "none")), False, "solr", "this model sees several transforms"),
     (LinearRanker(feature_transform="standard"), True, "solr", "or train with feature_transform='none'"),
     (UMart(**TREES), False, "sorl", r"unknown target 'sorl': did you mean 'solr'\?"),
@@ -698,7 +698,7 @@ def test_every_target_splits_as_lightgbm_does(target, kind, tmp_path):
     model = Model(Trees.from_lightgbm(booster.dump_model()), 1, None, True)
     rows = around(EDGES)[:, None]
     if kind[0] not in {"onnx": (NONE, NAN, ZERO), "c": (NONE, NAN, ZERO), "vespa": (NONE, NAN)}.get(target, (NONE,)):
-        with pytest.raises(ParameterError, match=f"{target}: it (takes a missing value for|compares) 0.*; train with"):
+        with pytest.raises(ParameterError, match=f"{target}: it (treats a missing value as|compares) 0.*; train with"):
             write_model(model, tmp_path / "m", target)
         return
     write_model(model, tmp_path / "m", target)

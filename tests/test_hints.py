@@ -1,4 +1,4 @@
-"""Arguments of other libraries: each is refused with what to give instead."""
+"""Arguments of other libraries, and of the wrong type: each is refused with what to give instead."""
 
 import inspect
 
@@ -8,7 +8,7 @@ import sklearn
 from sklearn.model_selection import cross_val_score
 
 import tierank
-from tierank import RANKERS, LambdaMART, ParameterError, UMart, URank
+from tierank import RANKERS, DataError, LambdaMART, ParameterError, UMart, URank
 from tierank.rankers.hints import HINTS
 
 
@@ -107,3 +107,90 @@ def test_ranked_documents_have_their_ids(data):
     assert ranked._fields == ("query", "rank", "row", "document", "score")
     assert ranked.document.tolist() == [names[order[row]] for row in ranked.row]
     assert ranker.rank(data).document is None
+
+
+def functions_of_data():
+    """The public functions, and the parameters of each that are data sets."""
+    for name in tierank.__all__:
+        made = getattr(tierank, name)
+        if not inspect.isfunction(made) and made is not tierank.Judge:
+            continue
+        for parameter in inspect.signature(made).parameters.values():
+            if str(parameter.annotation) in ("RankingDataset", "RankingDataset | None"):
+                yield pytest.param(made, parameter.name, id=f"{name}-{parameter.name}")
+
+
+@pytest.mark.parametrize(("function", "parameter"), list(functions_of_data()))
+@pytest.mark.parametrize(
+    ("given", "fix"),
+    [
+        ("shop.csv", "got str; tierank.read makes one of a file"),
+        ((np.eye(3), [0, 1, 2]), "got tuple; RankingDataset.X, y, qid=qid. makes one of arrays or a table"),
+    ],
+)
+def test_what_is_no_data_set_is_refused_with_how_to_make_one(function, parameter, given, fix, data, tmp_path):
+    ranker = LambdaMART(n_trees=2).fit(data)
+    others = {
+        "data": data,
+        "train": data,
+        "valid": data,
+        "ranker": ranker,
+        "scores": ranker.predict(data),
+        "path": tmp_path / "made",
+        "query": data.query_ids[0],
+        "above": 1,
+        "below": 2,
+        "to": "c",
+    }
+    needed = inspect.signature(function).parameters.values()
+    arguments = {one.name: others[one.name] for one in needed if one.name in others and one.default is one.empty}
+    if function is tierank.distill:
+        arguments["blend"] = tierank.Blend()
+    if function is tierank.read_scores:
+        (tmp_path / "made").write_text("0.5\n" * data.n_documents)
+    if function is tierank.verify:
+        ranker.export(tmp_path / "made", "c")
+    with pytest.raises(DataError, match=f"^{parameter}: expected a RankingDataset, {fix}$"):
+        function(**arguments | {parameter: given})
+    assert not (tmp_path / "made").exists() or function in (tierank.read_scores, tierank.verify)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda data: UMart(100), r"^UMart: expected settings by name, such as .*=\.\.\., got 100 without a name$"),
+        (
+            lambda data: tierank.TreeRanker("urank", 5),
+            "^TreeRanker: expected settings by name, .* got 5 without a name$",
+        ),
+        (
+            lambda data: data.split("a", "b"),
+            r"positive shares that sum to at most 1, such as 0.8 and 0.2, got \('a', 'b'\)",
+        ),
+        (lambda data: tierank.load(data), "^path: expected the path of a model folder, got RankingDataset$"),
+        (lambda data: tierank.plot_history(data), "^ranker: expected a fitted ranker, got RankingDataset$"),
+        (lambda data: tierank.plot_wins(data), "^comparison: expected what compare returns, got RankingDataset$"),
+        (
+            lambda data: OwnInit().fit(data),
+            r"^OwnInit.__init__: expected all settings as arguments, got none for sigma and",
+        ),
+        (lambda data: UMart().fit(data, epochs=3), "^epochs: expected the setting max_epochs of neural rankers"),
+    ],
+)
+def test_other_mistakes_of_newcomers(call, message, data):
+    with pytest.raises(ParameterError, match=message):
+        call(data)
+
+
+class OwnInit(LambdaMART):
+    def __init__(self, boost=2):
+        super().__init__(n_trees=3 * boost)
+        self.boost = boost
+
+
+def test_lists_of_different_lengths_are_no_matrix(data):
+    ranker = LambdaMART(n_trees=2).fit(data)
+    with pytest.raises(
+        DataError, match="expected an array, or lists of one length, got tuple of parts of different shapes"
+    ):
+        ranker.predict((data.features, data.ratings))

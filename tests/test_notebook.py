@@ -98,6 +98,41 @@ def test_every_form_is_whole_and_escaped(shown, name):
     assert len("".join(reader.text)) > 40
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form_has_a_text_that_can_be_read(shown, name):
+    text = str(shown[name])
+    assert repr(shown[name]) == text
+    assert "array(" not in text
+    assert " object at " not in text
+    assert len(text.splitlines()) < 60
+
+
+def test_texts_have_the_numbers(shown, shop):
+    ranked, explanation = shown["ranked"], shown["explanation"]
+    assert str(ranked).splitlines()[1].split() == [
+        str(ranked.query[0]),
+        "1",
+        str(ranked.row[0]),
+        f"{ranked.score[0]:.4f}",
+    ]
+    assert f"the scores differ by {explanation.difference:+.4f}" in str(explanation)
+    for segment in shown["evaluation"].segments:
+        assert f"{segment.attribute}: {segment.value}" in str(shown["evaluation"])
+    assert EVIL in str(shown["comparison"])
+    assert f"{shown['run'].comparison.mean('a', 'ndcg@10'):.4f}" in str(shown["run"])
+    assert "missing" in str(tierank.profile(shop.data))
+    assert "drift" in str(tierank.describe(shop.data, shop.valid))
+
+
+def test_an_explanation_names_the_levels_of_categories():
+    colours = np.tile(["red", "blue", "red", "green"], 20)
+    table = pd.DataFrame({"price": np.arange(80.0) % 7, "colour": colours})
+    data = tierank.RankingDataset(table, np.tile([2, 0, 1, 0], 20), qid=np.repeat(np.arange(20), 4))
+    found = tierank.explain_pair(tierank.LambdaMART(n_trees=5, min_documents=1).fit(data), data, 3, 1, 2)
+    assert "red against blue" in found._repr_html_()
+    assert [line.split()[2:] for line in str(found).splitlines() if line.startswith("colour")] == [["red", "blue"]]
+
+
 def test_a_ranker_shows_settings_history_and_importances(shown):
     form = shown["trees"]._repr_html_()
     assert "n_trees" in form
@@ -145,6 +180,7 @@ def test_tables_for_pandas(shown, shop):
     tuning = tierank.Tuning(shop.ranker, {"x": 1}, 0.5, "ndcg@10", [{"x": 1, "ndcg@10": 0.5}, {"y": 2}])
     assert list(tuning.to_pandas().columns) == ["x", "ndcg@10", "y"]
     assert "trial" in tuning._repr_html_()
+    assert str(tuning).splitlines()[1].split() == ["trial", "x", "ndcg@10", "y"]
 
 
 def test_without_pandas_it_says_so(shown, monkeypatch):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import tierank
+from tierank.extras import EXTRAS
 
 SOURCE = Path(tierank.__file__).parent
 
@@ -76,6 +77,7 @@ HOMES = {
     "starlette": {"serve"},
     "uvicorn": {"serve"},
     "msgspec": {"serve"},
+    "matplotlib": {"clicks", "report"},
     "mlflow": {"integrations"},
     "tensorboardX": {"integrations"},
 }
@@ -264,7 +266,7 @@ def test_training_a_network_does_not_load_the_compiler_of_torch():
 
 
 def test_import_is_light():
-    heavy = ("numpy", "scipy", "numba", "torch", "lightgbm", "sklearn", "rich", "starlette", "uvicorn", "msgspec")
+    heavy = ["numpy", "scipy", "numba", "lightgbm", "sklearn", "rich", *EXTRAS]
     code = f"import sys, tierank, tierank.cli; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

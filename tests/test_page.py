@@ -520,3 +520,24 @@ def test_static_files_are_part_of_the_package():
         "page.js",
         "viewer.js",
     }
+
+
+def test_the_dot_is_the_round_that_was_kept(run, monkeypatch):
+    """Not the last one that was best so far: each learner of a boosted network begins anew, and may be dropped."""
+    history = [{"ndcg@10": value, "kept": kept} for value, kept in ((0.2, True), (0.5, True), (0.3, True), (0.4, True))]
+    plain, drawn, result = charts.lines, [], type(run.store).result
+
+    def lines(*given, **options):
+        drawn.append(options["marks"])
+        return plain(*given, **options)
+
+    for best, expected in ((0.5, [(2.0, 0.5)]), (0.6, [])):  # 0.6: a mean of several networks, which is no round
+        changed = {"history": history, "best": {"ndcg@10": best}}
+        monkeypatch.setattr(charts, "lines", lines)
+        monkeypatch.setattr(
+            type(run.store), "result", lambda store, cell, changed=changed: result(store, cell) | changed
+        )
+        drawn.clear()
+        make_report(run)
+        assert drawn
+        assert all(set(marks.values()) == set(expected) for marks in drawn)

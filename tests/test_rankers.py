@@ -562,7 +562,7 @@ def test_importances_go_by_names(parts):
     assert expected.max() > 0.01
     with pytest.raises(DataError, match="X has 3 features, but UMart is expecting 10"):
         ranker.permutation_importance(train.with_features(train.features[:, :3], None))
-    with pytest.raises(DataError, match="data: expected a RankingDataset with ratings, got tuple"):
+    with pytest.raises(DataError, match="data: expected a RankingDataset, got tuple"):
         ranker.permutation_importance(raw(train))
 
 

@@ -60,7 +60,14 @@ def as_array(values: Any) -> NDArray[Any]:
     array([ 1., nan])
     """
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
-        return np.asarray(values)
+        try:
+            return np.asarray(values)
+        except ValueError as error:
+            if "inhomogeneous" not in str(error):  # numpy's word for lists of different lengths
+                raise
+            raise DataError(
+                f"expected an array, or lists of one length, got {type(values).__name__} of parts of different shapes"
+            ) from None
     is_number = values.dtype.kind in "biuf"
     filled = np.array(values.data, dtype=np.float64 if is_number else object)
     filled[np.ma.getmaskarray(values)] = np.nan if is_number else None
@@ -168,7 +175,8 @@ def as_places(places: ArrayLike, n: int, argument: str, what: str) -> NDArray[np
     [0, 2]
     >>> as_places([7], 3, "queries", "queries")
     Traceback (most recent call last):
-    tierank.errors.DataError: queries: expected numbers from 0 to 2, or a mask of 3 values, for 3 queries, got 7
+    tierank.errors.DataError: queries: expected numbers from 0 to 2, or a mask of 3 values, for 3 queries, got 7;
+    np.flatnonzero(np.isin(data.query_ids, ids)) finds them by their ids
     """
     given = as_array(places)
     if given.size == 0 and given.ndim == 1:
@@ -182,7 +190,8 @@ def as_places(places: ArrayLike, n: int, argument: str, what: str) -> NDArray[np
         got = str(given[bad.argmax()])
     if got is not None:
         expected = f"numbers from 0 to {n - 1:,}, or a mask of {n:,} values, for {n:,} {what}"
-        raise DataError(argument=argument, expected=expected, got=got)
+        fix = "np.flatnonzero(np.isin(data.query_ids, ids)) finds them by their ids" if what == "queries" else None
+        raise DataError(argument=argument, expected=expected, got=got, fix=fix)
     return np.asarray(np.arange(n)[given], np.int64)
 
 

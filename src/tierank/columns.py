@@ -46,17 +46,17 @@ from tierank.kinds import (
 )
 from tierank.texts import TextStatistics
 
-# A category of more levels is learned from as a mean. LightGBM has as many bins for a feature by default.
+# Categories with more levels are encoded as mean ratings. LightGBM has this many bins per feature by default.
 MANY = 255
 # Fewer levels than this are never too many to learn from.
 _FEW = 20
-# The least share of the documents with a text that other queries have too.
+# At least this share of the documents has a text that occurs in other queries too.
 _SHARED = 0.5
-# What a mean is drawn to 0 by: as many documents that are rated as the mean of their query.
+# Means are shrunk towards 0, as if there were this many more documents with the mean rating of their query.
 _PRIOR = 10
-# Parts of the queries that means of training documents are made of: all parts but their own.
+# Queries are cut into this many parts; means of training documents come from the other parts.
 _FOLDS = 5
-# The file of a model with the statistics of words.
+# The file in a model folder that has the statistics of words.
 _TEXTS = "texts.safetensors"
 
 Statistics = Mapping[str, TextStatistics]

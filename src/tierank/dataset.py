@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -202,7 +204,7 @@ class RankingDataset:
 
     def __setattr__(self, name: str, value: object) -> None:
         if name in vars(self) or name not in RankingDataset.__annotations__:
-            raise AttributeError(f"{name}: a RankingDataset does not change; replace(...) gives another one")
+            raise AttributeError(f"{name}: a RankingDataset cannot be changed; replace(...) returns a new one")
         super().__setattr__(name, value)
 
     def __repr__(self) -> str:
@@ -441,7 +443,7 @@ class RankingDataset:
         )
 
     def replace(self, **parts: Any) -> RankingDataset:
-        """The same data with other parts, by the names of ``from_parts``; they are grouped and checked already.
+        """The same data with some parts replaced, named as in ``from_parts``, grouped and checked already.
 
         >>> data = RankingDataset(np.eye(2), [1, 0])
         >>> data.replace(ratings=np.array([0.0, 3.0])).ratings.tolist()
@@ -593,8 +595,9 @@ class RankingDataset:
         >>> train.n_queries, valid.n_queries, test.n_queries
         (6, 2, 2)
         """
-        if not shares or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
-            raise ParameterError(f"expected positive shares that sum to at most 1, got {shares}")
+        are_numbers = all(isinstance(share, Real) for share in shares)
+        if not shares or not are_numbers or min(shares) <= 0 or sum(shares) > 1 + 1e-9:
+            raise ParameterError(f"expected positive shares that sum to at most 1, such as 0.8 and 0.2, got {shares}")
         order = np.random.default_rng(as_whole("seed", seed, 0)).permutation(self.n_queries)
         cuts = np.rint(np.cumsum([0.0, *shares]) * self.n_queries).astype(np.int64)
         return [self.select(np.sort(order[a:b])) for a, b in pairwise(cuts)]
@@ -670,3 +673,20 @@ class RankingDataset:
         check_texts(names, "document_ids")
         texts = Texts.of(names)
         return texts if self._source_rows is None else texts.take(self._source_rows)
+
+
+def check_dataset(argument: str, data: object) -> None:
+    """Raise ``DataError`` for anything but a data set, and say how to make one.
+
+    >>> check_dataset("data", "shop.csv")
+    Traceback (most recent call last):
+    tierank.errors.DataError: data: expected a RankingDataset, got str; tierank.read makes one of a file
+    """
+    if isinstance(data, RankingDataset):
+        return
+    fix = (
+        "tierank.read makes one of a file"
+        if isinstance(data, (str, os.PathLike))
+        else "RankingDataset(X, y, qid=qid) makes one of arrays or a table"
+    )
+    raise DataError(argument=argument, expected="a RankingDataset", got=type(data).__name__, fix=fix)

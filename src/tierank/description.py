@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank import notebook
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.doubts import LEAKS_FROM, find_skills
 from tierank.drift import DRIFTS_FROM, Drift, find_distances, find_drift, same_features
 from tierank.markup import Html
@@ -97,12 +97,25 @@ class Description:
         return notebook.as_pandas({"name": list(found), "value": list(found.values())})
 
     def _repr_html_(self) -> str:
-        found = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
-        rows = [[name.replace("_", " "), _shown(value)] for name, value in found.items()]
-        levels = [[f"{rating:g}", f"{n:,}"] for rating, n in self.documents_per_rating.items()]
+        numbers, levels = self._tables()
         ratings = notebook.folded("documents by rating", notebook.grid(["rating", "documents"], levels))
         drift = Html("") if self.drift is None else Html(self.drift._repr_html_())
-        return notebook.sheet("Description", notebook.grid(["", ""], rows), ratings, drift)
+        return notebook.sheet("Description", notebook.grid(["", ""], numbers), ratings, drift)
+
+    def __str__(self) -> str:
+        numbers, levels = self._tables()
+        rows = [*numbers, *([f"documents rated {rating}", n] for rating, n in levels)]
+        return "\n".join(
+            [*notebook.lines(rows[0], rows[1:], len(rows)), *([] if self.drift is None else [str(self.drift)])]
+        )
+
+    __repr__ = __str__
+
+    def _tables(self) -> tuple[list[list[str]], list[list[str]]]:
+        """The numbers by name, and the documents by rating."""
+        found = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
+        numbers = [[name.replace("_", " "), _shown(value)] for name, value in found.items()]
+        return numbers, [[f"{rating:g}", f"{n:,}"] for rating, n in self.documents_per_rating.items()]
 
 
 def describe(data: RankingDataset, other: RankingDataset | None = None) -> Description:
@@ -127,6 +140,9 @@ def describe(data: RankingDataset, other: RankingDataset | None = None) -> Descr
     >>> found.lowest_share, found.max_documents, round(found.lowest_share_per_query, 4), found.n_empty_queries
     (0.75, 3, 0.8333, 1)
     """
+    check_dataset("data", data)
+    if other is not None:
+        check_dataset("other", other)
     bare = RankingDataset.from_parts(data.features[:, :0], data.ratings, data.offsets, data.query_ids)
     judged = bare.drop_unjudged()
     ratings, starts, lengths = judged.ratings, judged.offsets[:-1], judged.lengths
@@ -256,6 +272,17 @@ class Profile:
         return notebook.as_pandas({name: [row[name] for row in rows] for name in (rows[0] if rows else {})})
 
     def _repr_html_(self) -> str:
+        return notebook.sheet("Profile", notebook.note(self._counts()), notebook.grid(*self._table()))
+
+    def __str__(self) -> str:
+        return "\n".join([self._counts(), *notebook.lines(*self._table())])
+
+    __repr__ = __str__
+
+    def _counts(self) -> str:
+        return f"{self.description.n_queries:,} queries, {self.description.n_documents:,} documents"
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
         rows = [
             [
                 one.name,
@@ -267,9 +294,7 @@ class Profile:
             ]
             for one in sorted(self.features, key=lambda one: (not one.leaks, not one.drifts))
         ]
-        heads = ["feature", "missing", "constant", "same as", "skill", "drift"]
-        counts = notebook.note(f"{self.description.n_queries:,} queries, {self.description.n_documents:,} documents")
-        return notebook.sheet("Profile", counts, notebook.grid(heads, rows))
+        return ["feature", "missing", "constant", "same as", "skill", "drift"], rows
 
 
 def _shown(value: Any) -> str:
@@ -300,8 +325,10 @@ def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile
     >>> [(f.name, f.leaks, f.is_constant, f.twin) for f in found.features]
     [('a', False, False, None), ('b', True, False, None), ('c', False, True, None), ('d', True, False, 'b')]
     """
+    check_dataset("data", data)
     drifts = np.full(data.n_features, np.nan)
     if test is not None:
+        check_dataset("test", test)
         drifts = find_distances(*same_features(data, test, "test"))
     names = data.feature_names or tuple(f"feature {j}" for j in range(1, data.n_features + 1))
     skills = find_skills(data, _QUERIES)

@@ -15,7 +15,7 @@ from tierank.types import Floats, Rows
 LEAKS_FROM = 0.9
 # Fewer numbers than these are often all different, and fewer documents than these often ranked well by chance.
 _FEWEST = 20
-# Queries that skill is measured on, and documents that ids and constants are looked for in, evenly spread.
+# How many queries skill is measured on, and how many documents are searched for ids and constants, evenly spread.
 _QUERIES, _DOCUMENTS = 200, 20_000
 # Fewer queries, on which most features show that they rank far from perfectly: below this skill.
 _FEW_QUERIES, _FAR = 20, 0.6

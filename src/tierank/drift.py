@@ -99,10 +99,17 @@ class Drift:
         return notebook.as_pandas({name: [row[name] for row in rows] for name in rows[0]})
 
     def _repr_html_(self) -> str:
+        return notebook.sheet("Drift", notebook.note(self.advice), notebook.grid(*self._table()), notebook.note(HOW))
+
+    def __str__(self) -> str:
+        return "\n".join([self.advice, *notebook.lines(*self._table()), HOW])
+
+    __repr__ = __str__
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
         ordered = sorted(self.changes, key=lambda one: (not one.drifts, -one.distance))
         rows = [[c.name, f"{c.distance:.3f}", f"{c.adjusted_p:.4f}", "drifts" if c.drifts else ""] for c in ordered]
-        table = notebook.grid(["", "distance", "adjusted p", ""], rows)
-        return notebook.sheet("Drift", notebook.note(self.advice), table, notebook.note(HOW))
+        return ["", "distance", "adjusted p", ""], rows
 
 
 def find_drift(data: RankingDataset, other: RankingDataset, seed: int = 0) -> Drift:

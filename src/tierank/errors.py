@@ -114,7 +114,7 @@ class TierankError(Exception):
 
         head = [part for part in (self.where, self.argument and (rename(self.argument) or self.argument)) if part]
         body = [named(part) for part in (self.message, self.expected and f"expected {self.expected}") if part]
-        if self.got is not None:  # data of callers: no text with arguments of ours
+        if self.got is not None:  # the caller's data, which do not name our arguments
             body.append(f"got {self.got}" if not self.got.startswith(": ") else f"got{self.got}")
         line = ": ".join([*head, ", ".join(body)] if body else head)
         return line if self.fix is None else f"{line}; {named(self.fix)}"
@@ -179,12 +179,20 @@ class ParameterError(TierankError, ValueError):
 
     name: object = None
     known: Sequence[str] = ()
+    elsewhere: Sequence[str] = ()
 
     @classmethod
     def unknown(
-        cls, kind: str, name: object, known: Iterable[str], listed: Iterable[str] | None = None
+        cls,
+        kind: str,
+        name: object,
+        known: Iterable[str],
+        listed: Iterable[str] | None = None,
+        elsewhere: Sequence[str] = (),
     ) -> ParameterError:
         """The error for a name that no table has: suggests the nearest of ``known``, and lists them, or ``listed``.
+
+        ``elsewhere`` are the things that do have the name, which then is not a misspelt one.
 
         >>> print(ParameterError.unknown("rule", "lightgmb", ["lightgbm", "letor"]))
         unknown rule 'lightgmb': did you mean 'lightgbm'? Known: letor, lightgbm
@@ -192,10 +200,12 @@ class ParameterError(TierankError, ValueError):
         known = sorted(set(known))
         near = near_name(name, known)
         hint = f"did you mean {near!r}? " if near is not None else ""
+        if elsewhere:
+            hint = f"{', '.join(elsewhere[:3])}{' and others have' if len(elsewhere) > 3 else ' have'} it. "
         shown = known if listed is None else sorted(listed)
         some = f"{', '.join(shown[:_LISTED])}{', ...' if len(known) > len(shown[:_LISTED]) else ''}"
         error = cls(f"unknown {kind} {name!r}: {hint}Known: {some}")
-        error.name, error.known = name, known
+        error.name, error.known, error.elsewhere = name, known, elsewhere
         return error
 
 
@@ -218,7 +228,7 @@ class TeamError(TierankError):
 
     @classmethod
     def left_alone(cls, message: str) -> TeamError:
-        """The error of a process that misses another one."""
+        """The error of a process that only knows that another one is missing."""
         error = cls(message)
         error.is_left_alone = True
         return error

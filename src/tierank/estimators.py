@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+from numpy.typing import ArrayLike, NDArray
 
 from tierank.columns import Plan
 from tierank.dataset import RankingDataset
@@ -16,16 +14,43 @@ from tierank.encoding import as_features
 from tierank.errors import DataError, NotFittedError
 from tierank.tables import column_names, is_table, take_columns
 
+if TYPE_CHECKING:
+    # scikit-learn has no types, and a class with an unknown base has every attribute, so that a checker would not
+    # report a misspelled one. Here and in other modules, such blocks declare what our classes inherit.
+    class BaseEstimator:
+        """What every estimator has."""
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            """The settings by name."""
+
+        def set_params(self, **params: Any) -> Self:
+            """Change settings."""
+
+        def get_metadata_routing(self) -> Any:
+            """The request for query ids, as scikit-learn's tools read it."""
+
+        def __sklearn_tags__(self) -> Any: ...
+
+    class SklearnNotFittedError(ValueError, AttributeError):
+        """scikit-learn's own error."""
+
+else:
+    from sklearn.base import BaseEstimator
+    from sklearn.exceptions import NotFittedError as SklearnNotFittedError
+
 # Columns that a message names.
 _LISTED = 12
 
 
-class NotFitted(NotFittedError, SklearnNotFittedError):  # type: ignore[misc]
+class NotFitted(NotFittedError, SklearnNotFittedError):
     """``NotFittedError`` that scikit-learn's tools know too."""
 
 
-class Estimator(BaseEstimator):  # type: ignore[misc]
+class Estimator(BaseEstimator):
     """A scikit-learn estimator that takes a ``RankingDataset``, or features and one query id per row."""
+
+    n_features_in_: int
+    feature_names_in_: NDArray[Any]
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_features_in_"):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank import notebook
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.kinds import Category, Kinds
 from tierank.rankers import Ranker
@@ -57,7 +57,7 @@ class Explanation:
     kinds: Kinds = field(default_factory=dict)
 
     def held(self, j: int) -> tuple[float | str | None, float | str | None]:
-        """What the two documents hold for a feature: numbers, texts of a category, None where missing."""
+        """The values of a feature in the two documents: numbers, texts for a category, None if missing."""
         kind = self.kinds.get(self.features[j])
         numbers = _finite(self.values_above[j]), _finite(self.values_below[j])
         if not isinstance(kind, Category):
@@ -116,10 +116,37 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         top = self.top(notebook.ROWS)
-        names = [f"{self.features[j]} ({self.values_above[j]:.4g} against {self.values_below[j]:.4g})" for j in top]
+        names = [f"{self.features[j]} ({' against '.join(map(_shown, self.held(j)))})" for j in top.tolist()]
         drawn = notebook.bars(names, [float(self.contributions[j]) for j in top], "contribution")
-        words = notebook.note(f"the scores differ by {self.difference:+.4f}; all contributions sum to it")
-        return notebook.sheet(f"Query {self.query!s}: {self.above} above {self.below}", drawn, words)
+        return notebook.sheet(self._title, drawn, notebook.note(self._sum))
+
+    def __str__(self) -> str:
+        rows = [
+            [
+                self.features[j],
+                f"{self.contributions[j]:+.4f}",
+                *map(_shown, self.held(j)),
+            ]
+            for j in self.top().tolist()
+        ]
+        heads = ["feature", "contribution", f"above: {self.above}", f"below: {self.below}"]
+        return "\n".join([self._title, *notebook.lines(heads, rows), self._sum])
+
+    __repr__ = __str__
+
+    @property
+    def _title(self) -> str:
+        return f"Query {self.query!s}: {self.above} above {self.below}"
+
+    @property
+    def _sum(self) -> str:
+        return f"the scores differ by {self.difference:+.4f}; all contributions sum to it"
+
+
+def _shown(value: float | str | None) -> str:
+    if value is None:
+        return "missing"
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def explain_pair(
@@ -235,8 +262,7 @@ def _scores(ranker: Ranker, data: RankingDataset) -> Floats:
 def _list_of(ranker: Ranker, data: RankingDataset, query: object) -> tuple[RankingDataset, RankingDataset]:
     """The documents of one query, and the same with the features that the ranker learned from."""
     ranker.check_fitted()
-    if not isinstance(data, RankingDataset):
-        raise DataError(f"data: expected a RankingDataset, got {type(data).__name__}")
+    check_dataset("data", data)
     chosen = data.select([_find_query(data, query)])
     return chosen, ranker.match_features(chosen)
 

@@ -11,6 +11,7 @@ from tierank.errors import TierankError
 # The extra of pyproject.toml that brings each library.
 EXTRAS = {
     "torch": "networks",
+    "matplotlib": "plots",
     "pyarrow": "arrow",
     "optuna": "tune",
     "onnx": "onnx",

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tierank.checks import as_array, as_numbers
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.ranking import (
     Ranking,
@@ -412,6 +412,9 @@ def parse_metric(text: str) -> tuple[str, int | None]:
     if name not in METRICS:
         if name.lower() in METRICS:
             raise ParameterError(f"unknown metric {text!r}: did you mean {text.lower()!r}?")
+        short = re.fullmatch(r"(\D+?)[ _-]?(\d+)", name.lower())
+        if short is not None and short[1] in METRICS:
+            raise ParameterError(f"unknown metric {text!r}: did you mean '{short[1]}@{short[2]}'?")
         raise ParameterError.unknown("metric", name, METRICS)
     if not at:
         return name, None
@@ -468,6 +471,16 @@ class Judge:
     {'ndcg@2': array([ 1., nan]), 'mrr': array([ 1., nan])}
     """
 
+    data: RankingDataset
+    rule: Rule
+    n_jobs: int | None
+    metrics: tuple[str, ...]
+    offsets: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    longest: int
+    ratings: Floats
+    empty: NDArray[np.bool_]
+
     def __init__(
         self,
         data: RankingDataset,
@@ -476,6 +489,7 @@ class Judge:
         *,
         n_jobs: int | None = None,
     ) -> None:
+        check_dataset("data", data)
         self.data, self.rule, self.n_jobs = data, as_rule(rule), n_jobs
         ratings = _plain(data.ratings)
         if data.n_unjudged:

@@ -1,4 +1,4 @@
-"""What notebooks show of an object: small tables, curves and bars that fit light and dark themes; and pandas tables."""
+"""What objects show of themselves: HTML in notebooks, aligned columns as text, and pandas tables."""
 
 from __future__ import annotations
 
@@ -43,6 +43,21 @@ def grid(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int = ROWS
 def _cell(name: str, text: str, column: int) -> Html:
     style = _CELL.format("left" if column == 0 else "right", "bold" if name == "th" else "normal")
     return element(name, text, style=style)
+
+
+def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int = ROWS) -> list[str]:
+    r"""The table as lines of text, columns one below the other; at most ``most`` rows are shown.
+
+    >>> print(*lines(["query", "rank"], [["a", "1"], ["shoes", "2"], ["hats", "1"]], most=2), sep="\n")
+    query  rank
+    a      1
+    shoes  2
+    the first 2 of 3 rows
+    """
+    shown = [columns, *rows[:most]]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    left = [f"the first {most} of {len(rows):,} rows"] if len(rows) > most else []
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown] + left
 
 
 def folded(title: str, *parts: Html) -> Html:

@@ -97,6 +97,12 @@ class Kind:
 class Number(Kind):
     """A finite number within bounds: ``least`` and ``most`` are included, ``above`` and ``below`` are not."""
 
+    expected: str
+    least: float | None
+    most: float | None
+    above: float | None
+    below: float | None
+
     def __init__(
         self,
         least: float | None = None,
@@ -125,6 +131,10 @@ class Number(Kind):
 
 class Integer(Kind):
     """An integer from ``least`` to ``most``; None for no bound."""
+
+    expected: str
+    least: int | None
+    most: int | None
 
     def __init__(self, least: int | None = None, most: int | None = None) -> None:
         self.least, self.most = least, most
@@ -178,6 +188,9 @@ class Choice(Kind):
 class Optional(Kind):
     """A value of another kind, or None, which means ``none``."""
 
+    kind: Kind
+    none: str
+
     def __init__(self, kind: Kind, none: str = "") -> None:
         self.kind, self.none = kind, none
 
@@ -201,6 +214,10 @@ class Optional(Kind):
 class ListOf(Kind):
     """A list or tuple, or a one-dimensional array, of values of one kind."""
 
+    expected: str
+    kind: Kind
+    least: int
+
     def __init__(self, kind: Kind, what: str, least: int = 0) -> None:
         self.kind, self.least, self.expected = kind, least, what
 
@@ -214,6 +231,8 @@ class ListOf(Kind):
 
 class Checked(Kind):
     """A value that a function checks: ``check(value)`` returns it, or raises ``ParameterError``."""
+
+    expected: str
 
     def __init__(self, expected: str, check: Callable[[Any], Any]) -> None:
         self.expected, self._check = expected, check

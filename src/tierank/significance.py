@@ -25,7 +25,7 @@ Verdict = Literal["better", "worse", "no difference shown", "too few queries"]
 
 @dataclass(frozen=True)
 class Contrast:
-    """One system against the baseline in one metric. Numbers that one query alone leaves undefined are NaN.
+    """One system against the baseline in one metric. Numbers that are undefined for a single query are NaN.
 
     Attributes
     ----------

@@ -70,7 +70,7 @@ class Team:
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def of_parts(self) -> Self:
-        """The same processes, for data of which each has its own part already."""
+        """The same team, for data that are split already: each process has its own part."""
         team = copy(self)
         team.holds_parts = True
         return team

@@ -14,6 +14,9 @@ _TAKEN = 1 << 16
 class Texts:
     """Many short texts as one block of bytes: text i is ``blob[ends[i-1]:ends[i]]`` in UTF-8."""
 
+    blob: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+
     def __init__(self, blob: NDArray[np.uint8], ends: NDArray[np.int64]) -> None:
         self.blob, self.ends = blob, ends
 

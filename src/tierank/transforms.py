@@ -29,11 +29,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import OneToOneFeatureMixin, TransformerMixin, clone
+from sklearn.base import clone
 from sklearn.utils import Tags
 
 from tierank.dataset import RankingDataset
@@ -45,6 +45,23 @@ from tierank.memory import allocate, chunks, release_pages
 from tierank.settings import as_choice
 from tierank.team import Team
 
+if TYPE_CHECKING:  # what scikit-learn, which has no types, gives to transforms
+
+    class TransformerMixin:
+        """What every transformer has."""
+
+        def set_output(self, *, transform: str | None = None) -> Self:
+            """Choose what ``transform`` returns: "default", "pandas" or "polars"."""
+
+    class OneToOneFeatureMixin:
+        """What a transformer has that makes one column of each."""
+
+        def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
+            """The names of the columns."""
+
+else:
+    from sklearn.base import OneToOneFeatureMixin, TransformerMixin
+
 # Documents that quantiles are found among, values that are sorted at a time, documents whose values are fetched at a
 # time: copies of these and not of the whole matrix.
 _SAMPLE = 1 << 20
@@ -52,7 +69,7 @@ _SORTED = 1 << 24
 _FETCHED = 1 << 14
 
 
-class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ignore[misc]
+class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
     """Base class of all transforms, and the class to derive from to write one. They are scikit-learn transformers.
 
     ``fit`` takes a ``RankingDataset``, or features and one query id per row. A subclass defines ``learn``, which sets
@@ -64,6 +81,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
     needs_queries: ClassVar[bool] = False
     # The fitted arrays, without the last underscore: their type, and the shape after the number of features.
     ARRAYS: ClassVar[dict[str, tuple[type[np.floating[Any]], tuple[int, ...]]]] = {}
+    has_queries_: bool
 
     # scikit-learn routes query ids to these methods without being asked.
     __metadata_request__fit: ClassVar[dict[str, bool]] = {"qid": True}
@@ -153,7 +171,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):  # type: ign
         return cls().load_state(state, n_features)
 
     def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Become the transform that ``state`` was taken from; an error if the arrays do not have the right shapes."""
+        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape."""
         cls = type(self)
         if set(state) != {"has_queries", *cls.ARRAYS}:
             raise DataError(
@@ -512,7 +530,7 @@ class SideBySide(Transform):
         raise ParameterError("SideBySide: expected load_state of one that has the same parts, got from_state")
 
     def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Become the transform that ``state`` was taken from; an error if the arrays do not have the right shapes."""
+        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape."""
         names = [name.partition(".") for name in state]
         if {number for number, _, _ in names} != set(map(str, range(len(self.parts)))):
             raise DataError(f"SideBySide: expected the arrays of {len(self.parts)} transforms, got {', '.join(state)}")

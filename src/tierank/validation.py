@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from sklearn.model_selection import BaseCrossValidator
 from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_object
 
 from tierank.dataset import RankingDataset
@@ -17,6 +16,14 @@ from tierank.evaluation import evaluate
 from tierank.metrics import Rule, as_rule, parse_metric
 from tierank.settings import as_whole
 from tierank.types import Rows
+
+if TYPE_CHECKING:  # scikit-learn has no types
+
+    class BaseCrossValidator:
+        """What scikit-learn's tools know folds by."""
+
+else:
+    from sklearn.model_selection import BaseCrossValidator
 
 _HOW_TO_ROUTE = (
     "In scikit-learn's tools, switch on sklearn.set_config(enable_metadata_routing=True) and pass the ids to the call:"
@@ -61,6 +68,9 @@ class Scorer:
     pipeline that ends in one, a search over them, a regressor. Tools without routing, such as
     ``permutation_importance``, take ``functools.partial(scorer("ndcg@10"), qid=qid)``.
     """
+
+    metric: str
+    rule: Rule
 
     def __init__(self, metric: str, rule: str | Rule) -> None:
         parse_metric(metric)
@@ -114,7 +124,7 @@ def _has_queries(estimator: Any) -> bool:
     return seen is None or bool(seen.has_queries)
 
 
-class QueryKFold(BaseCrossValidator):  # type: ignore[misc]
+class QueryKFold(BaseCrossValidator):
     """Folds of whole queries: the documents of a query are all in the training rows or all in the test rows.
 
     Folds differ by at most one query, and by no more documents than the longest list has: queries are sorted by length
@@ -137,6 +147,9 @@ class QueryKFold(BaseCrossValidator):  # type: ignore[misc]
     [0 2 3] [1 4]
     """
 
+    n_splits: int
+    shuffle: bool
+    seed: int
     __metadata_request__split: ClassVar[dict[str, bool]] = {"qid": True, "groups": True}
 
     def __init__(self, n_splits: int = 5, *, shuffle: bool = True, seed: int = 0) -> None:

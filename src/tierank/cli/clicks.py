@@ -12,7 +12,6 @@ from tierank.cli.console import check_place, made, say
 from tierank.cli.options import Parser, add_command
 from tierank.cli.printing import print_json, print_table
 from tierank.errors import ParameterError, TierankError
-from tierank.files import replacing
 
 if TYPE_CHECKING:
     from tierank.clicks import ClickLog, ClickModel, Propensities
@@ -66,7 +65,7 @@ def add_clicks(commands: Any) -> None:
     )
     _add_propensities(propensities)
     propensities.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (200)")
-    propensities.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
+    propensities.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     propensities.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
     propensities.add_argument("--json", action="store_true", help="machine-readable output")
 
@@ -230,13 +229,14 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _propensities(options: argparse.Namespace) -> None:
+    from tierank.report.figures import check_figure, save_figure
+
     check_place(options.plot, read=[options.log])
-    if options.plot is not None and options.plot.suffix not in (".png", ".svg", ".pdf"):
-        raise ParameterError(f"{options.plot}: expected a name that ends in .png, .svg or .pdf")
+    if options.plot is not None:
+        check_figure(options.plot)
     found = _estimated(options, options.bootstrap)[1]
     if options.plot is not None:
-        with replacing(made(options.plot)) as fresh:
-            found.plot().figure.savefig(fresh, format=options.plot.suffix[1:])
+        save_figure(found.plot().figure, made(options.plot))
         say(f"wrote {options.plot}")
     if options.json:
         print_json(found.to_dict())

@@ -60,6 +60,7 @@ _WORDS = [
         (r"^position_tower: expected position alone in fit", "--set position_tower: expected --position-column alone"),
         (r"^(.*: )?date_parts: ", r"\1--date-parts: "),
         (r"^(.*: )?(?=(categories|dates|means|measures|now|similarities|texts): expected)", r"\1--"),
+        (r"^n_queries: ", "--queries: "),
         (r"^(?=(fold|k|ranks|seed|seeds|timeout|top|trials|valid): )", "--"),
     )
 ]

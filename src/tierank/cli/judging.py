@@ -54,7 +54,7 @@ def add_compare(commands: Any) -> None:
     compare.add_argument("--baseline", metavar="NAME", help="what the others are compared to (default: the first)")
     add_judging(compare)
     add_segments(compare)
-    compare.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: 0)")
+    compare.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     compare.add_argument("--out", type=Path, metavar="FOLDER", help="keep it as a run, for tierank report")
     compare.set_defaults(run=_compare)
 

@@ -17,6 +17,7 @@ from tierank.cli.own import as_own, import_own, is_own, load_model
 from tierank.cli.printing import print_table, show
 from tierank.cli.reading import read_to_learn, reading_options
 from tierank.errors import ParameterError, TeamError
+from tierank.extras import MissingExtraError
 from tierank.files import replacing
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def add_demo(commands: Any) -> None:
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
     demo.add_argument("--queries", type=int, default=300, help="how many queries to generate (default: 300)")
     demo.add_argument("--seed", type=int, default=0)
+    demo.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     demo.set_defaults(run=_demo)
 
 
@@ -55,15 +57,21 @@ def add_train(commands: Any) -> None:
     )
     train.add_argument("--settings", type=Path, metavar="F", help="a JSON file of settings, such as tune writes")
     train.add_argument(
-        "--position-column", dest="position", metavar="NAME", help="of a table whose ratings are clicks: where shown"
+        "--position-column",
+        dest="position",
+        metavar="NAME",
+        help="column of the positions where documents were shown; ratings are clicks",
     )
     train.add_argument(
-        "--propensity", type=Path, metavar="F.json", help="of positions: tierank clicks fit --model pbm --out F.json"
+        "--propensity",
+        type=Path,
+        metavar="F.json",
+        help="propensities by position, from: tierank clicks fit --model pbm --out F.json",
     )
     train.add_argument(
-        "--start", metavar="MODEL", help="a model to go on from: more trees, or its weights to begin with"
+        "--start", metavar="MODEL", help="model to continue from: more trees, or its weights to begin with"
     )
-    train.add_argument("--resume", action="store_true", help="go on from MODEL.checkpoint, where a run was interrupted")
+    train.add_argument("--resume", action="store_true", help="continue an interrupted run from MODEL.checkpoint")
     train.add_argument(
         "--ranks", type=int, default=1, metavar="N", help="train in N processes of this machine (torchrun: of several)"
     )
@@ -112,7 +120,9 @@ def add_cv(commands: Any) -> None:
         help="urank, or with settings and a name: wide=urank,hidden=[200,100]; none: show what FOLDER has",
     )
     cv.add_argument("--data", help="a folder with Fold1 to Fold5 or S1 to S5, or a file to be cut in five")
-    cv.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="keeps all of it; run again to go on")
+    cv.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="folder for scores and models; run again to continue"
+    )
     cv.add_argument("--seeds", type=int, default=1, metavar="N", help="train with the seeds 0 to N - 1 (default: 1)")
     cv.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of all the rankers")
     cv.add_argument("--select", metavar="M,M", help="metrics that choose rounds on validation data, in this order")
@@ -154,9 +164,13 @@ def add_tune(commands: Any) -> None:
         "--data", required=True, metavar="FOLDER|F", help="a folder of folds (see --fold), or training data"
     )
     tune.add_argument("--valid", metavar="F", help="validation data, where --data is a file")
-    tune.add_argument("--fold", type=int, default=1, help="whose training and validation data are used (default: 1)")
+    tune.add_argument(
+        "--fold", type=int, default=1, help="fold whose training and validation data are used (default: 1)"
+    )
     tune.add_argument("--trials", type=int, default=20, metavar="N", help="how many settings to try (default: 20)")
-    tune.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting that stays as it is")
+    tune.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting that is fixed, not searched"
+    )
     tune.add_argument(
         "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials beside it"
     )
@@ -167,26 +181,26 @@ def add_tune(commands: Any) -> None:
 
 def _demo(options: argparse.Namespace) -> None:
     from tierank.experiments import run_demo
-    from tierank.report import draw_improvement, tabulate_run
+    from tierank.report import tabulate_run
     from tierank.report.page import write_report
 
     folder = options.out
     check_place(folder, is_folder=True)
-    run = run_demo(folder, n_queries=options.queries, seed=options.seed, say=say)
+    run = run_demo(folder, n_queries=options.queries, seed=options.seed, n_jobs=options.jobs, say=say)
     print_table(tabulate_run(run))
-    draw_improvement(run.comparison, [folder / "improvement.png", folder / "improvement.svg"])
+    drawn = _draw_improvement(run, folder)
     write_report(run, folder / "report.html")
     train, valid, test = (folder / f"{part}.txt" for part in ("train", "valid", "test"))
-    print(
-        f"Open {folder / 'report.html'} to see the lists side by side; {folder / 'improvement.png'} is a figure of it."
-    )
+    figure = f"; {folder / 'improvement.png'} is a figure of it" if drawn else ""
+    print(f"Open {folder / 'report.html'} to see the lists side by side{figure}.")
+    few = " ".join(name for name in ("lambdamart", "umart", "urank") if name in run.systems)  # urank needs torch
     print("\nThe same by hand, and on data of your own:")
     for line in (
         f"describe {train}",
         f"train umart --train {train} --valid {valid} --out {folder / 'mine'}",
         f"evaluate {test} {folder / 'mine'}",
         f"explain {folder / 'mine'} {test} --query {run.tests[0].query_ids[0]} --above 1 --below 2",
-        f"cv lambdamart umart urank --data {train} --seeds 3 --out {folder / 'folds'}",
+        f"cv {few} --data {train} --seeds 3 --out {folder / 'folds'}",
         f"report {folder / 'folds'} --out {folder / 'folds.html'}",
     ):
         print(f"  tierank {line}")
@@ -228,7 +242,7 @@ def _distill(options: argparse.Namespace) -> None:
     fitted = distill(blend, train, ranker, valid=valid, mix=options.mix, progress=True)
     fitted.save(options.out)
     best = ", ".join(f"{metric} {value:.4f}" for metric, value in fitted.best_.items())
-    say(f"wrote {options.out}{f' on validation data: {best}' if best else ''}")
+    say(f"wrote {options.out}{f'; on validation data: {best}' if best else ''}")
 
 
 def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
@@ -258,7 +272,9 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
         return
     ranker.save(options.out)
     remove_checkpoint(checkpoint)
-    best = "" if valid is None else " on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
+    best = (
+        "" if valid is None else "; on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
+    )
     say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
 
 
@@ -359,7 +375,7 @@ def _of_common(
     lacking = {name: error for name, error in refused.items() if error.name == setting}
     if not found:  # a name that the first one does not know may be near to one of another
         known = (name for error in lacking.values() for name in error.known)
-        return ParameterError.unknown(f"setting of {', '.join(lacking)}", setting, known)
+        return ParameterError.unknown(f"setting of {', '.join(lacking)}", setting, known, None, first.elsewhere)
     having, value = list(found), common[str(setting)]
     return ParameterError(
         f"--set {setting}: expected a setting of all the rankers, got one that {', '.join(having)} can have and"
@@ -399,7 +415,7 @@ def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
 
 def _cv(options: argparse.Namespace) -> None:
     from tierank.experiments import Run
-    from tierank.report import draw_improvement, tabulate_contrasts, tabulate_run
+    from tierank.report import tabulate_contrasts, tabulate_run
 
     check_place(options.out, is_folder=True)
     check_judging(options)
@@ -410,11 +426,26 @@ def _cv(options: argparse.Namespace) -> None:
     tables = [tabulate_run(run)]
     if len(run.systems) > 1:
         tables.append(tabulate_contrasts(run.comparison))
-        draw_improvement(run.comparison, [options.out / "improvement.png", options.out / "improvement.svg"])
+        _draw_improvement(run, options.out)
     with replacing(options.out / "table.md") as fresh:
         fresh.write_text("\n".join(table.to_markdown() for table in tables), encoding="utf-8")
     show(options, run.to_dict(), tables)
     say(f"wrote {options.out}: table.md, scores and models; tierank report {options.out} shows them")
+
+
+def _draw_improvement(run: Run, folder: Path) -> bool:
+    """Draw the figure of a run into its folder. Without matplotlib, say what is missing and go on: the page has it too.
+
+    Returns whether it was drawn.
+    """
+    from tierank.report import draw_improvement
+
+    try:
+        draw_improvement(run.comparison, [folder / "improvement.png", folder / "improvement.svg"])
+    except MissingExtraError as error:
+        say(f"left out: {error}")
+        return False
+    return True
 
 
 def _cross_validated(options: argparse.Namespace) -> Run:
@@ -476,7 +507,7 @@ def _tune(options: argparse.Namespace) -> None:
     ranker = _ranker(options.ranker, held)
     space = {name: values for name, values in space_of(ranker).items() if name not in held}
     if not space:
-        raise ParameterError(f"--set: expected a setting that is left to tune, got all of {', '.join(held)}")
+        raise ParameterError(f"--set: expected at least one setting left to tune, got all of {', '.join(held)}")
     check_place(options.out)
     if is_folder_of_folds(options.data):
         train, valid, _ = read_fold(options.data, options.fold, **reading_options(options))

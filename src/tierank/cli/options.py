@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import re
+from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, NoReturn
 
 from tierank.cli.own import as_own
@@ -14,13 +16,18 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options; those that a command does not know are refused here, where its options are known."""
-        options, unknown = super().parse_known_args(args, namespace)
-        wrong = next((text.partition("=")[0] for text in unknown if text.startswith("--")), None)
-        if wrong is not None:
-            known = [text for text in self._option_string_actions if text.startswith("--")]
-            raise ParameterError.unknown(f"option of {self.prog}", wrong, known)
-        return options, unknown
+        """The options; those that a command does not know are refused first, before any that are missing."""
+        if self._subparsers is None and args is not None:
+            self._refuse_unknown(args)
+        return super().parse_known_args(args, namespace)
+
+    def _refuse_unknown(self, args: Sequence[str]) -> None:
+        known = [text for text in self._option_string_actions if text.startswith("--")]
+        for text in takewhile(lambda text: text != "--", args):
+            name = text.partition("=")[0]
+            # argparse takes the beginning of a name, and texts with spaces as values.
+            if text.startswith("--") and " " not in text and not any(one.startswith(name) for one in known):
+                raise ParameterError.unknown(f"option of {self.prog}", name, known)
 
     def error(self, message: str) -> NoReturn:
         """Raise what ``main`` prints."""
@@ -43,7 +50,7 @@ def add_command(
             "--quiet",
             dest="silent",
             action="store_true",
-            help="print results and errors alone: no progress, no warnings",
+            help="print only results and errors: no progress, no warnings",
         )
     return parser
 
@@ -57,18 +64,22 @@ def add_data(parser: argparse.ArgumentParser, what: str = "a file: LETOR text, C
 def add_reading(parser: argparse.ArgumentParser) -> None:
     """How data are read."""
     group = parser.add_argument_group("how data are read")
-    group.add_argument("--format", help="its form, where the ending does not say: letor, csv, parquet, tierank")
-    group.add_argument("--query-column", dest="query", metavar="NAME", help="of a table (default: qid or query)")
-    group.add_argument("--rating-column", dest="rating", metavar="NAME", help="of a table (default: rating or label)")
+    group.add_argument("--format", help="file format, if the ending does not say it: letor, csv, parquet, tierank")
     group.add_argument(
-        "--document-column", dest="document", metavar="NAME", help="of a table (default: document or docid)"
+        "--query-column", dest="query", metavar="NAME", help="column of query ids (default: qid or query)"
+    )
+    group.add_argument(
+        "--rating-column", dest="rating", metavar="NAME", help="column of ratings (default: rating or label)"
+    )
+    group.add_argument(
+        "--document-column", dest="document", metavar="NAME", help="column of document ids (default: document or docid)"
     )
     for what, counted in (("row", "documents"), ("query", "queries")):
         group.add_argument(
             f"--{what}-weight-column",
             dest=f"{what}_weight",
             metavar="NAME",
-            help=f"of a table: how much {counted} count (default: {what}_weight)",
+            help=f"column that says how much {counted} count (default: {what}_weight)",
         )
     group.add_argument(
         "--features", type=_columns, metavar="A,B", help="columns of a table to learn from (default: all others)"
@@ -82,13 +93,17 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--date-parts", type=_columns, metavar="P,P", help="what to make of dates: age, month, weekday, hour"
     )
     group.add_argument("--now", metavar="NAME", help="the date from which ages are counted, row by row")
-    group.add_argument("--means", type=_columns, metavar="A,B", help="columns of texts to take as mean ratings")
+    group.add_argument("--means", type=_columns, metavar="A,B", help="columns of texts to encode as mean ratings")
     group.add_argument(
         "--similarities", type=_pairs, metavar="Q:D,...", help="columns with vectors of queries and of documents"
     )
-    group.add_argument("--measures", type=_columns, metavar="M,M", help="of them: cosine, dot, distance")
+    group.add_argument(
+        "--measures", type=_columns, metavar="M,M", help="similarities to compute: cosine, dot, distance"
+    )
     group.add_argument("--texts", type=_pairs, metavar="Q:D,...", help="columns with texts of queries and of documents")
-    group.add_argument("--zero-based", action="store_true", default=None, help="feature indices of text count from 0")
+    group.add_argument(
+        "--zero-based", action="store_true", default=None, help="feature indices in text files start at 0"
+    )
     group.add_argument("--no-cache", dest="cache", action="store_false", help="neither use nor write the binary cache")
 
 
@@ -142,7 +157,7 @@ def check_judging(options: argparse.Namespace) -> None:
         as_rule(options.rule)
     if options.unjudged is not None:
         if options.rule is None:
-            raise ParameterError("--unjudged: expected --rule beside it, which it changes, got none")
+            raise ParameterError("--unjudged: expected --rule too, as it changes the rule, got none")
         name = options.rule.partition(":")[0]
         options.rule = name if options.unjudged == "zero" else f"{name}:{options.unjudged}"
 

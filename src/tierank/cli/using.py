@@ -83,7 +83,9 @@ def add_explain(commands: Any) -> None:
     explain.add_argument("--below", required=True, metavar="B", help="the other document")
     explain.add_argument("--top", type=int, default=10, metavar="N", help="features to name (default: 10)")
     explain.add_argument("--json", action="store_true", help="machine-readable output, all features")
-    explain.add_argument("--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg or .png")
+    explain.add_argument(
+        "--out", type=Path, metavar="F", help="also draw it, to a file that ends in .svg, .png or .pdf"
+    )
     add_import(explain)
     explain.set_defaults(run=_explain)
 
@@ -101,12 +103,17 @@ def add_serve(commands: Any) -> None:
         "models", nargs="+", metavar="[NAME=]MODEL", help="a folder that train wrote; its name, where none is given"
     )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
-    serve.add_argument("--port", type=int, default=8080, help="0: any that is free (default: 8080)")
+    serve.add_argument("--port", type=int, default=8080, help="port; 0 takes any free one (default: 8080)")
     serve.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
-    serve.add_argument("--threads", type=int, metavar="N", help="that score in each process (default: one per core)")
-    serve.add_argument("--watch", type=float, metavar="SECONDS", help="look so often for a new model; SIGHUP: at once")
+    serve.add_argument("--threads", type=int, metavar="N", help="scoring threads per process (default: one per core)")
     serve.add_argument(
-        "--api-key-file", type=Path, metavar="FILE", help="answer only to who has one of its keys, one on each line"
+        "--watch", type=float, metavar="SECONDS", help="seconds between checks for a new model; SIGHUP checks at once"
+    )
+    serve.add_argument(
+        "--api-key-file",
+        type=Path,
+        metavar="FILE",
+        help="API keys, one per line; only requests with one of them are answered",
     )
     limits = serve.add_argument_group("limits, of each process")
     for one in (*fields(Limits), *fields(Connections)):
@@ -115,7 +122,7 @@ def add_serve(commands: Any) -> None:
         limits.add_argument(f"--{one.name.replace('_', '-')}", type=kind, default=one.default, metavar="N", help=help)
     log = serve.add_mutually_exclusive_group()
     log.add_argument("--json", action="store_true", help="the log as lines of JSON")
-    log.add_argument("--quiet", action="store_true", help="log nothing but what goes wrong")
+    log.add_argument("--quiet", action="store_true", help="log problems only")
     serve.set_defaults(run=_serve)
 
 
@@ -128,6 +135,7 @@ def _predict(options: argparse.Namespace) -> None:
     data = read_for(options, ranker)
     if not is_piped and options.out.suffix in _TABLES:
         write_columns(_predicted_columns(ranker, data, options.k), made(options.out))
+        say(f"wrote {options.out}")
         return
     if options.k is None:
         lines = score_lines(ranker.predict(data))
@@ -140,6 +148,7 @@ def _predict(options: argparse.Namespace) -> None:
     else:
         with replacing(made(options.out)) as fresh, fresh.open("w", encoding="utf-8") as file:
             file.writelines(lines)
+        say(f"wrote {options.out}")
 
 
 def _predicted_columns(ranker: Ranker, data: RankingDataset, k: int | None) -> dict[str, Any]:
@@ -176,10 +185,13 @@ def _export(options: argparse.Namespace) -> None:
 def _explain(options: argparse.Namespace) -> None:
     from tierank.explain import explain_pair
     from tierank.report.explanation import draw_explanation, tabulate_explanation
+    from tierank.report.figures import check_figure
     from tierank.settings import as_whole
 
     top = as_whole("top", options.top)
     check_place(options.out, read=[options.data])
+    if options.out is not None:
+        check_figure(options.out)
     ranker = load_model(options, options.model)
     data = read_for(options, ranker)
     found = explain_pair(ranker, data, options.query_id, options.above, options.below)

@@ -21,6 +21,7 @@ from tierank.clicks.models import load, make_model
 from tierank.clicks.position_models import Pairs, PositionBased, at_positions
 from tierank.clicks.regression import regression
 from tierank.errors import DataError, ParameterError
+from tierank.extras import needing
 from tierank.files import read_json
 from tierank.kernels import clicks as kernels
 from tierank.settings import as_number, as_whole
@@ -91,7 +92,8 @@ class Propensities:
         matplotlib axes
         """
         if ax is None:
-            from matplotlib.figure import Figure
+            with needing("a plot of propensities"):
+                from matplotlib.figure import Figure
 
             ax = Figure(figsize=(6, 4)).subplots()
         positions = np.arange(1, len(self.values) + 1)

@@ -26,9 +26,9 @@ from tierank.team import cut_queries
 
 R = TypeVar("R", bound=Ranker)
 
-# Seconds between two looks at the tasks and at the list of workers.
+# Seconds between checks of the tasks and of the list of workers.
 _LOOK = 1.0
-# Seconds in which the tasks of a fit that has failed can end by themselves, before their workers are restarted.
+# Seconds that the tasks of a failed fit have to end by themselves, before their workers are restarted.
 _GRACE = 30.0
 # Seconds that a worker has to come back after it was restarted, and the result to arrive.
 _RESTART, _FETCH = 60.0, 600.0

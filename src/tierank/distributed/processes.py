@@ -55,7 +55,7 @@ class Processes(Team):
                     world_size=size,
                     timeout=limit,
                 )
-                self.hosts = self.all_gather(self.host)  # nobody begins before all are there
+                self.hosts = self.all_gather(self.host)  # no process begins before all have joined
         except (RuntimeError, ValueError) as error:
             raise TeamError.left_alone(
                 f"process {rank} of {size}: expected all processes at {address} within {timeout:g} seconds, got:"

@@ -28,7 +28,7 @@ from tierank.team import cut_queries
 
 R = TypeVar("R", bound=Ranker)
 
-# Seconds between two looks at the actors, and seconds in which those of a fit that has failed can end by themselves.
+# Seconds between checks of the actors, and seconds that the actors of a failed fit have to end by themselves.
 _LOOK, _GRACE = 1.0, 30.0
 
 
@@ -386,8 +386,9 @@ class _Scorer:
     def __init__(self, ranker: Ranker, layout: Layout, needs_list: bool, score: str) -> None:
         self.ranker, self.layout, self.needs_list, self.score = ranker, layout, needs_list, score
         if getattr(ranker, "n_jobs", 0) is None:  # Ray runs as many of these as there are CPUs
-            self.ranker = copy(ranker)
-            self.ranker.n_jobs = 1
+            own: Any = copy(ranker)
+            own.n_jobs = 1
+            self.ranker = own
 
     def add_scores(self, table: Any) -> Any:
         """The table with a column of scores."""

@@ -14,12 +14,12 @@ from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.evaluation.judged import Evaluation, as_judged, evaluate_by
 from tierank.evaluation.showing import (
-    aligned,
     describe_counts,
     describe_segments,
     format_number,
     notes_html,
     segments_html,
+    segments_text,
     segments_to_pandas,
 )
 from tierank.metrics import Judge, Metric, Rule
@@ -283,7 +283,6 @@ class Comparison:
         return segments_to_pandas(self.segments)
 
     def _repr_html_(self) -> str:
-        means = [[s, *(f"{self.mean(s, m):.4f}{self.mark(s, m)}" for m in self.metrics)] for s in self.systems]
         tests = [
             [
                 f"{s}, {m}",
@@ -297,17 +296,20 @@ class Comparison:
             for m, c in by_metric.items()
         ]
         heads = ["", "difference", "95% interval", "adjusted p", "wins/ties/losses", "verdict"]
-        parts = [notebook.grid(["system", *self.metrics], means), notebook.note(self.describe_marks())]
+        parts = [notebook.grid(*self._table()), notebook.note(self.describe_marks())]
         parts += [notebook.folded(f"differences to {self.baseline}", notebook.grid(heads, tests))]
         return notebook.sheet("Comparison", *parts, *segments_html(self.segments), *notes_html(self))
 
     def __str__(self) -> str:
-        rows = [("system", *self.metrics)]
-        rows += [(s, *(f"{self.mean(s, m):.4f}{self.mark(s, m)}" for m in self.metrics)) for s in self.systems]
-        words = [self.describe_marks(), f"rule {self.rule.describe()}"]
-        return "\n".join([self.describe_queries(), *aligned(rows), *words])
+        table = [*notebook.lines(*self._table()), self.describe_marks()]
+        rule = f"rule {self.rule.describe()}"
+        return "\n".join([self.describe_queries(), *table, *segments_text(self.segments), rule])
 
     __repr__ = __str__
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        rows = [[s, *(f"{self.mean(s, m):.4f}{self.mark(s, m)}" for m in self.metrics)] for s in self.systems]
+        return ["system", *self.metrics], rows
 
     @property
     def _baseline(self) -> Evaluation:

@@ -14,12 +14,12 @@ from tierank import notebook
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation.showing import (
-    aligned,
     describe_counts,
     describe_segments,
     format_number,
     notes_html,
     segments_html,
+    segments_text,
     segments_to_pandas,
 )
 from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores
@@ -256,13 +256,16 @@ class Evaluation:
         return segments_to_pandas(self.segments)
 
     def _repr_html_(self) -> str:
-        rows = [(m, f"{self.mean(m):.4f}", format_number(self.standard_error(m))) for m in self.metrics]
-        parts = [notebook.grid(("metric", "mean", "standard error"), rows), *segments_html(self.segments)]
+        parts = [notebook.grid(*self._table()), *segments_html(self.segments)]
         return notebook.sheet("Evaluation", *parts, *notes_html(self))
 
     def __str__(self) -> str:
-        rows = [("metric", "mean", "standard error")]
-        rows += [(m, f"{self.mean(m):.4f}", format_number(self.standard_error(m))) for m in self.metrics]
-        return "\n".join([self.describe_queries(), *aligned(rows), f"rule {self.rule.describe()}"])
+        table = notebook.lines(*self._table())
+        rule = f"rule {self.rule.describe()}"
+        return "\n".join([self.describe_queries(), *table, *segments_text(self.segments), rule])
 
     __repr__ = __str__
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        rows = [[m, f"{self.mean(m):.4f}", format_number(self.standard_error(m))] for m in self.metrics]
+        return ["metric", "mean", "standard error"], rows

@@ -1,4 +1,4 @@
-"""What evaluations and comparisons share when they are shown: counts, segments, aligned columns."""
+"""What evaluations and comparisons share when they are shown: counts and segments."""
 
 from __future__ import annotations
 
@@ -19,12 +19,6 @@ if TYPE_CHECKING:
 def format_number(value: float) -> str:
     """Four decimals; a dash where a number is undefined."""
     return "-" if math.isnan(value) else f"{value:.4f}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a table, columns one below the other."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def describe_counts(evaluation: Evaluation) -> dict[str, Any]:
@@ -54,11 +48,27 @@ def segments_html(segments: Sequence[Segment] | Sequence[SegmentContrast]) -> li
     """The segments, folded, and what is worse among them in the open."""
     if not segments:
         return []
+    n_worse = sum(one.verdict == "worse" for one in segments)
+    return [
+        notebook.folded(f"{len(segments)} segments, {n_worse} worse", notebook.grid(*_segments_table(segments))),
+        notebook.note(HOW),
+    ]
+
+
+def segments_text(segments: Sequence[Segment] | Sequence[SegmentContrast]) -> list[str]:
+    """The segments as lines of text, the worst first."""
+    return [*notebook.lines(*_segments_table(segments)), HOW] if segments else []
+
+
+def _segments_table(segments: Sequence[Segment] | Sequence[SegmentContrast]) -> tuple[list[str], list[list[str]]]:
+    """The heads and rows of a table, the worst segments first."""
     every: list[Segment | SegmentContrast] = [*segments]
+    is_contrast = isinstance(every[0], SegmentContrast)
+    heads = ["segment", *["system"] * is_contrast, "metric", "queries", "difference", "verdict"]
     rows = [
         [
             f"{one.attribute}: {one.value}",
-            one.system if isinstance(one, SegmentContrast) else "",
+            *([one.system] if isinstance(one, SegmentContrast) else []),
             one.metric,
             f"{one.n_queries:,}",
             f"{one.difference:+.4f}",
@@ -66,12 +76,7 @@ def segments_html(segments: Sequence[Segment] | Sequence[SegmentContrast]) -> li
         ]
         for one in sorted(every, key=lambda one: (one.verdict != "worse", one.difference))
     ]
-    heads = ["segment", "system", "metric", "queries", "difference", "verdict"]
-    n_worse = sum(one.verdict == "worse" for one in segments)
-    return [
-        notebook.folded(f"{len(segments)} segments, {n_worse} worse", notebook.grid(heads, rows)),
-        notebook.note(HOW),
-    ]
+    return heads, rows
 
 
 def notes_html(judged: Evaluation | Comparison) -> list[Html]:

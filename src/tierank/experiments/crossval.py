@@ -26,7 +26,7 @@ from tierank.experiments.store import Cell, Store
 from tierank.experiments.tuning import as_ranker
 from tierank.experiments.worker import CellTrainer, Task, describe_ranker, starter
 from tierank.kernels import n_threads
-from tierank.metrics import Rule, as_rule, as_scores, default_metrics, parse_metric
+from tierank.metrics import Rule, as_rule, as_scores, default_metrics, metric_name, parse_metric
 from tierank.processes import Processes
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
@@ -305,7 +305,7 @@ def _as_seeds(seeds: int | Sequence[int]) -> list[int]:
         return list(range(as_whole("seeds", seeds)))
     found = [as_whole("seeds", seed, 0) for seed in seeds]
     if not found or len(set(found)) < len(found):
-        raise ParameterError(f"seeds: expected how many, or a list with each seed once, got {found}")
+        raise ParameterError(f"seeds: expected the number of seeds, or a list with each seed once, got {found}")
     return found
 
 
@@ -316,6 +316,13 @@ def _as_metrics(metrics: str | Sequence[str] | None, rule: str | Rule) -> list[s
         return [metric for metric in PAPER_METRICS if not metric.startswith("err") or "err@10" in known]
     found = [metrics] if isinstance(metrics, str) else list(metrics)
     for metric in found:
+        if callable(metric):
+            raise ParameterError(
+                argument="metrics",
+                expected="names such as 'ndcg@10', which the folder of a run can keep",
+                got=f"the function {metric_name(metric)}",
+                fix="run.judged_by([...]) takes functions",
+            )
         parse_metric(metric)
     return found
 

@@ -16,6 +16,7 @@ from tierank.extras import EXTRAS, is_installed
 from tierank.files import make_folder
 from tierank.rankers import Blend
 from tierank.readers import read, write
+from tierank.settings import as_whole
 from tierank.synth import make_ranking
 
 # The paper's four models, the baseline that they are compared to, and Blend; those of networks need torch.
@@ -23,9 +24,15 @@ _TREES, _NETWORKS = ("lambdamart", "umart"), ("urank", "uboost", "urboost", "ble
 
 
 def run_demo(
-    folder: Path, *, n_queries: int = 300, seed: int = 0, say: Callable[[str], None] = lambda line: None
+    folder: Path,
+    *,
+    n_queries: int = 300,
+    seed: int = 0,
+    n_jobs: int | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Run:
     """Generated data to files, files to rankers, rankers to scores, and a comparison; ``say`` gets the steps."""
+    as_whole("n_queries", n_queries, 10)  # each part has some
     parts = dict(zip(("train", "valid", "test"), make_ranking(n_queries, seed=seed).split(0.5, 0.2, 0.3), strict=True))
     for name, data in parts.items():
         _check_file(folder / f"{name}.txt", data)
@@ -47,6 +54,7 @@ def run_demo(
         baseline="lambdamart",
         out=folder / "run",
         name="Generated data",
+        n_jobs=n_jobs,
         progress=True,
     )
     plan = replace(run.plan, kind="demo")  # its page says why networks are below trees on such data

@@ -18,7 +18,7 @@ from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Fold, found_folds
 from tierank.experiments.plan import Plan, digest_data
 from tierank.experiments.store import Cell, Store
-from tierank.metrics import Judge, Rule, as_rule
+from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name
 from tierank.rankers import Ranker
 from tierank.text_blocks import Texts
 from tierank.types import Floats
@@ -48,6 +48,9 @@ class Tidy(NamedTuple):
     value: list[float]
 
 
+_NOTHING_YET = "no system has results for every fold yet"
+
+
 class Run:
     """The results of an experiment that is kept in a folder: ``cross_validate`` makes one, ``Run.open`` reads one.
 
@@ -59,6 +62,8 @@ class Run:
         The files of the run.
     plan : Plan
         What was asked for, as ``run.json`` says it.
+    metrics : sequence of str or callable, optional
+        What it is judged by. Default: the metrics of the plan.
 
     Attributes
     ----------
@@ -84,8 +89,12 @@ class Run:
         The systems over all test queries of all folds, the seeds of a system averaged for each query.
     """
 
-    def __init__(self, store: Store, plan: Plan) -> None:
+    store: Store
+    plan: Plan
+
+    def __init__(self, store: Store, plan: Plan, metrics: Sequence[Metric] | None = None) -> None:
         self.store, self.plan = store, plan
+        self._metrics: tuple[Metric, ...] = tuple(plan.metrics if metrics is None else metrics)
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
@@ -100,14 +109,17 @@ class Run:
         return cls(Store(path), Plan.read(path))
 
     def judged_by(
-        self, metrics: Sequence[str] | None = None, rule: str | Rule | None = None, baseline: str | None = None
+        self,
+        metrics: Metric | Sequence[Metric] | None = None,
+        rule: str | Rule | None = None,
+        baseline: str | None = None,
     ) -> Run:
         """The same scores judged by other metrics, by another rule, or against another baseline.
 
         Parameters
         ----------
-        metrics : list of str, optional
-            Names of metrics. Default: those of the run.
+        metrics : str, callable, or list of them, optional
+            Names of metrics, or your own functions, as in ``evaluate``. Default: those of the run.
         rule : str or Rule, optional
             A key of ``RULES``, or a ``Rule``. Default: that of the run.
         baseline : str, optional
@@ -115,13 +127,16 @@ class Run:
         """
         if baseline is not None and baseline not in self.systems:
             raise ParameterError.unknown("baseline", baseline, self.systems)
+        given: Sequence[Metric] = (
+            [metrics] if isinstance(metrics, str) or callable(metrics) else metrics or self._metrics
+        )
         plan = replace(
             self.plan,
-            metrics=self.plan.metrics if metrics is None else list(metrics),
+            metrics=[metric_name(metric) for metric in given],
             rule=self.plan.rule if rule is None else as_rule(rule),
             baseline=self.plan.baseline if baseline is None else baseline,
         )
-        return Run(self.store, plan)
+        return Run(self.store, plan, given)
 
     # What it holds
 
@@ -190,7 +205,7 @@ class Run:
         )
 
     def cells(self, system: str) -> list[Cell]:
-        """The cells of a system that are done for every fold, seed by seed."""
+        """The cells of the seeds that are done for every fold, seed by seed."""
         return [Cell(system, fold, seed) for seed in self.seeds_of(system) for fold in range(self.n_folds)]
 
     def scores(self, system: str, fold: int, seed: int) -> Floats:
@@ -287,13 +302,33 @@ class Run:
 
     def _repr_html_(self) -> str:
         if not self.systems:
-            return notebook.sheet(f"Run {self.folder.name}", notebook.note("no system has results for every fold yet"))
-        seeds = notebook.note(f"{self.n_folds} folds, seeds {', '.join(map(str, self.seeds))}")
+            return notebook.sheet(f"Run {self.folder.name}", notebook.note(_NOTHING_YET))
+        marks = [notebook.note(text) for text in self._marks()]
+        return notebook.sheet(self._title, notebook.note(self._seeds), notebook.grid(*self._table()), *marks)
+
+    def __str__(self) -> str:
+        if not self.systems:
+            return f"Run {self.folder.name}: {_NOTHING_YET}"
+        return "\n".join([f"{self._title}, {self._seeds}", *notebook.lines(*self._table()), *self._marks()])
+
+    __repr__ = __str__
+
+    @property
+    def _title(self) -> str:
+        return f"Run: {self.plan.data.name}"
+
+    @property
+    def _seeds(self) -> str:
+        seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
+        return f"{self.n_folds} fold{'s' * (self.n_folds > 1)}, {seeds}"
+
+    def _marks(self) -> list[str]:
+        return [self.comparison.describe_marks(), self.comparison.describe_queries()]
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
         found = self.comparison
         rows = [[s, *(f"{found.mean(s, m):.4f}{found.mark(s, m)}" for m in self.metrics)] for s in self.systems]
-        marks = [notebook.note(text) for text in (found.describe_marks(), found.describe_queries())]
-        table = notebook.grid(["system", *self.metrics], rows)
-        return notebook.sheet(f"Run: {self.plan.data.name}", seeds, table, *marks)
+        return ["system", *self.metrics], rows
 
     @cached_property
     def _pooled(self) -> RankingDataset:
@@ -310,7 +345,7 @@ class Run:
 
     @cached_property
     def _judge(self) -> Judge:
-        return Judge(self._pooled, self.metrics, self.rule)
+        return Judge(self._pooled, self._metrics, self.rule)
 
     @cached_property
     def _per_query(self) -> dict[str, list[dict[str, Floats]]]:

@@ -13,7 +13,7 @@ import numpy as np
 from sklearn.base import clone
 
 from tierank import notebook
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError, WriteError
 from tierank.extras import needing
 from tierank.files import make_folder
@@ -63,10 +63,25 @@ class Tuning:
         return notebook.as_pandas({name: [trial.get(name) for trial in self.trials] for name in names})
 
     def _repr_html_(self) -> str:
+        return notebook.sheet("Tuning", notebook.note(self._best), notebook.grid(*self._table()))
+
+    def __str__(self) -> str:
+        return "\n".join([self._best, *notebook.lines(*self._table())])
+
+    __repr__ = __str__
+
+    @property
+    def _best(self) -> str:
+        return f"best {self.metric} on validation data: {self.value:.4f} with {self.settings}"
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
         names = list(dict.fromkeys(name for trial in self.trials for name in trial))
-        rows = [[str(i), *(str(trial.get(name, "")) for name in names)] for i, trial in enumerate(self.trials)]
-        words = notebook.note(f"best {self.metric} on validation data: {self.value:.4f} with {self.settings}")
-        return notebook.sheet("Tuning", words, notebook.grid(["trial", *names], rows))
+        rows = [[str(i), *(_cell(trial.get(name, "")) for name in names)] for i, trial in enumerate(self.trials)]
+        return ["trial", *names], rows
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def tune(
@@ -118,6 +133,8 @@ def tune(
     start = as_ranker(ranker)
     start.check_settings()
     as_whole("trials", trials)
+    check_dataset("train", train)
+    check_dataset("valid", valid)
     search = _Search(start, train, valid, space_of(start) if space is None else space)
     found = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
     if study is not None:

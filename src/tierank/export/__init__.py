@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 from tierank import __version__
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import ParameterError
 from tierank.export.c import C
 from tierank.export.elasticsearch import ELASTICSEARCH, OPENSEARCH
@@ -121,4 +121,5 @@ def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, d
     >>> proof.holds, proof.n_swapped
     (True, 0)
     """
+    check_dataset("data", data)
     return verify_export(ranker, path, as_target(to), data)

@@ -75,7 +75,7 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        """Whether the export scores as the ranker does."""
+        """Whether the export gives the same scores as the ranker."""
         return self.largest <= TOLERANCE and not self.n_swapped
 
     def __str__(self) -> str:

@@ -77,7 +77,7 @@ def _check_transform(transform: Transform, has_missing: bool) -> None:
     if has_missing and isinstance(transform, Standard):
         raise refuse(
             "solr",
-            "it takes a missing value for 0, and the transform 'standard' takes it for the mean",
+            "it treats a missing value as 0, and the transform 'standard' treats it as the mean",
             "replace missing values by 0 before training, or train with feature_transform='none'",
         )
     if isinstance(transform, Standard):
@@ -217,7 +217,7 @@ def _one_network(model: Model) -> Network:
     parts = scorer.parts if isinstance(scorer, Sum) else ((1.0, scorer),)
     networks = [part for _, part in parts if isinstance(part, Network)]
     if len(networks) < len(parts):
-        raise refuse("solr", "it adds up no models of two kinds", "train without base")
+        raise refuse("solr", "it cannot add models of two kinds", "train without base")
     if len({network.scaling for network in networks}) > 1:
         raise _several_transforms()
     for network in networks:
@@ -247,7 +247,7 @@ def _check_layers(network: Network) -> None:
         if layer.keeps_input:
             raise refuse(
                 "solr",
-                "its layers see the layer before alone, and urboost's score sees two",
+                "its layers see only the layer before them, and urboost's score sees two",
                 "train with score_from='state'",
             )
         if layer.activation not in _ACTIVATIONS:

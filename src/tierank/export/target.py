@@ -106,8 +106,8 @@ def check_missing_is_zero(target: str, trees: Trees) -> None:
     if (trees.nan_left != by_number).any() or (trees.zero_left != by_number).any():
         raise refuse(
             target,
-            "it takes a missing value for 0, and the trees tell them apart",
-            "train with use_missing=False, which takes a missing value for 0 too",
+            "it treats a missing value as 0, and the trees distinguish the two",
+            "train with use_missing=False, which treats a missing value as 0 too",
         )
 
 
@@ -137,11 +137,11 @@ def only_trees(target: str, model: Model) -> Trees:
     if networks and all(network.layers[-1].is_double for network in networks):
         raise refuse(
             target,
-            "it takes no scores below 0, and those of a linear model have no lower bound",
+            "it refuses scores below 0, and those of a linear model have no lower bound",
             "train umart or lambdamart for it",
         )
     if networks:
-        raise refuse(target, "it holds trees alone, and this model has networks", "train umart or lambdamart for it")
+        raise refuse(target, "it can hold only trees, and this model has networks", "train umart or lambdamart for it")
     check_pointwise(target, model, "")
     raise refuse(target, "it holds one sum of trees, and this model adds up several", "train without base")
 

@@ -37,7 +37,7 @@ def _check(model: Model) -> None:
     if (trees.zero_left != (trees.threshold >= 0)).any():
         raise refuse(
             "vespa",
-            "it compares 0 as a number, and these trees take it for missing",
+            "it compares 0 as a number, and these trees treat it as missing",
             "train with zero_as_missing=False",
         )
 

@@ -208,7 +208,7 @@ def autolog(*, log_models: bool = True, disable: bool = False) -> None:
     with needing("tierank.integrations.mlflow"):
         import mlflow  # noqa: F401  an error now, not at the first fit
     plain = getattr(Ranker.fit, "__wrapped__", Ranker.fit)
-    Ranker.fit = plain if disable else _logged(plain, log_models)  # type: ignore[method-assign]
+    Ranker.fit = plain if disable else _logged(plain, log_models)  # type: ignore[method-assign, assignment]
 
 
 def _logged(fit: Callable[..., Ranker], log_models: bool) -> Callable[..., Ranker]:

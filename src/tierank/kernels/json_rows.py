@@ -17,7 +17,7 @@ END = b"\0"
 # Powers of ten that are exact as doubles.
 POWERS = np.array([float(10**e) for e in range(23)])
 
-# How far a value of more than 53 bits may lie from the truth, with room to spare.
+# How far a value of more than 53 bits may be from the exact one, with a margin.
 _DOUBT = 2.0**-50
 _EXACT = 1 << 53
 

@@ -22,8 +22,8 @@ OutBytes = NDArray[np.uint8]
 Rows = Vector[np.int64]
 OutRows = NDArray[np.int64]
 
-# Places are unsigned: numba then need not ask whether an index counts from the end (half of the time here). Their
-# arithmetic must stay unsigned too, for numba makes a float of an unsigned and a signed integer.
+# Places are unsigned, so that numba does not check for negative indices, which took half of the time here. Their
+# arithmetic must stay unsigned too: numba makes a float of an unsigned and a signed integer.
 Place = np.uint64
 ONE, FIVE = Place(1), Place(5)
 _NONE = np.int64(0)  # a number that is written out is a type of its own to numba, and would be compiled for

@@ -25,12 +25,12 @@ from tierank.kernels.lanes import WIDTH, add_ruled_out, no_bits, repeated, store
 
 # The most documents in a block, and leaves in a word.
 BLOCK, LEAVES = np.uint64(512), np.uint64(8)
-# Thresholds of a column, and words of a tree: what a byte can number.
+# The most thresholds per column, and words per tree: as many as a byte can count.
 MAX_THRESHOLDS, MAX_WORDS = 255, 256
-# Thresholds of a column come in multiples of this: a pass over the block does so many.
+# Thresholds of a column come in multiples of this: the number that one pass over the block handles.
 THRESHOLDS_AT_ONCE = np.uint64(4)
 
-# Numbers without a sign: numba then leaves out what it does for negative indices.
+# Unsigned numbers: numba then leaves out the code for negative indices.
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 _NAN = np.float32(np.nan)
 # Documents that loops over values do at once, and tests.
@@ -117,7 +117,7 @@ def score_rows(
     for row in range(np.uint64(start), np.uint64(end), BLOCK):
         n = np.uint64(end) - row
         n = n if n < BLOCK else BLOCK
-        # Loops do whole vectors: what is behind the last document is computed, and read by nobody.
+        # Loops process whole vectors: values after the last document are computed, but never read.
         m = (n + _VECTOR - _ONE) // _VECTOR * _VECTOR
 
         for column in range(np.uint64(len(columns.feature))):

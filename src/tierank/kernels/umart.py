@@ -132,7 +132,7 @@ def umart_gradients(
     ranked_places, row, ranked_ties, tie, tie_count = places[0], places[1], places[2], places[3], places[4]
     top_ends, rest_ends = ends[0], ends[1]
     sums = power if window == 1 else window_sum
-    zero = np.int64(0)  # a plain 0 is a type of its own to numba, for which it would compile again
+    zero = np.int64(0)  # a plain 0 has another type in numba, which would compile again for it
     for query in range(first, last):
         start, n = offsets[query], offsets[query + 1] - offsets[query]
         is_wide[query] = False

@@ -63,6 +63,12 @@ class Batch:
     ([3, 4, 0, 1, 2], [0, 0, 2, 1, 0], [127.0, 127.0, 0.0, 1.0, 3.0])
     """
 
+    gain: Gain
+    generator: torch.Generator | None
+    dtype: torch.dtype
+    device: torch.device
+    offsets: Tensor
+
     def __init__(
         self,
         offsets: ArrayLike,

@@ -45,7 +45,7 @@ class Ladder:
         sums = functional.pad(logs, (0, 1), value=log_of_nothing(logs.dtype))
         for jump in jumps[: self.n_jumps]:
             further = sums.index_select(0, jump)
-            # torch's second derivative of logaddexp is no number where the two are far apart; it is the faster one.
+            # torch's second derivative of logaddexp is NaN where the two are far apart; logaddexp is the faster one.
             sums = torch.stack([sums, further]).logsumexp(0) if logs.requires_grad else torch.logaddexp(sums, further)
         return sums.index_select(0, jumps[0])
 

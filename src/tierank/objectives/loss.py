@@ -215,7 +215,7 @@ def check_reads_gain(loss: Callable[..., Tensor], gain: Gain) -> None:
 
     if loss in WITHOUT_GAINS and as_gain(gain) != "exp2":
         name = getattr(loss, "__name__", "")
-        raise ParameterError(f"gain: expected to be left out beside the loss {name}, which looks at ratings alone")
+        raise ParameterError(f"gain: expected no gain with the loss {name}, which uses ratings only")
 
 
 def check_reads_propensity(loss: Callable[..., Tensor]) -> None:

@@ -30,7 +30,7 @@ _OLD_IDCG_AT = 20
 
 # Gradients are float32 numbers: weights that come undivided have to stay well inside.
 _MOST_GAIN = 1e30
-# What a document costs beside its pairs, in pairs; and the pairs for which a thread is worth its start.
+# The cost of a document besides its pairs, counted in pairs; and how many pairs make another thread worthwhile.
 _PAIRS_PER_DOCUMENT, _PAIRS_PER_SPAN = 25, 1 << 21
 
 

@@ -17,7 +17,7 @@ from sklearn.utils import Tags
 
 from tierank import __version__
 from tierank.columns import Plan
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.estimators import as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
@@ -148,7 +148,9 @@ class Ranker(Configured):
 
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The form that the model will have after training, with meaningless numbers: for ``for_target``."""
-        raise ParameterError(argument="for_target", expected="None", got=f"a target, which {type(self).__name__} lacks")
+        raise ParameterError(
+            argument="for_target", expected=f"None, as {type(self).__name__} has no export", got="a target"
+        )
 
     def resources(self) -> Resources:
         """The threads and the device that the settings allow."""
@@ -471,8 +473,7 @@ class Ranker(Configured):
             Losses, features x repeats.
         """
         self._check_fitted()
-        if not isinstance(data, RankingDataset):
-            raise DataError(argument="data", expected="a RankingDataset with ratings", got=type(data).__name__)
+        check_dataset("data", data)
         as_whole("n_repeats", n_repeats)
         as_whole("seed", seed, 0)
         data, resources = self._as_own_features(data, None), self.resources()

@@ -49,7 +49,7 @@ class BoostedNetworks(NeuralRanker):
         )
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
-        """Learners that are fitted to residuals have no tower."""
+        """Refuse a position tower: learners that are fitted to residuals have none."""
         super().check_together(settings)
         if settings["position_tower"] != "none":
             raise ParameterError(
@@ -209,7 +209,7 @@ class UrBoost(BoostedNetworks):
         return TierRNNModel
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
-        """The recurrent network has a linear output."""
+        """Refuse an output activation: the recurrent network has a linear output."""
         super().check_together(settings)
         if settings["output_activation"] is not None:
             raise ParameterError(

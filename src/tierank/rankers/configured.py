@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from tierank.errors import ParameterError
@@ -18,8 +18,9 @@ class Configured(Estimator):
     # Named settings, such as those of a paper.
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
 
-    def __new__(cls, *_: Any, **settings: Any) -> Self:
+    def __new__(cls, *values: Any, **settings: Any) -> Self:
         """Check the names, so that a misspelt setting gets an error that names the right one."""
+        cls._check_positional(values)
         cls.check_names(settings)
         instance: Self = super().__new__(cls)
         return instance
@@ -65,6 +66,20 @@ class Configured(Estimator):
                 raise cls.unknown_setting(name, known)
 
     @classmethod
+    def _check_positional(cls, values: Sequence[Any]) -> None:
+        """Raise ``ParameterError`` for more values without a name than the constructor takes."""
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
+            return
+        n_taken = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
+        if len(values) > n_taken:
+            named = (parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY)
+            raise ParameterError(
+                f"{cls.__name__}: expected settings by name, such as {next(named, 'name')}=...,"
+                f" got {values[n_taken]!r} without a name"
+            )
+
+    @classmethod
     def unknown_setting(cls, name: str, known: Sequence[str]) -> ParameterError:
         """The error for a setting that the ranker does not have."""
         if name == "preset" and cls.PRESETS:
@@ -72,7 +87,8 @@ class Configured(Estimator):
                 "is not a setting", argument=name, fix=f"make the ranker by {cls.__name__}.from_preset(...)"
             )
         ours = [one for one, declaration in declared(cls).items() if not declaration.group]
-        return ParameterError.unknown(f"setting of {cls.__name__}", name, known, ours or None)
+        owners = [kind.__name__ for kind in _kinds_of(Configured) if name in declared(kind)]
+        return ParameterError.unknown(f"setting of {cls.__name__}", name, known, ours or None, owners)
 
     def set_params(self, **settings: Any) -> Self:
         """Change settings; ``base__n_trees`` is the setting ``n_trees`` of the ranker in the setting ``base``."""
@@ -86,8 +102,15 @@ class Configured(Estimator):
         return self
 
     def plain_settings(self) -> dict[str, Any]:
-        """All settings in their plain form, each checked by itself; rankers among them are copies, plain too."""
+        """All settings in their plain form, each checked separately; rankers among them are copied, too."""
         settings: dict[str, Any] = self.get_params(deep=False)
+        lost = [name for name in declared(self) if name not in settings]
+        if lost:
+            others = f" and {len(lost) - 1} others" if len(lost) > 1 else ""
+            raise ParameterError(
+                f"{type(self).__name__}.__init__: expected all settings as arguments, got none for {lost[0]}{others};"
+                " make the class a dataclass, and declare new settings as fields in place of an __init__"
+            )
         settings |= {name: one.kind.check(name, settings[name]) for name, one in declared(self).items()}
         inner = {name: one for name, one in settings.items() if isinstance(one, Configured)}
         return settings | {name: type(one)(**one.plain_settings()) for name, one in inner.items()}
@@ -112,3 +135,12 @@ class Configured(Estimator):
         for value in settings.values():
             if isinstance(value, Configured):
                 value.check_settings()
+
+
+def _kinds_of(kind: type[Any]) -> Iterator[type[Any]]:
+    """The rankers of tierank that were derived from this class, and that no other was derived from."""
+    derived = [one for one in kind.__subclasses__() if one.__module__.startswith("tierank.")]
+    for one in derived:
+        yield from _kinds_of(one)
+    if not derived:
+        yield kind

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import ParameterError
 from tierank.rankers.base import Ranker
 from tierank.rankers.blend import Blend
@@ -70,9 +70,9 @@ def distill(
     """
     if not isinstance(blend, Blend):
         raise ParameterError(argument="blend", expected="a fitted Blend", got=type(blend).__name__)
-    for name, data in (("train", train), ("valid", valid)):
-        if not isinstance(data, RankingDataset) and not (name == "valid" and data is None):
-            raise ParameterError(argument=name, expected="a RankingDataset", got=type(data).__name__)
+    check_dataset("train", train)
+    if valid is not None:
+        check_dataset("valid", valid)
     if into is not None and not isinstance(into, Ranker):
         raise ParameterError(argument="into", expected="a ranker, such as LambdaMART()", got=repr(into))
     mix = float(Number(0, 1).check("mix", mix))

@@ -77,8 +77,14 @@ _FIT: dict[str, tuple[str, str | None]] = {
     "feature_names": (_NAMES, None),
     "categorical_feature": (_CATEGORIES, "such as UMart(categorical_feature=[0, 3])"),
     "cat_features": (_CATEGORIES, "such as UMart(categorical_feature=[0, 3])"),
-    "text_features": ("numbers: texts are not read", None),
-    "embedding_features": ("numbers, one feature for each element of a vector", None),
+    "text_features": ("`columns`, such as tierank.Columns(texts=[('query', 'title')]), and a table as X", None),
+    "embedding_features": ("a table as X: a column of vectors is a feature for each element", None),
+    # Networks
+    "epochs": ("the setting `max_epochs` of neural rankers", "such as URank(max_epochs=100)"),
+    "steps_per_epoch": ("nothing: an epoch is all queries, once", None),
+    "batch_size": ("the setting `queries_per_step` of neural rankers", "such as URank(queries_per_step=32)"),
+    "validation_data": (_VALID, None),
+    "validation_split": (_VALID, "data.split(0.8, 0.2) keeps queries whole"),
     # What is shown and kept
     "verbose": (_PROGRESS, None),
     "verbose_eval": (_PROGRESS, None),

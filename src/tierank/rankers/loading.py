@@ -19,7 +19,11 @@ _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError
 
 def read_ranker(path: str | os.PathLike[str], known: Known) -> Ranker:
     """The ranker of a model folder; every file is checked before anything looks into it."""
-    return read_settled(Path(path), lambda folder: _read_once(folder, known))[0]
+    try:
+        place = Path(os.fsdecode(path))
+    except TypeError:
+        raise ParameterError(argument="path", expected="the path of a model folder", got=type(path).__name__) from None
+    return read_settled(place, lambda folder: _read_once(folder, known))[0]
 
 
 def _read_once(folder: Path, known: Known) -> Ranker:

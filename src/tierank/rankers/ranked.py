@@ -13,7 +13,7 @@ from tierank.types import Floats
 
 
 class Ranked(NamedTuple):
-    """Ranked documents, best first within each query; ``pandas.DataFrame(ranked._asdict())`` makes a table of it."""
+    """Ranked documents, best first within each query."""
 
     query: NDArray[Any]
     rank: NDArray[np.int64]
@@ -38,9 +38,17 @@ class Ranked(NamedTuple):
         return notebook.as_pandas(self._columns())
 
     def _repr_html_(self) -> str:
+        return notebook.sheet("Ranked", notebook.grid(*self._table()))
+
+    def __str__(self) -> str:
+        return "\n".join(notebook.lines(*self._table()))
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
         shown = self._columns()
-        rows = [[_cell(value) for value in row] for row in zip(*shown.values(), strict=True)]
-        return notebook.sheet("Ranked", notebook.grid(list(shown), rows))
+        return list(shown), [[_cell(value) for value in row] for row in zip(*shown.values(), strict=True)]
 
     def _columns(self) -> dict[str, NDArray[Any]]:
         return {name: values for name, values in self._asdict().items() if values is not None}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.kinds import Columns
 from tierank.memory import Allocator, check_width, in_memory
@@ -283,6 +283,7 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
     format : {"letor", "csv", "parquet", "tierank", "qrels"}, optional
         The format. Default: what the ending of ``path`` says; LETOR text for any other ending.
     """
+    check_dataset("data", data)
     target = Path(path)
     name = _format_of(target, format)
     FORMATS[name].write(data, target)
@@ -419,6 +420,8 @@ def _readable_format(path: Path, format: str | None) -> str:
         files = files_of(path)
     except OSError as error:
         raise unreadable(path, error) from None
+    if is_folder and (path / "model.json").exists():  # arguments in the wrong order
+        raise DataError(f"{path}: expected a file of data, got the folder of a model")
     if is_folder and name not in ("tierank", "parquet"):
         raise DataError(f"{path}: expected a file, got a folder; read_fold reads a folder of folds")
     if not is_folder and name == "tierank":

@@ -49,10 +49,10 @@ _PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "None")
 
 PARQUET_ENDINGS = (".parquet", ".pq")
-# Bytes of the matrix that are filled in one go, and values that are made texts in one go.
+# Bytes of the matrix that are filled at a time, and values that are converted to text at a time.
 _BATCH = 1 << 22
 _AT_ONCE = 1 << 16
-# Bytes that are read at once of all columns, and of one at most and at least: Arrow would read the whole of each.
+# Bytes that are read at a time: of all columns, and at most and at least of one. Arrow would read whole columns.
 _BUFFERS, _BUFFER, _LEAST_BUFFER = 1 << 24, 1 << 18, 1 << 14
 
 

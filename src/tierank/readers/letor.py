@@ -26,7 +26,7 @@ from tierank.memory import Allocator, in_memory, release_pages
 from tierank.readers.paths import unreadable
 from tierank.text_blocks import Texts
 
-# Bytes that one thread reads in one go: few enough to stay near the processor, enough that calls cost nothing.
+# Bytes that a thread reads at a time: few enough for the processor's cache, enough that calls cost little.
 _PART = 1 << 21
 # Bytes that are looked at for the end of a line.
 _LOOK = 1 << 12
@@ -162,7 +162,7 @@ class _Runs(NamedTuple):
 
     starts: NDArray[np.int64]
     ids: NDArray[np.int64]
-    texts: list[bytes] | None  # where the ids are not the plain form of integers
+    texts: list[bytes] | None  # if some ids are not plain integers
 
 
 @dataclass(eq=False)

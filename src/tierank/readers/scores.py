@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.checks import as_numbers
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.readers.arrays import read_array
@@ -54,6 +54,7 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
     array
         One score per document, in the order of the caller's rows.
     """
+    check_dataset("data", data)
     path = Path(path)
     kind = kind_of(path, "a file of scores")
     if kind == "folder":
@@ -191,6 +192,7 @@ def write_run(data: RankingDataset, scores: NDArray[np.float64], path: str | Pat
     name : str, default "tierank"
         The name of the run, the last field of each line.
     """
+    check_dataset("data", data)
     queries, documents = _trec_names(data)
     own = data.arrange(np.asarray(scores, np.float64))
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
@@ -211,6 +213,7 @@ def write_qrels(data: RankingDataset, path: str | Path) -> None:
     path : path
         The file.
     """
+    check_dataset("data", data)
     fraction = data.is_judged & (data.ratings != np.rint(data.ratings))
     if fraction.any():
         raise DataError(f"expected whole ratings, which qrels files hold, got {data.ratings[fraction.argmax()]:g}")
@@ -301,7 +304,7 @@ def _trec_names(data: RankingDataset) -> tuple[list[str], list[str]]:
     """
     queries = ["_".join(q.split()) for q in data.query_texts()]
     if "" in queries:
-        raise DataError("expected query ids that are not empty, which TREC files cannot hold, got ''")
+        raise DataError("expected query ids that are not empty, as TREC files have no empty ids, got ''")
     _check_different(queries, "queries")
     ids = data.document_ids or [""] * data.n_documents
     rows = data.source_rows.tolist()

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.checks import check_texts
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.encoding import as_features, unusable_columns
 from tierank.errors import DataError, ParameterError
 from tierank.files import replacing
@@ -405,6 +405,7 @@ def to_arrow(data: RankingDataset) -> Any:
     pyarrow.Table
         Columns for query, rating, document and weights, as far as the data have them, and one per feature.
     """
+    check_dataset("data", data)
     return next(_tables(data, data.n_documents))
 
 

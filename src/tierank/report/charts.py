@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from tierank.report.markup import Html, element, join, table
 from tierank.types import Floats
 
-# Colours that the style sheet has for series; more series begin again.
+# Colours that the style sheet has for series; further series start again with the first.
 N_COLOURS = 8
-# Points that a line is drawn with at most: more than a screen shows.
+# The most points of a line: more than a screen can show.
 _POINTS = 160
 
 
@@ -56,6 +56,16 @@ class Axis:
         step = round(self.ticks[1] - self.ticks[0], 12)
         decimals = next((n for n in range(10) if abs(step - round(step, n)) < 1e-3 * step), 10)
         return f"{tick:,.{decimals}f}"
+
+
+def find_kept(values: Floats, best: float) -> int | None:
+    """The place of the round that was kept: the first with the best value; None if what was kept is no single round.
+
+    >>> find_kept(np.array([0.2, 0.4, 0.3, 0.4]), 0.4), find_kept(np.array([0.2, 0.4]), 0.45)
+    (1, None)
+    """
+    places = np.flatnonzero(values == best)
+    return int(places[0]) if len(places) else None
 
 
 def figure(title: str, words: str, drawn: Html, twin: Html, *, small: bool = False) -> Html:

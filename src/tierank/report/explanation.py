@@ -6,9 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tierank.errors import ParameterError
 from tierank.explain import Explanation
-from tierank.files import replacing
+from tierank.report.figures import check_figure, save_figure
 from tierank.report.tables import Table
 
 _UP, _DOWN, _INK = "#0b6e69", "#c2643a", "#1d2425"
@@ -38,9 +37,8 @@ def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
 
 
 def draw_explanation(found: Explanation, path: Path, n: int | None = None) -> None:
-    """Bars of the contributions, as a .png or .svg file."""
-    if path.suffix not in (".png", ".svg"):
-        raise ParameterError(f"{path}: expected a name that ends in .png or .svg")
+    """Bars of the contributions, as a .png, .svg or .pdf file."""
+    check_figure(path)
     from matplotlib.figure import Figure
 
     named = [(found.features[j], float(found.contributions[j])) for j in found.top(n)]
@@ -57,8 +55,7 @@ def draw_explanation(found: Explanation, path: Path, n: int | None = None) -> No
     axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=11)
     axes.set_xlabel("contribution to the difference of the scores")
     axes.spines[["top", "right", "left"]].set_visible(False)
-    with replacing(path) as fresh:
-        figure.savefig(fresh, format=path.suffix[1:], dpi=160, metadata={"Date": None} if path.suffix == ".svg" else {})
+    save_figure(figure, path)
 
 
 def _sums(found: Explanation, n: int | None) -> list[tuple[str, float]]:

@@ -1,4 +1,4 @@
-"""Figures as files, PNG or SVG."""
+"""Figures as files: PNG, SVG or PDF."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from tierank.errors import ParameterError
 from tierank.evaluation import Comparison
+from tierank.extras import require
 from tierank.files import replacing
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 # Dark to light, apart for all kinds of colour vision, and none of them a default.
 _COLOURS = ("#1f4e5f", "#d1603d", "#7a9e7e", "#e0b252", "#6b4e71", "#9aa5b1", "#3d8b8b", "#b5838d")
+# The formats that figures are written in, and where each would note the date.
+_DATES: dict[str, tuple[str, ...]] = {".png": (), ".svg": ("Date",), ".pdf": ("CreationDate",)}
 _INK, _GRID = "#2b2b2b", "#dddddd"
 
 
@@ -24,14 +27,26 @@ def draw_improvement(comparison: Comparison, paths: Sequence[Path]) -> None:
     """The paper's figure: what each system gains over the baseline in each metric, in per cent of the baseline.
 
     A metric in which the baseline has 0 has no bars, for nothing is a share of 0. Lines on the bars are the 95%
-    intervals of the differences. Each path is written by its ending, .png or .svg.
+    intervals of the differences.
     """
+    for path in paths:
+        check_figure(path)
     figure = _improvement(comparison)
     for path in paths:
-        if path.suffix not in (".png", ".svg"):
-            raise ParameterError(f"{path}: expected a name that ends in .png or .svg")
-        with replacing(path) as fresh:
-            figure.savefig(fresh, format=path.suffix[1:], dpi=160)
+        save_figure(figure, path)
+
+
+def check_figure(path: Path) -> None:
+    """Raise an error if no figure can be written to this path: call it before the work that the figure shows."""
+    if path.suffix not in _DATES:
+        raise ParameterError(f"{path}: expected a name that ends in .png, .svg or .pdf")
+    require(f"drawing {path.name}", "matplotlib")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in the format that the ending of the path names, without the date."""
+    with replacing(path) as fresh:
+        figure.savefig(fresh, format=path.suffix[1:], dpi=160, metadata=dict.fromkeys(_DATES[path.suffix]))
 
 
 def _improvement(comparison: Comparison) -> Figure:

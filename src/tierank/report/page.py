@@ -300,16 +300,17 @@ class _Page:
         metric = None
         places = [(fold, seed) for fold in range(self.run.n_folds) for seed in self.run.seeds_of(system)]
         for fold, seed in places[:_CURVES]:
-            history = self.run.store.result(Cell(system, fold, seed)).get("history") or []
-            metric = metric or next((name for name in (history[0] if history else {}) if "@" in name), None)
+            result = self.run.store.result(Cell(system, fold, seed))
+            history, best = result.get("history") or [], result.get("best") or {}
+            metric = metric or next((name for name in (history[0] if history else {}) if name in best), None)
             values = np.array([row.get(metric, math.nan) for row in history], float)
             if metric is None or len(values) < 2 or not np.isfinite(values).any():
                 continue
             name = f"fold {fold + 1}, seed {seed}"
             series[name] = (np.arange(1.0, len(values) + 1), values)
-            flagged = [i for i, row in enumerate(history) if row.get("kept")]
-            best = flagged[-1] if flagged else int(np.nanargmax(values))
-            kept[name] = (best + 1.0, float(values[best]))
+            place = charts.find_kept(values, best.get(metric, math.nan))
+            if place is not None:
+                kept[name] = (place + 1.0, float(values[place]))
         if not series or metric is None:
             return None
         words = (

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison
+from tierank.extras import needing
 from tierank.rankers import Ranker
+from tierank.report.charts import find_kept
 from tierank.settings import as_whole
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ def plot_history(ranker: Ranker, metric: str | None = None, *, axes: Axes | None
     matplotlib.axes.Axes
         The axes.
     """
-    ranker.check_fitted()
+    _check_ranker(ranker)
     names = [name for name in dict.fromkeys(name for row in ranker.history_ for name in row) if name != "kept"]
     if metric is None:
         metric = next((name for name in names if name in ranker.best_), None)
@@ -49,8 +51,8 @@ def plot_history(ranker: Ranker, metric: str | None = None, *, axes: Axes | None
     axes = _axes(axes)
     rounds = np.arange(1, len(values) + 1)
     axes.plot(rounds, values, color=_BETTER, linewidth=1.6)
-    if metric in ranker.best_:
-        kept = int(np.nanargmin(np.abs(values - ranker.best_[metric])))
+    kept = find_kept(values, ranker.best_.get(metric, np.nan))
+    if kept is not None:
         axes.plot(rounds[kept], values[kept], "o", color=_WORSE, label=f"kept: {values[kept]:.4f}")
         axes.legend(frameon=False)
     axes.set_xlabel("round")
@@ -81,7 +83,9 @@ def plot_importance(
     matplotlib.axes.Axes
         The axes.
     """
-    ranker.check_fitted()
+    _check_ranker(ranker)
+    if data is not None:
+        check_dataset("data", data)
     as_whole("n", n)
     names, values = ranker.named_importances()
     label, errors = "gain", None
@@ -128,6 +132,8 @@ def plot_wins(
     matplotlib.axes.Axes
         The axes.
     """
+    if not isinstance(comparison, Comparison):
+        raise ParameterError(argument="comparison", expected="what compare returns", got=type(comparison).__name__)
     system = next(iter(comparison.contrasts)) if system is None else system
     if system not in comparison.contrasts:
         raise ParameterError.unknown("system", system, comparison.contrasts)
@@ -146,9 +152,16 @@ def plot_wins(
     return axes
 
 
+def _check_ranker(ranker: Ranker) -> None:
+    if not isinstance(ranker, Ranker):
+        raise ParameterError(argument="ranker", expected="a fitted ranker", got=type(ranker).__name__)
+    ranker.check_fitted()
+
+
 def _axes(axes: Any) -> Any:
     if axes is None:
-        import matplotlib.pyplot as plt
+        with needing("a plot"):
+            import matplotlib.pyplot as plt
 
         axes = plt.subplots(figsize=(7, 4), layout="constrained")[1]
     axes.spines[["top", "right"]].set_visible(False)

@@ -22,8 +22,8 @@ class Limits:
     max_documents: int = _limit(10_000, "documents of a request")
     max_waiting: int = _limit(256, "requests that wait for a thread", least=0)
     max_explaining: int = _limit(8, "explanations that wait for their thread", least=0)
-    body_timeout: float = _limit(30.0, "seconds that a body has to arrive in")
-    timeout: float = _limit(10.0, "seconds that an answer may take once the body is there")
+    body_timeout: float = _limit(30.0, "seconds within which a body has to arrive")
+    timeout: float = _limit(10.0, "seconds that an answer may take after the body has arrived")
 
     def __post_init__(self) -> None:
         _check(self)
@@ -40,9 +40,9 @@ class Connections:
     """How the server treats connections, of each of its processes."""
 
     max_connections: int = _limit(512, "open connections")
-    header_timeout: float = _limit(10.0, "seconds that the head of a request has to arrive in")
+    header_timeout: float = _limit(10.0, "seconds within which the head of a request has to arrive")
     idle_timeout: float = _limit(75.0, "seconds that a connection without requests is kept")
-    drain_timeout: float = _limit(30.0, "seconds that requests have to end in when the server is told to stop")
+    drain_timeout: float = _limit(30.0, "seconds that requests have to finish when the server is told to stop")
 
     def __post_init__(self) -> None:
         _check(self)

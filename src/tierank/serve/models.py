@@ -26,7 +26,7 @@ from tierank.serve.snapshots import Snapshot
 
 # Models have names that fit into a metric and a line of a log.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# Documents of the list that a new model has to score.
+# How many documents a new model has to score before it is served.
 _PROOF = 8
 
 

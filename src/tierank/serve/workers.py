@@ -58,7 +58,7 @@ class Place:
 
     def tell(self, **message: Any) -> None:
         """Say something to the parent."""
-        with suppress(OSError):  # it is gone; the reader of its messages learns so too
+        with suppress(OSError):  # it is gone, and the reader of its messages notices too
             self.parent.sendall(json.dumps(message).encode() + b"\n")
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
@@ -105,7 +105,7 @@ class _Worker:
 
     def tell(self, **message: Any) -> None:
         """Say something to it."""
-        with suppress(OSError):  # it is about to be found dead
+        with suppress(OSError):  # it will soon be found dead
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def heard(self) -> Iterator[dict[str, Any]]:

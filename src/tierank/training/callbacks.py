@@ -82,6 +82,10 @@ class Callbacks:
         Whether training has been stopped, in this run or in the run that it resumes.
     """
 
+    functions: tuple[Callback, ...]
+    team: Team
+    stopped: bool
+
     def __init__(self, functions: Sequence[Callback] = (), team: Team | None = None) -> None:
         self.functions, self.team, self.stopped = tuple(functions), team or Team(), False
         # Processes that were given no callbacks have to know whether the first one was.

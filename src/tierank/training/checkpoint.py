@@ -19,7 +19,7 @@ from tierank.models import without_work
 from tierank.team import Team
 from tierank.training.identity import identity_of, is_of_caller, name_of
 
-# What reading a damaged file ends in.
+# Errors that reading a damaged file can raise.
 _OF_DAMAGE = (AttributeError, EOFError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
 
 

@@ -153,7 +153,7 @@ class FitContext:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a callback has stopped training: what has not begun yet is left out where that can be."""
+        """Whether a callback has stopped training. Work that has not begun is then skipped where possible."""
         return self.callbacks.stopped
 
     def step(

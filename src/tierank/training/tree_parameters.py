@@ -136,7 +136,7 @@ def lightgbm_parameters(settings: Mapping[str, Any], defaults: Mapping[str, Any]
     return {
         # The same bits whatever the number of threads.
         "deterministic": True,
-        # Bins that do not depend on how large leaves are; and tiny data keep their features.
+        # Bins then do not depend on the smallest leaf that is allowed, and tiny data sets keep all features.
         "feature_pre_filter": False,
         **own,
         "learning_rate": settings["learning_rate"],
