@@ -71,7 +71,10 @@ def add_clicks(commands: Any) -> None:
 
     judge = _add(own, "judge", "ratings from clicks, with how sure they are", "judge log.csv --out ratings.csv", _judge)
     judge.add_argument(
-        "--model", default="best", metavar="M", help="a click model, its file, or best: by held-out sessions (best)"
+        "--model",
+        default="best",
+        metavar="M",
+        help="a click model, its file, or best: pbm or ubm (default: best)",
     )
     judge.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
     judge.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")

@@ -19,6 +19,10 @@ from tierank.errors import DataError, ParameterError
 from tierank.settings import as_least, as_positive
 from tierank.types import Floats
 
+# Models in which every position is examined now and then. Where users stop at a document, those below it are never
+# examined: among the known ones relevant documents are always the last, and a ranker learns that order.
+_CANDIDATES = ("pbm", "ubm")
+
 
 @dataclass(frozen=True, eq=False)
 class Judgements:
@@ -123,7 +127,8 @@ def judgements(
         The sessions.
     model : str or ClickModel, default "best"
         A name of ``CLICK_MODELS``, or a model; it is fitted to the log unless it is fitted already. ``"best"``: what
-        ``choose_model`` chooses.
+        ``choose_model`` chooses of ``pbm`` and ``ubm``, in which every position is examined now and then. Models in
+        which users stop at a document know nothing of those below it.
     top : float, default 4.0
         The rating of a document that everybody clicks, and that satisfies everybody.
     half : float, default 10.0
@@ -146,7 +151,7 @@ def judgements(
     check_log(log)
     as_positive("top", top)
     as_least("half", half)
-    clicks = choose_model(log, **settings) if model == "best" else make_model(model, **settings)
+    clicks = choose_model(log, _CANDIDATES, **settings) if model == "best" else make_model(model, **settings)
     if clicks.items_ is None:
         clicks.fit(log)
     if not isinstance(clicks, AttractionModel) or clicks.by != "pair":
