@@ -1,5 +1,6 @@
 """What every ranker promises, looped over the table of rankers."""
 
+import contextlib
 import copy
 import inspect
 import json
@@ -259,7 +260,10 @@ def test_odd_data(name):
         "a million": rng.choice([0, 3, 1e6], 60),
     }.items():
         data = RankingDataset(rng.normal(size=(60, 3)), ratings, qid=np.arange(60) // 12)
-        assert np.isfinite(make(name).fit(data).predict(data)).all(), label
+        has_order = np.ptp(ratings) > 0
+        with contextlib.nullcontext() if has_order else pytest.warns(UserWarning, match="there is no order to learn"):
+            fitted = make(name).fit(data)
+        assert np.isfinite(fitted.predict(data)).all(), label
     lonely = RankingDataset(rng.normal(size=(30, 3)), rng.integers(0, 3, 30), qid=np.arange(30))
     with pytest.warns(UserWarning, match="each of the 30 rows is a query of its own"):
         fitted = make(name).fit(lonely)
@@ -634,10 +638,9 @@ def test_data_without_an_order_are_noticed():
     for weights in ({"query_weight": [0, 1, 1]}, {"row_weight": (np.arange(12) > 0).astype(float)}):
         with pytest.warns(UserWarning, match=unweighted):
             ranker.fit(features, ratings, qid, **weights)
-    with pytest.warns(UserWarning, match=f"^valid: {tied[1:]}"):
-        ranker.fit(features, ratings, qid, valid=(features, by_query, qid))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        ranker.fit(features, ratings, qid, valid=(features, by_query, qid))
         ranker.fit(features, ratings, qid, query_weight=[1, 0, 0])
 
 

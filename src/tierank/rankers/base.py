@@ -247,7 +247,7 @@ class Ranker(Configured):
                 if team.size > 1:
                     facts["arguments of fit"]["start"] = {"content": start.model_.digest()}
         if team.is_first:
-            warn_of_odd_queries({"": lesson.train, "valid: ": lesson.valid})
+            warn_of_odd_queries(lesson.train, lesson.valid)
             if start is None:
                 warn_of_columns(lesson.raw)
         check_contents(team, lesson.train, lesson.valid, self.resources().n_jobs)

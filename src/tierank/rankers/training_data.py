@@ -167,10 +167,11 @@ def settle_unjudged(
     return train if has_judged.all() else train.select(has_judged), valid
 
 
-def warn_of_odd_queries(data: Mapping[str, RankingDataset | None]) -> None:
-    """Warn of data whose query ids were probably forgotten or taken from the wrong column, or that have no order."""
-    for where, one in data.items():
-        doubt = None if one is None else _doubt_of_queries(one)
+def warn_of_odd_queries(train: RankingDataset, valid: RankingDataset | None) -> None:
+    """Warn of query ids that were probably forgotten or taken from the wrong column, and of data without an order."""
+    doubts = {"": _doubt_of_queries(train) or _doubt_of_order(train)}
+    doubts["valid: "] = None if valid is None else _doubt_of_queries(valid)
+    for where, doubt in doubts.items():
         if doubt is not None:
             warnings.warn(where + doubt, stacklevel=3)
 
@@ -191,7 +192,7 @@ def warn_of_columns(train: RankingDataset) -> None:
 
 
 def _doubt_of_queries(data: RankingDataset) -> str | None:
-    """What looks wrong about the queries: ids that were probably forgotten or taken from the wrong column, no order.
+    """What looks wrong about the queries, if ids were probably forgotten or taken from the wrong column.
 
     >>> print(_doubt_of_queries(RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "c"])))
     each of the 3 rows is a query of its own, and a list of one document has no order to learn: give the documents of
@@ -207,7 +208,12 @@ def _doubt_of_queries(data: RankingDataset) -> str | None:
             f"all {data.n_documents:,} rows are one query, longer than lists of candidates are: give one query id per"
             " row as qid, or ignore this if they are one list"
         )
-    if not _has_order(data, data.ratings):
+    return None
+
+
+def _doubt_of_order(data: RankingDataset) -> str | None:
+    """Why there is nothing to learn, if no query has documents of different ratings that count."""
+    if data.n_documents > 1 and not _has_order(data, data.ratings):
         return "no query has documents with different ratings, so there is no order to learn"
     counts = _counts(data)
     if counts is not None and not _has_order(data, np.where(counts, data.ratings, np.nan)):
