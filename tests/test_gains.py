@@ -202,9 +202,9 @@ def test_a_gain_that_a_loss_does_not_look_at_is_refused(loss, data):
     assert (not {"gains", "_gains"} & vars(batch).keys()) == (LOSSES[loss] in WITHOUT_GAINS)
     if LOSSES[loss] in WITHOUT_GAINS:
         for make in (TreeRanker, tierank.NetworkRanker):
-            with pytest.raises(ParameterError, match=f"gain: expected to be left out beside the loss {loss}"):
+            with pytest.raises(ParameterError, match=f"gain: expected no gain with the loss {loss}, which uses"):
                 make(loss, gain=GAINS, n_jobs=1).fit(data)
-        with pytest.raises(ParameterError, match="gain: expected to be left out beside the loss listmle"):
+        with pytest.raises(ParameterError, match="gain: expected no gain with the loss listmle, which uses"):
             tierank.ListMLE(gain="linear", n_jobs=1).fit(data)
 
 
