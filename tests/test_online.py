@@ -109,6 +109,19 @@ def test_the_click_model_of_the_users_is_chosen(model, data, scores):
     assert found.rating.tolist() == same.rating.tolist()
 
 
+def test_documents_that_were_hardly_examined_are_warned_of(data, scores):
+    few, _ = simulate_clicks(data, scores[0], n_sessions=5 * data.n_queries)
+    with pytest.warns(
+        UserWarning, match=r"^most documents were examined fewer than 10 times, .* mostly noise"
+    ) as caught:
+        found = judgements(few)
+    assert [one.filename for one in caught] == [__file__]
+    assert np.median(found.n_examined) < 10
+    judgements(few, half=1)
+    many, _ = simulate_clicks(data, scores[0], n_sessions=500 * data.n_queries, position_bias=0.2)
+    assert np.median(judgements(many).n_examined) > 10
+
+
 def test_models_are_judged_on_sessions_that_they_have_not_seen(data, scores):
     log, _ = simulate_clicks(data, scores[0], n_sessions=400, k=5)
     models = {"a": make_model("pbm"), "b": make_model("ctr")}

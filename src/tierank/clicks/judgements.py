@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ from tierank.types import Floats
 # Models in which every position is examined now and then. Where users stop at a document, those below it are never
 # examined: among the known ones relevant documents are always the last, and a ranker learns that order.
 _CANDIDATES = ("pbm", "ubm")
+# Fewer documents than these are an example, and no data to learn from.
+_MANY = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,6 +168,12 @@ def judgements(
     rows = items.find(log)
     known = rows >= 0
     examined = sum_by(rows[known], _examined(clicks, log)[known], len(items))
+    if len(items) >= _MANY and np.median(examined) < half:
+        warnings.warn(
+            f"most documents were examined fewer than {half:g} times, so their ratings are mostly noise: take more"
+            " sessions per query, or train on the clicks themselves (training_data)",
+            stacklevel=2,
+        )
     return Judgements(
         query=items.query_ids[items.queries],
         document=items.document_ids[items.documents],
