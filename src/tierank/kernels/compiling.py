@@ -39,7 +39,7 @@ _SCALARS = {int: types.int64, float: types.float64, bool: types.boolean}
 
 _jit: Any = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
-# For kernels that make no arrays: callers hold theirs, so there is nothing to count. A fifth of the compile time.
+# For kernels that make no arrays: callers hold theirs, so there is nothing to count.
 _UNCOUNTED = {"_nrt": False}
 
 # A function that only kernels call: numba then need not make it callable from Python, which takes as long as the rest.
