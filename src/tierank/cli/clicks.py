@@ -52,7 +52,7 @@ def add_clicks(commands: Any) -> None:
     fit.add_argument("--model", action="append", metavar="M", help="ctr, pbm, cascade, dcm, ubm, dbn, sdbn (all)")
     _add_model(fit)
     fit.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
-    fit.add_argument("--seed", type=int, default=0, help="of the sessions that are held out (default: 0)")
+    fit.add_argument("--seed", type=int, default=0, help="seed that chooses the sessions held out (default: 0)")
     fit.add_argument("--out", type=Path, metavar="F.json", help="write the best of them, fitted to all sessions")
     fit.add_argument("--json", action="store_true", help="machine-readable output")
 

@@ -23,7 +23,7 @@ from tierank.types import Floats
 # Models in which every position is examined now and then. Where users stop at a document, those below it are never
 # examined: among the known ones relevant documents are always the last, and a ranker learns that order.
 _CANDIDATES = ("pbm", "ubm")
-# Fewer documents than these are an example, and no data to learn from.
+# With fewer documents there is no warning: that is an example, and nobody learns a ranker from it.
 _MANY = 100
 
 
