@@ -132,6 +132,8 @@ def test_models_are_judged_on_sessions_that_they_have_not_seen(data, scores):
         assert found[name].log_likelihood == twin.log_likelihood(test).mean()
         assert found[name].perplexity.tolist() == twin.perplexity(test).tolist()
         assert found[name].conditional_perplexity.tolist() == twin.perplexity(test, conditional=True).tolist()
+    by_name = compare_models(log, ["pbm", "ctr"], held_out=0.3, seed=2)
+    assert [one.log_likelihood for one in by_name.values()] == [one.log_likelihood for one in found.values()]
 
 
 def test_errors_of_choosing_a_model(data, scores):

@@ -36,7 +36,7 @@ class HeldOut:
 
 
 def compare_models(
-    log: ClickLog, models: Mapping[str, ClickModel], *, held_out: float = 0.25, seed: int = 0
+    log: ClickLog, models: Iterable[str] | Mapping[str, ClickModel], *, held_out: float = 0.25, seed: int = 0
 ) -> dict[str, HeldOut]:
     """Fit click models to a part of the sessions, and judge them on the others.
 
@@ -44,8 +44,8 @@ def compare_models(
     ----------
     log : ClickLog
         The sessions.
-    models : mapping of str to ClickModel
-        The models by any name; they are left fitted to the part.
+    models : iterable of str, or mapping of str to ClickModel
+        Names of ``CLICK_MODELS``, or models by any name; these are left fitted to the part.
     held_out : float, default 0.25
         The share of the sessions that they are judged on.
     seed : int, default 0
@@ -63,7 +63,8 @@ def compare_models(
             argument="log", expected="at least 2 sessions, some of which are held out", got=str(log.n_sessions)
         )
     train, test = log.split(1 - held_out, held_out, seed=seed)
-    return {name: _judge(model.fit(train), test) for name, model in models.items()}
+    candidates = models if isinstance(models, Mapping) else {name: make_model(name) for name in models}
+    return {name: _judge(model.fit(train), test) for name, model in candidates.items()}
 
 
 def choose_model(

@@ -27,7 +27,7 @@ _CANDIDATES = ("pbm", "ubm")
 _MANY = 100
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Judgements:
     """Ratings that clicks give, one row for each query and document.
 
@@ -54,6 +54,10 @@ class Judgements:
 
     def __len__(self) -> int:
         return len(self.rating)
+
+    def __repr__(self) -> str:
+        n_sure = int((self.weight > 0.5).sum())
+        return f"Judgements({len(self):,} documents by {self.model.name}, {n_sure:,} with a weight above 0.5)"
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """The judgements as a table: one array per column. ``row_weight`` is the name that ``tierank.read`` knows."""
@@ -150,6 +154,8 @@ def judgements(
     >>> found = judgements(log, "cascade", smoothing=0)
     >>> found.document.tolist(), found.rating.tolist(), found.n_examined.tolist()
     (['a', 'b'], [0.0, 4.0], [2.0, 2.0])
+    >>> found
+    Judgements(2 documents by cascade, 0 with a weight above 0.5)
     """
     check_log(log)
     as_positive("top", top)
