@@ -34,6 +34,50 @@ def test_the_best_round_by_an_ordered_list_is_kept(parts):
     assert ranker.best_ == ranker.history_[chosen - 1]
 
 
+@pytest.mark.parametrize("over", [2, 7, 1000])
+def test_the_best_round_by_a_mean_over_rounds_is_kept(parts, over):
+    train, valid, _ = parts
+    settings = {"n_trees": 120, "select_by": ["ndcg@3", "ndcg@10"], "patience": 30, "learning_rate": 0.2}
+    ranker = UMart(**settings, select_over=over).fit(train, valid=valid)
+    rows = np.array([tuple(row.values()) for row in ranker.history_])
+    means = [rows[max(0, end - over) : end].mean(axis=0) for end in range(1, len(rows) + 1)]
+    best, chosen = means[0], 1
+    for number, mean in enumerate(means, 1):
+        if mean[0] > best[0] + 1e-6 or (abs(mean[0] - best[0]) <= 1e-6 and mean[1] > best[1] + 1e-6):
+            best, chosen = mean, number
+    assert ranker.n_rounds_ == chosen
+    assert len(rows) == min(120, chosen + 30)
+    assert ranker.best_ == ranker.history_[chosen - 1]  # of this round, not of the mean
+
+
+def test_a_mean_over_rounds_resumes_to_the_same_model(parts, tmp_path):
+    train, valid, test = parts
+    settings = {"n_trees": 130, "patience": 40, "select_over": 30, "bagging_fraction": 0.7, "bagging_freq": 1}
+    settings |= {"learning_rate": 0.2}
+    calls = []
+
+    def interrupt(step):
+        calls.append(step)
+        if step.number == 70:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="^$"):
+        UMart(**settings).fit(train, valid=valid, checkpoint=tmp_path / "kept", callbacks=[interrupt])
+    resumed = UMart(**settings).fit(train, valid=valid, checkpoint=tmp_path / "kept")
+    whole = UMart(**settings).fit(train, valid=valid)
+    assert len(calls) == 70
+    assert len(whole.history_) > 70
+    assert resumed.history_ == whole.history_
+    assert resumed.n_rounds_ == whole.n_rounds_
+    np.testing.assert_array_equal(resumed.predict(test), whole.predict(test))
+
+
+@pytest.mark.parametrize("setting", ["patience", "select_over"])
+def test_what_has_no_effect_if_all_trees_are_kept_is_refused(parts, setting):
+    with pytest.raises(ParameterError, match=f"^{setting}: expected its default with keep='all', .*, got 7"):
+        UMart(keep="all", **{setting: 7}).fit(parts[0], valid=parts[1])
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [

@@ -158,6 +158,9 @@ class TreeSettings(JudgedRanker):
         20, Integer(0, _MOST), "minimum number of documents per leaf", search=Between(5, 200, log=True)
     )
     patience: int = setting(50, Integer(1), "rounds without improvement after which training stops")
+    select_over: int = setting(
+        1, Integer(1), "number of rounds, up to the one that is judged, over which the metrics of select_by are averaged"
+    )
     keep: str = setting(
         "best",
         Choice(("best", "all")),

@@ -49,6 +49,9 @@ _STOCHASTIC = {
     "gain": "linear",
     "learning_rate": 0.05,
     "extra_trees": True,
+    "n_trees": 1000,
+    "patience": 100,
+    "select_over": 20,
 }
 
 GAIN = Checked("'exp2', 'linear', a list, a mapping or a function", as_gain)
@@ -147,12 +150,13 @@ class BoostedTrees(FittedTrees, TreeSettings):
         from tierank.training.tree_parameters import check_parameters
 
         check_parameters(settings)
-        if settings["keep"] == "all" and settings["patience"] != declared(self)["patience"].default:
-            raise ParameterError(
-                argument="patience",
-                expected="its default with `keep`='all', which grows all trees",
-                got=repr(settings["patience"]),
-            )
+        for name in ("patience", "select_over"):
+            if settings["keep"] == "all" and settings[name] != declared(self)[name].default:
+                raise ParameterError(
+                    argument=name,
+                    expected="its default with `keep`='all', which grows all trees",
+                    got=repr(settings[name]),
+                )
         self.objective(settings)
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:

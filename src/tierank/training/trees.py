@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import lightgbm
@@ -430,9 +431,9 @@ class Boosting:
             exhausted = booster.update(fobj=self._gradients) if self.has_splits else booster.update()
             row = self._judged(booster)
             state.history.append(row)
-            values = list(row.values())
+            values = self._compared()
             if values and selection.is_better(values):
-                state.best, state.best_round = tuple(values), len(state.history)
+                state.best, state.best_round = values, len(state.history)
             shown.step(" ".join(f"{name} {value:.4f}" for name, value in row.items()))
             n_done, n_trees = len(state.history), self.settings["n_trees"]
             is_best = not values or state.best_round == n_done
@@ -448,6 +449,11 @@ class Boosting:
         if not state.finished and (self.is_in_stretches or self.checkpoint is not None):
             state.scores = _scores_of(booster.eval_train)
             state.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
+
+    def _compared(self) -> tuple[float, ...]:
+        """What tells whether the last round is the best: its metrics, averaged over the last rounds."""
+        rows = self.state.history[-self.settings["select_over"] :]
+        return tuple(fmean(row[name] for row in rows) for name in rows[-1])
 
     def _gradients(self, scores: Floats, data: lightgbm.Dataset) -> Gradients:
         """What LightGBM calls each round."""
