@@ -38,7 +38,6 @@ COMMON: dict[str, Any] = {
     "feature_fraction": 0.7,
     "lambda_l2": 1.0,
     "min_documents": 20,
-    "n_jobs": 1,
 }
 _SINGLE = {"patience": 60, "select_over": 1}
 # Changes to the preset, one at a time.
@@ -57,10 +56,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
 System = Callable[[Fold, int], NDArray[np.float64]]
 
 
-def ours(make: Callable[..., tierank.Ranker], changes: dict[str, Any]) -> System:
+def ours(make: Callable[..., tierank.Ranker], settings: dict[str, Any]) -> System:
     def scores(fold: Fold, seed: int) -> NDArray[np.float64]:
         train, valid, test = fold
-        return make(**COMMON | changes, seed=seed).fit(train, valid=valid).predict(test)
+        return make(**settings, n_jobs=1, seed=seed).fit(train, valid=valid).predict(test)
 
     return scores
 
@@ -83,10 +82,10 @@ def stochastic(**settings: Any) -> tierank.Ranker:
 
 
 SYSTEMS: dict[str, System] = {
-    "lambdarank": ours(tierank.LambdaMART, {}),
-    "lambdarank, single rounds": ours(tierank.LambdaMART, _SINGLE),
-    "lambdarank, random thresholds": ours(tierank.LambdaMART, {"extra_trees": True}),
-    **{name: ours(stochastic, changes) for name, changes in VARIANTS.items()},
+    "lambdarank": ours(tierank.LambdaMART, COMMON),
+    "lambdarank, single rounds": ours(tierank.LambdaMART, COMMON | _SINGLE),
+    "lambdarank, random thresholds": ours(tierank.LambdaMART, COMMON | {"extra_trees": True}),
+    **{name: ours(stochastic, COMMON | changes) for name, changes in VARIANTS.items()},
     "YetiRank": catboost,
 }
 

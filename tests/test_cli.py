@@ -214,6 +214,7 @@ def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
 
 
 def test_demo(tmp_path, capsys):
+    pytest.importorskip("torch", reason="without torch the demo leaves networks out")
     code, out, _ = run(capsys, "demo", "--out", tmp_path / "demo", "--queries", 30)
     assert code == 0
     assert "umart" in out

@@ -256,7 +256,7 @@ def test_sparse_matrices_mean_zero_where_nothing_is():
         ),
         (
             {"qid": [[1], [1, 2], [1], [2]]},
-            "qid: expected ids that can be hashed: numbers, texts, tuples; got: unhashable",
+            "qid: expected ids that can be hashed: numbers, texts, tuples; got: .*unhashable",
         ),
         ({"row_weight": [1, 1]}, "row_weight: expected 4 weights"),
         ({"row_weight": [1, 1, -1, 1]}, "row_weight: expected finite weights that are not negative .*, got -1 at 2"),

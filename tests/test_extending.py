@@ -40,7 +40,7 @@ def shop(folder):
         yield shop
     finally:
         sys.path.remove(str(folder))
-        del sys.modules["shop"]
+        sys.modules.pop("shop", None)
 
 
 @pytest.fixture(scope="module")

@@ -59,9 +59,9 @@ def test_a_mean_over_rounds_resumes_to_the_same_model(parts, tmp_path):
     def interrupt(step):
         calls.append(step)
         if step.number == 70:
-            raise KeyboardInterrupt
+            raise RuntimeError("pulled the plug")
 
-    with pytest.raises(KeyboardInterrupt, match="^$"):
+    with pytest.raises(RuntimeError, match="pulled the plug"):
         UMart(**settings).fit(train, valid=valid, checkpoint=tmp_path / "kept", callbacks=[interrupt])
     resumed = UMart(**settings).fit(train, valid=valid, checkpoint=tmp_path / "kept")
     whole = UMart(**settings).fit(train, valid=valid)

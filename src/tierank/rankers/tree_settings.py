@@ -159,7 +159,9 @@ class TreeSettings(JudgedRanker):
     )
     patience: int = setting(50, Integer(1), "rounds without improvement after which training stops")
     select_over: int = setting(
-        1, Integer(1), "number of rounds, up to the one that is judged, over which the metrics of select_by are averaged"
+        1,
+        Integer(1),
+        "number of last rounds over which the metrics of select_by are averaged, before rounds are compared",
     )
     keep: str = setting(
         "best",
