@@ -138,7 +138,8 @@ def pair(ratings, scores):
 
 def test_an_own_metric_chooses_the_round(shop, data):
     train, valid, _ = data
-    ranker = tierank.UMart(n_trees=12, n_jobs=1, select_by=shop.first_is_best).fit(train, valid=valid)
+    settings = {"n_trees": 12, "select_by": shop.first_is_best, "select_over": 1, "n_jobs": 1}
+    ranker = tierank.UMart(**settings).fit(train, valid=valid)
     values = [row["first_is_best"] for row in ranker.history_]
     assert ranker.n_rounds_ == int(np.argmax(values)) + 1
     assert ranker.best_ == {"first_is_best": max(values)}

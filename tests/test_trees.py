@@ -21,7 +21,8 @@ def parts():
 def test_the_best_round_by_an_ordered_list_is_kept(parts):
     train, valid, _ = parts
     metrics = ["ndcg@1", "ndcg@5"]
-    ranker = UMart(n_trees=120, select_by=metrics, patience=30, learning_rate=0.2).fit(train, valid=valid)
+    settings = {"n_trees": 120, "select_by": metrics, "patience": 30, "select_over": 1, "learning_rate": 0.2}
+    ranker = UMart(**settings).fit(train, valid=valid)
     rows = [tuple(row.values()) for row in ranker.history_]
     best = None
     for number, row in enumerate(rows, 1):  # the rule of the paper, word for word

@@ -75,6 +75,7 @@ _LIGHTGBM = {
     "select_by": _SELECTION["select_by"],
     "rule": "lightgbm",
     "patience": 500,
+    "select_over": 1,
 }
 
 
@@ -88,7 +89,7 @@ def network_presets(paper: dict[str, Any] | None = None, authors: dict[str, Any]
 def tree_presets(paper: dict[str, Any], authors: dict[str, Any], *, is_windowed: bool = False) -> Presets:
     """The presets of trees, with what this ranker has of its own in each family, and the window of each data set."""
     windows = {data: {"window": window} if is_windowed else {} for data, window in _WINDOWS.items()}
-    patient = {"patience": 1000}  # all trees are grown before the best round is chosen
+    patient = {"patience": 1000, "select_over": 1}  # all trees are grown before the best round is chosen
     of_paper = {f"paper-{data}": _TREE | own | patient | windows[data] | paper for data, own in _TREES.items()}
     of_authors = {f"authors-{data}": _TREE | _TREE_OF_AUTHORS | windows[data] | authors for data in _TREES}
     of_last = {f"lightgbm-{data}": _LIGHTGBM | windows[data] | paper for data in ("mslr-web10k", "mslr-web30k")}

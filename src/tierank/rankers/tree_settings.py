@@ -157,9 +157,9 @@ class TreeSettings(JudgedRanker):
     min_documents: int = setting(
         20, Integer(0, _MOST), "minimum number of documents per leaf", search=Between(5, 200, log=True)
     )
-    patience: int = setting(50, Integer(1), "rounds without improvement after which training stops")
+    patience: int = setting(100, Integer(1), "rounds without improvement after which training stops")
     select_over: int = setting(
-        1,
+        20,
         Integer(1),
         "number of last rounds over which the metrics of select_by are averaged, before rounds are compared",
     )

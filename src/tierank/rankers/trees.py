@@ -50,8 +50,6 @@ _STOCHASTIC = {
     "learning_rate": 0.05,
     "extra_trees": True,
     "n_trees": 1000,
-    "patience": 100,
-    "select_over": 20,
 }
 
 GAIN = Checked("'exp2', 'linear', a list, a mapping or a function", as_gain)
