@@ -52,7 +52,7 @@ from tierank.transforms import add_query_copies
 from tierank.types import Floats
 
 # When members stop: as when the figures of docs/blend.md were measured. The mean over members is smooth by itself.
-STOPPING = {"patience": 50, "select_over": 1}
+STOPPING: dict[str, Any] = {"patience": 50, "select_over": 1}
 # Fixed beforehand and unlike each other: their mean is better than the one that looks best on validation data.
 CONFIGS: tuple[dict[str, Any], ...] = (
     {"n_leaves": 15, "min_documents": 20, "feature_fraction": 0.7},
