@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,24 +96,33 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=["lambdarank", "stochastic"])
     options = parser.parse_args()
-    print(f"{'data':12} {'system':29} {'NDCG@10':>8} {'difference':>11} {'p':>6} {'CPU s':>6}")
-    found: dict[str, list[NDArray[np.float64]]] = {}
-    for data in options.data:
-        folds = folds_of(data)
+    race(
+        {data: folds_of(data) for data in options.data},
+        {name: SYSTEMS[name] for name in options.systems},
+        options.seeds,
+    )
+
+
+def race(folds: Mapping[str, list[Fold]], systems: Mapping[str, System], n_seeds: int) -> None:
+    """Print each system on each data set, compared with the first one, and the differences pooled."""
+    print(f"{'data':14} {'system':29} {'NDCG@10':>8} {'difference':>11} {'p':>6} {'CPU s':>6}")
+    found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in systems}
+    for data, parts in folds.items():
         base = None
-        for name in options.systems:
-            values, seconds = judge(SYSTEMS[name], folds, options.seeds)
+        for name, system in systems.items():
+            values, seconds = judge(system, parts, n_seeds)
             base = values if base is None else base
             differences = (values - base)[np.isfinite(values)]
             p = float(paired_p(differences)) if differences.any() else 1.0
             print(
-                f"{Path(data).name:12} {name:29} {np.nanmean(values):8.4f} {differences.mean():+11.4f} {p:6.3f}"
+                f"{Path(data).name:14} {name:29} {np.nanmean(values):8.4f} {differences.mean():+11.4f} {p:6.3f}"
                 f" {seconds:6.1f}",
                 flush=True,
             )
-            found.setdefault(name, []).append(differences)
-    for name, differences in list(found.items())[1:]:
-        print(f"{name} - {options.systems[0]}, {pooled(differences)}")
+            found[name].append(differences)
+    first, *others = systems
+    for name in others:
+        print(f"{name} - {first}, {pooled(found[name])}")
 
 
 def folds_of(data: str) -> list[Fold]:

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 import argparse
 import os
-from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
-import numpy as np
-from numpy.typing import NDArray
-
 import tierank
-from benchmarks.folds import Fold, pooled
-from benchmarks.stochastic import folds_of, judge, ours
-from tierank.significance import paired_p
+from benchmarks.folds import Fold
+from benchmarks.stochastic import folds_of, ours, race
 
 MAKERS = {
     "LambdaMART": tierank.LambdaMART,
@@ -37,30 +32,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--valid", action="store_true", help="leave the test queries alone")
     options = parser.parse_args()
-    print(f"{'data':14} {'ranker':10} {'patience:over':>13} {'NDCG@10':>8} {'difference':>11} {'p':>6} {'CPU s':>6}")
-    found: dict[tuple[str, str], list[NDArray[np.float64]]] = {}
-    for data in options.data:
-        folds = folds_of(data)
-        folds = [without_test(fold) for fold in folds] if options.valid else folds
-        for ranker in options.rankers:
-            base = None
-            for rule in options.rules:
-                patience, over = map(int, rule.split(":"))
-                values, seconds = judge(
-                    ours(MAKERS[ranker], {"patience": patience, "select_over": over}), folds, options.seeds
-                )
-                base = values if base is None else base
-                differences = (values - base)[np.isfinite(values)]
-                p = float(paired_p(differences)) if differences.any() else 1.0
-                print(
-                    f"{Path(data).name:14} {ranker:10} {rule:>13} {np.nanmean(values):8.4f} {differences.mean():+11.4f}"
-                    f" {p:6.3f} {seconds:6.1f}",
-                    flush=True,
-                )
-                found.setdefault((ranker, rule), []).append(differences)
-    for (ranker, rule), differences in found.items():
-        if rule != options.rules[0]:
-            print(f"{ranker}, {rule} - {options.rules[0]}, {pooled(differences)}")
+    folds = {data: folds_of(data) for data in options.data}
+    if options.valid:
+        folds = {data: [without_test(fold) for fold in parts] for data, parts in folds.items()}
+    for ranker in options.rankers:
+        systems = {}
+        for rule in options.rules:
+            patience, over = map(int, rule.split(":"))
+            systems[f"{ranker}, {rule}"] = ours(MAKERS[ranker], {"patience": patience, "select_over": over})
+        race(folds, systems, options.seeds)
 
 
 def without_test(fold: Fold) -> Fold:
