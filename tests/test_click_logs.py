@@ -285,3 +285,76 @@ def test_names_of_columns_that_are_not_utf8(tmp_path):
     (tmp_path / "log.csv").write_bytes(b"session,document,position,clicked,caf\xe9\n1,a,1,1,2\n")
     with pytest.raises(tierank.DataError, match=r"log\.csv: expected names of columns in UTF-8, got b'caf"):
         read(tmp_path / "log.csv")
+
+
+@pytest.mark.parametrize("role", ["session", "query", "document", "position", "clicked", "ranker"])
+def test_a_column_that_is_there_twice_is_refused(tmp_path, role):
+    """Which of the two was meant cannot be known; other columns may come twice."""
+    frame = pd.DataFrame(ROWS)
+    twice = pd.concat([frame, frame[[role]].iloc[::-1].reset_index(drop=True)], axis=1)
+    arrow = pa.Table.from_arrays([pa.array(twice.iloc[:, k]) for k in range(twice.shape[1])], names=list(twice))
+    twice.to_csv(tmp_path / "log.csv", index=False)
+    for source in (twice, arrow, tmp_path / "log.csv"):
+        with pytest.raises(tierank.DataError, match=f"expected each column once, got '{role}' twice; rename one of"):
+            read(source, columns=["ranker"])
+    other = pd.concat([frame, frame[["ranker"]]], axis=1)
+    assert as_lists(read(other)) == as_lists(read())
+
+
+@pytest.mark.parametrize("name", ["session", "query", "document", "position", "clicked"])
+def test_a_kept_column_does_not_take_the_place_of_one_of_the_log(tmp_path, name):
+    """``clicked`` was kept beside ``bought``, which says what was clicked: the file would have had the wrong one."""
+    log = read({**ROWS, "bought": [1] * 6}, clicked="bought", columns=["ranker"]).with_columns(**{name: [7] * 6})
+    for write in (log.to_columns, lambda: log.write(tmp_path / "log.csv")):
+        with pytest.raises(tierank.DataError, match=f"expected other names than session, .* got a column '{name}'"):
+            write()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ([0.5, 1.5, 2.5], ["3", "x", None], [0.5, 1.5, 2.5, "3", "x", None]),
+        (["3", "x", None], [0.5, 1.5, np.nan], ["3", "x", None, 0.5, 1.5, None]),
+        (["3", "4", "5"], [7, 8, 9], [3.0, 4.0, 5.0, 7.0, 8.0, 9.0]),
+        ([True, False, True], [7, 8, 9], [1, 0, 1, 7, 8, 9]),
+    ],
+)
+def test_the_files_of_a_folder_may_have_texts_and_numbers_in_a_column(tmp_path, first, second, kept):
+    for k, values in enumerate((first, second)):
+        rows = {"session": [k] * 3, "document": list("abc"), "position": [1, 2, 3], "clicked": [0, 1, 0], "x": values}
+        pd.DataFrame(rows).to_parquet(tmp_path / f"{k}.parquet")
+    assert read(tmp_path, columns=["x"]).column("x").tolist() == kept
+
+
+@pytest.mark.parametrize(("n_columns", "n_values"), [(2, 3), (33, 3), (9, 255), (70, 1)])
+def test_documents_of_many_columns_stay_apart(n_columns, n_values):
+    """As one integer, a document of 33 columns with 3 values each would have lost its first column."""
+    n = 2 * n_values
+    cells = np.tile(np.arange(n) % n_values, (n_columns, 1))
+    cells[0, n_values:] = np.roll(cells[0, n_values:], 1)  # the second half differs from the first in one column
+    table = {f"d{k}": values for k, values in enumerate(cells)}
+    log = read({**table, "session": range(n), "position": [1] * n, "clicked": [0] * n}, document=list(table))
+    assert log.n_documents == len(set(map(tuple, cells.T.tolist())))
+    assert log.document_ids[log.documents].tolist() == list(map(tuple, cells.T.tolist()))
+
+
+def test_cells_of_several_lines_in_files_of_many_blocks(tmp_path):
+    """Arrow reads a megabyte at a time, and cells in quotes may cross its borders."""
+    n = 20_000
+    table = {
+        "session": np.arange(n) // 2,
+        "query": np.repeat([f'q\n{k % 50}, "x"' for k in range(n // 2)], 2),
+        "document": ["a" * 60 + "\n\n", "b\r\n" + "c" * 60] * (n // 2),
+        "position": [1, 2] * (n // 2),
+        "clicked": [0, 1] * (n // 2),
+    }
+    pd.DataFrame(table).to_csv(tmp_path / "log.csv", index=False)
+    assert (tmp_path / "log.csv").stat().st_size > 1 << 20
+    assert as_lists(read(tmp_path / "log.csv")) == as_lists(read(table))
+
+
+@pytest.mark.parametrize("clicked", [[0, 2, 0, 0, 0, 0], [0.5] * 6, [np.nan] * 6, [None] * 6, ["0"] * 6])
+def test_other_clicks_are_checked_as_those_of_a_log(clicked):
+    with pytest.raises(tierank.DataError, match=r"clicked: expected (0 or 1, or booleans|numbers), got"):
+        read().with_clicks(clicked)

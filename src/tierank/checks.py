@@ -257,6 +257,18 @@ def as_positions(position: ArrayLike, n: int, where: str = "position") -> NDArra
     return values.astype(np.int64)
 
 
+def as_clicks(clicked: ArrayLike, n: int) -> NDArray[np.bool_]:
+    """Whether each of n documents was clicked: booleans, or numbers that are 0 or 1."""
+    values = as_numbers(as_array(clicked), "clicked")
+    if values.shape != (n,):
+        raise DataError(argument="clicked", expected=f"{n} values, one per row", got=f"shape {values.shape}")
+    bad = ~((values == 0) | (values == 1))
+    if bad.any():
+        got = f"{values[bad.argmax()]:g} at {bad.argmax()}"
+        raise DataError(argument="clicked", expected="0 or 1, or booleans", got=got)
+    return values.astype(np.bool_)
+
+
 def as_propensities(propensity: ArrayLike, where: str = "propensity") -> NDArray[np.float64]:
     """Chances that documents are examined, or multiples of them."""
     values = as_numbers(as_array(propensity), where).astype(np.float64)

@@ -162,7 +162,9 @@ def _repeats(table: Columns, position: NDArray[np.floating], order: Ints) -> NDA
 
 def _error(problem: _Problem, where: str) -> DataError:
     row = int(problem.is_bad.argmax())
-    got = "none" if problem.got is None or problem.got[row] != problem.got[row] else f"{problem.got[row]:g}"
+    got = "none" if problem.got is None else f"{problem.got[row]:g}"
+    if got == "nan":
+        got = "none, or one that is not a number"
     if problem.reason.startswith("two"):
         got += " twice"
     return DataError(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tierank.checks import as_array, as_numbers
+from tierank.checks import as_array, as_clicks, as_numbers
 from tierank.errors import DataError, ParameterError
 from tierank.settings import as_number, as_whole
 from tierank.types import Floats
@@ -45,10 +45,7 @@ class Interleaved:
         clicked : array of bool
             One value per document of the list.
         """
-        given = np.asarray(clicked, bool)
-        if given.shape != (len(self.documents),):
-            raise DataError(argument="clicked", expected=f"{len(self.documents)} values", got=f"shape {given.shape}")
-        return float(np.dot(given, self.credit))
+        return float(np.dot(as_clicks(clicked, len(self.documents)), self.credit))
 
 
 def interleave(
@@ -210,7 +207,7 @@ class Preference:
     """What the outcomes of interleaved sessions show.
 
     ``share`` is that of the first ranker among the sessions that one of them won, between ``low`` and ``high`` at the
-    given ``level`` (Wilson's interval); ``p`` is of the exact two-sided sign test.
+    given ``level`` (Wilson's interval), all NaN if neither won any; ``p`` is of the exact two-sided sign test.
     """
 
     wins: int
@@ -223,6 +220,8 @@ class Preference:
     level: float
 
     def __str__(self) -> str:
+        if not self.wins + self.losses:
+            return f"neither ranker won any of {self.ties:,} sessions, so nothing is known about a preference"
         return (
             f"first won {self.wins:,}, second won {self.losses:,}, ties {self.ties:,}: first is preferred in"
             f" {self.share:.1%} ({self.level:.0%} interval {self.low:.1%} to {self.high:.1%}), p = {self.p:.4g}"

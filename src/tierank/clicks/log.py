@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_places
+from tierank.checks import as_clicks, as_places
 from tierank.errors import DataError, DataTypeError, ParameterError
 from tierank.files import replacing
 from tierank.readers.columns import PARQUET_ENDINGS, first_line, needs_arrow
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from tierank.clicks.description import LogDescription
 
 Ints = NDArray[np.int64]
+
+# The columns that every log has.
+_OWN = ("session", "query", "document", "position", "clicked")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -187,10 +190,7 @@ class ClickLog:
 
     def with_clicks(self, clicked: ArrayLike) -> ClickLog:
         """The same lists with other clicks, one value per row in the order of this log."""
-        values = np.asarray(clicked, np.bool_)
-        if values.shape != (self.n_rows,):
-            raise DataError(argument="clicked", expected=f"{self.n_rows} values, one per row", got=f"{values.shape}")
-        return replace(self, clicked=values)
+        return replace(self, clicked=as_clicks(clicked, self.n_rows))
 
     def with_columns(self, **columns: ArrayLike) -> ClickLog:
         """The same log with more columns, one value per row in the order of this log."""
@@ -227,6 +227,14 @@ class ClickLog:
     def to_columns(self) -> dict[str, NDArray[Any]]:
         """The log as a table: one array per column, one value per row; no ``query`` if all lists belong to one."""
         has_queries = self.query_ids.tolist() != [None]
+        taken = next((name for name in self.columns if name in _OWN), None)
+        if taken is not None:
+            raise DataError(
+                argument="columns",
+                expected=f"other names than {', '.join(_OWN)}, which the log has itself",
+                got=f"a column {taken!r} that was kept",
+                fix="read the log without it, or under another name",
+            )
         return {
             "session": self.session_ids[self.session_of_row],
             **({"query": self.query_ids[self.query_of_row]} if has_queries else {}),
@@ -245,7 +253,7 @@ class ClickLog:
         """A log of arrays: the same as ``tierank.clicks.read`` of a dict of them."""
         from tierank.clicks.reading import read
 
-        others = [name for name in columns if name not in ("session", "query", "document", "position", "clicked")]
+        others = [name for name in columns if name not in _OWN]
         return read(columns, columns=others)
 
 
@@ -265,14 +273,19 @@ def sum_by(places: Ints, values: NDArray[Any], n: int) -> Floats:
     return np.asarray(np.bincount(places, values, minlength=n), np.float64)
 
 
+def check_ending(path: Path) -> None:
+    """Raise an error if the ending of a name says neither CSV nor Parquet."""
+    if path.suffix not in (".csv", *PARQUET_ENDINGS):
+        raise ParameterError(where=path, expected=f"a name that ends in .csv or {PARQUET_ENDINGS[0]}", got=path.name)
+
+
 def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
     """Write a table as CSV or Parquet, as the ending of ``path`` says, whole or not at all."""
     arrow = needs_arrow("CSV and Parquet")
     import pyarrow.csv
     import pyarrow.parquet
 
-    if path.suffix not in (".csv", *PARQUET_ENDINGS):
-        raise ParameterError(where=path, expected=f"a name that ends in .csv or {PARQUET_ENDINGS[0]}", got=path.name)
+    check_ending(path)
     name = ""
     try:
         arrays = {}

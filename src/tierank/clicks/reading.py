@@ -100,11 +100,13 @@ def read(
     parts = [_encoded(piece, roles, codes, kept) for piece in pieces.read(roles.all)]
     if not any(len(part["session"]) for part in parts):
         raise DataError(where=pieces.where, expected="at least one row", got="none")
+    for name, one in kept.items():
+        _as_codes(parts, name, one)
     # Column by column, so that no more than one is in memory twice.
     table = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
     ids = {name: one.ids(is_text=pieces.is_text) for name, one in codes.items()}
     for name, one in kept.items():
-        table[name] = one.values()[table[name]]
+        table[f"column:{name}"] = one.values()[table.pop(f"codes:{name}")]
     return assemble(_united(table, ids, roles), pieces.where, zero_based=zero_based, must_raise=on_error == "raise")
 
 
@@ -137,6 +139,9 @@ class _Roles(NamedTuple):
         unknown = next((name for name in roles.all if name not in names), None)
         if unknown is not None:
             raise DataError(str(ParameterError.unknown("column", unknown, names)), where=where)
+        twice = next((name for name in roles.all if names.count(name) > 1), None)
+        if twice is not None:
+            raise DataError(where=where, expected="each column once", got=f"{twice!r} twice", fix="rename one of them")
         return roles
 
     @property
@@ -163,9 +168,17 @@ def _encoded(
     for name in roles.columns:
         values = piece[name]
         if isinstance(values, Encoded) or values.dtype.kind in "OU":
-            values = small(kept.setdefault(f"column:{name}", Codes()).encode(values))
-        out[f"column:{name}"] = values
+            out[f"codes:{name}"] = small(kept.setdefault(name, Codes()).encode(values))
+        else:
+            out[f"column:{name}"] = values
     return out
+
+
+def _as_codes(parts: list[dict[str, NDArray[Any]]], name: str, codes: Codes) -> None:
+    """Number the values of a column in every piece: files of one folder may have texts and numbers in it."""
+    for part in parts:
+        if f"column:{name}" in part:
+            part[f"codes:{name}"] = codes.encode(part.pop(f"column:{name}"))
 
 
 def _united(table: dict[str, NDArray[Any]], ids: dict[str, NDArray[Any]], roles: _Roles) -> Columns:
@@ -175,10 +188,14 @@ def _united(table: dict[str, NDArray[Any]], ids: dict[str, NDArray[Any]], roles:
     document, document_ids = table[names[0]] if len(names) > 1 else table.pop(names[0]), ids[names[0]]
     if len(names) > 1:
         is_missing = np.zeros(n, bool)
-        key = np.zeros(n, np.int64)
+        key, n_keys = np.zeros(n, np.int64), 1
         for name in names:
             is_missing |= table[name] < 0
+            if n_keys * (len(ids[name]) + 1) >= 1 << 63:
+                key = np.unique(key, return_inverse=True)[1].reshape(-1)
+                n_keys = n
             key = key * (len(ids[name]) + 1) + table[name] + 1
+            n_keys *= len(ids[name]) + 1
         unique, first, document = np.unique(key, return_index=True, return_inverse=True)
         document_ids = np.empty(len(unique), object)
         parts = [ids[name][table[name][first]].tolist() for name in names]

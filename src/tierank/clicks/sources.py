@@ -14,7 +14,7 @@ from tierank.checks import as_array, id_array
 from tierank.clicks.codes import Column, Encoded
 from tierank.errors import DataError, ParameterError
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, files_of, first_line, needs_arrow
-from tierank.readers.tables import separator
+from tierank.readers.tables import csv_form
 from tierank.tables import as_column, column_names, is_table
 
 # Rows that are turned into numbers at a time.
@@ -86,7 +86,7 @@ def _csv(path: Path) -> Source:
     arrow = needs_arrow("CSV")
     import pyarrow.csv
 
-    form = pyarrow.csv.ParseOptions(delimiter=separator(path))
+    form = csv_form(path)
 
     def opened(convert: Any = None) -> Any:
         try:

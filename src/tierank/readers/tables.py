@@ -90,14 +90,14 @@ class _Csv:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._delimiter = separator(path)
+        self._form = csv_form(path)
 
     def names(self) -> list[str]:
         """What the header line says."""
         import pyarrow.csv
 
         try:
-            with self._refusing(), pyarrow.csv.open_csv(self.path, parse_options=self._form()) as file:
+            with self._refusing(), pyarrow.csv.open_csv(self.path, parse_options=self._form) as file:
                 return list(file.schema.names)
         except UnicodeDecodeError as error:
             raise DataError(
@@ -165,12 +165,7 @@ class _Csv:
 
         types = dict.fromkeys(others, kind) | dict.fromkeys(ids, arrow.string())
         options = pyarrow.csv.ConvertOptions(column_types=types, include_columns=list(types), null_values=MISSING)
-        return pyarrow.csv.read_csv(self.path, parse_options=self._form(), convert_options=options)
-
-    def _form(self) -> Any:
-        import pyarrow.csv
-
-        return pyarrow.csv.ParseOptions(delimiter=self._delimiter)
+        return pyarrow.csv.read_csv(self.path, parse_options=self._form, convert_options=options)
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -213,7 +208,7 @@ class _Csv:
         None where the walk loses its way.
         """
         with _lines(self.path) as lines, suppress(csv.Error):
-            rows = csv.reader(lines, delimiter=self._delimiter)
+            rows = csv.reader(lines, delimiter=self._form.delimiter)
             places = (rows.line_num for fields in rows if fields)
             return next(islice(places, row + 1, None), None)
         return None
@@ -269,7 +264,14 @@ def _first_false(truths: Any) -> int | None:
     return None if values.all() else int(values.argmin())
 
 
-def separator(path: Path) -> str:
+def csv_form(path: Path) -> Any:
+    """How Arrow takes the lines of a CSV file apart; a cell in quotes may have several, wherever a block ends."""
+    import pyarrow.csv
+
+    return pyarrow.csv.ParseOptions(delimiter=_separator(path), newlines_in_values=True)
+
+
+def _separator(path: Path) -> str:
     """What parts the columns of a CSV file: the most frequent one in its header line, by its ending where none is."""
     usual = "\t" if ".tsv" in path.suffixes else ","
     with _lines(path) as lines:
