@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -478,3 +479,47 @@ def test_propensities_by_position_are_relative_to_those_of_all_positions(lists):
     for given in (values, np.multiply(values, 3), fitted):
         data = RankingDataset(np.zeros((2, 1)), [1, 0], position=[2, 3], propensity=given)
         assert data.propensity.tolist() == [0.5, 0.25]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equal_lists_are_counted_as_a_dictionary_does(seed):
+    rng = np.random.default_rng(seed)
+    lists = [rng.integers(0, 3, (rng.integers(1, 5), 2)) for _ in range(400)]
+    kept, n_rows = {}, max(map(len, lists))
+    for session, one in enumerate(lists):
+        clicks = one[:, 1] > 1
+        if 0 < clicks.sum() < len(clicks):
+            kept.setdefault(tuple(zip(one[:, 0].tolist(), clicks.tolist(), strict=True)), []).append(session)
+    data = RankingDataset(np.eye(3), qid=["q"] * 3, document_ids=["0", "1", "2"])
+    assert n_rows == 4
+    log = ClickLog.of(
+        session=np.repeat(np.arange(400), [len(one) for one in lists]),
+        query=["q"] * sum(map(len, lists)),
+        document=np.concatenate([one[:, 0] for one in lists]).astype(str),
+        position=np.concatenate([np.arange(1, len(one) + 1) for one in lists]),
+        clicked=np.concatenate([one[:, 1] > 1 for one in lists]),
+    )
+    found = training_data(log, data)
+    assert found.query_ids.tolist() == [sessions[0] for sessions in kept.values()]
+    assert found.query_weight.tolist() == [len(sessions) for sessions in kept.values()]
+
+
+def test_one_long_list_takes_no_room_in_the_others():
+    """A table with a row for each list and a column for each place would take 300 MB here."""
+    n, longest = 20_000, 2_000
+    lengths = np.array([2] * n + [longest])
+    data = RankingDataset(np.eye(longest, 2), qid=["q"] * longest, document_ids=map(str, range(longest)))
+    place = np.concatenate([np.arange(length) for length in lengths])
+    log = ClickLog.of(
+        session=np.repeat(np.arange(n + 1), lengths),
+        query=["q"] * len(place),
+        document=place.astype(str),
+        position=place + 1,
+        clicked=place == 0,
+    )
+    tracemalloc.start()
+    found = training_data(log, data)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.query_weight.tolist() == [n, 1]
+    assert most < 1e8

@@ -217,3 +217,35 @@ def test_the_page_on_clicks_runs(folder, tmp_path, monkeypatch, capsys):
         few = ["--set", "n_trees=2"] if command.startswith("train") else []
         assert cli.main([*command.split(), *few]) == 0, command
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", ["judge", "simulate"])
+def test_a_name_that_cannot_be_written_is_refused_before_the_log_is_read(command, tmp_path, capsys):
+    code, _, error = run(capsys, command, tmp_path / "no such log.csv", "--out", tmp_path / "out.txt")
+    assert code == 2
+    assert "expected a name that ends in .csv or .parquet, got out.txt" in error
+
+
+def test_a_click_model_in_a_file_of_any_name(folder, tmp_path, capsys):
+    assert run(capsys, "fit", folder / "log.csv", "--model", "pbm", "--out", tmp_path / "users")[0] == 0
+    for command in ("judge", "simulate"):
+        out = tmp_path / f"{command}.csv"
+        assert run(capsys, command, folder / "log.csv", "--model", tmp_path / "users", "--out", out)[0] == 0
+
+
+@pytest.mark.filterwarnings("default")  # the command says them on standard error
+def test_logs_of_one_and_two_sessions(tmp_path, capsys):
+    head, rows = "session,document,position,clicked\n", ["1,a,1,1\n1,b,2,0\n", "2,b,1,0\n2,a,2,1\n"]
+    for n in (1, 2):
+        (tmp_path / "log.csv").write_text(head + "".join(rows[:n]))
+        code, out, error = run(capsys, "evaluate", tmp_path / "log.csv", "--score-column", "position")
+        assert code == 0
+        assert "nan" not in out + error
+        assert ("one session alone has no interval" in error) == (n == 1)
+    code, out, error = run(capsys, "fit", tmp_path / "log.csv")
+    assert code == 0
+    assert "nan" not in out + error
+    (tmp_path / "log.csv").write_text(head + "1,a,1,yes\n")
+    code, _, error = run(capsys, "fit", tmp_path / "log.csv")
+    assert code == 2
+    assert "expected 0 or 1, or a boolean, got none, or one that is not a number" in error

@@ -485,3 +485,109 @@ def test_wrong_arguments_are_told():
         tierank.ParameterError, match="base: expected a finite number, got an integer beyond all floats"
     ):
         ab_sample_size(base=10**400, lift=1.0, sd=1)
+
+
+@pytest.mark.parametrize("exponent", [-1060, -300, 0, 300, 1000])
+@pytest.mark.parametrize("method", ["ips", "snips", "dr"])
+def test_weights_of_any_size(method, exponent):
+    """All weights times a power of two: the effective sample size and the value of snips are the same to the bit."""
+    rng = np.random.default_rng(0)
+    reward, weight = rng.integers(0, 4, 300).astype(float), rng.integers(1, 1 << 12, 300).astype(float)
+    predicted = {"predicted": np.zeros(300), "predicted_target": np.zeros(300)} if method == "dr" else {}
+    usual = estimate_value(reward, weight, method=method, **predicted)
+    scale = 2.0**exponent
+    if method != "snips" and exponent == 1000:  # squares of what the sessions earn are beyond all floats
+        with pytest.raises(tierank.DataError, match=r"whose products have a finite spread, got .*; pass clip"):
+            estimate_value(reward, weight * scale, method=method, **predicted)
+        scaled = estimate_value(reward, weight * scale, method=method, clip=1.0, **predicted)
+        assert scaled.value == reward.mean()
+        return
+    scaled = estimate_value(reward, weight * scale, method=method, **predicted)
+    assert scaled.effective_sample_size == usual.effective_sample_size
+    factor = 1.0 if method == "snips" else scale
+    assert scaled.value == usual.value * factor
+    assert (scaled.low, scaled.high) == pytest.approx((usual.low * factor, usual.high * factor), rel=1e-6)
+
+
+@pytest.mark.parametrize("method", ["ips", "snips", "dr"])
+def test_what_has_no_interval_says_so(method):
+    predicted = {"predicted": [0.0], "predicted_target": [0.0]} if method == "dr" else {}
+    with pytest.warns(UserWarning, match="one session alone has no interval"):
+        found = estimate_value([2.0], [1.0], method=method, **predicted)
+    assert found.value == 2.0
+    assert math.isnan(found.low)
+    assert found.to_dict()["low"] is None
+    log = ClickLog.of(session=[1, 1, 2, 2], document=[0, 1, 1, 0], position=[1, 2] * 2, clicked=[1, 0, 0, 1])
+    with pytest.raises(tierank.DataError, match=r"propensities: expected chances whose ratios are finite, .*pass clip"):
+        evaluate_ranking(log, [0.0, 1.0] * 2, [1.0, 5e-324], method=method)
+
+
+@pytest.mark.parametrize("name", ["predicted", "predicted_target"])
+def test_predictions_are_one_per_session(name):
+    predictions = {"predicted": [0.0] * 3, "predicted_target": [0.0] * 3}
+    for wrong in ([0.0], [0.0] * 2, [0.0] * 4):
+        with pytest.raises(tierank.DataError, match=f"{name}: expected 3 numbers, one per reward, got {len(wrong)}"):
+            estimate_value([1, 0, 1], [1, 1, 1], method="dr", **{**predictions, name: wrong})
+
+
+@pytest.mark.parametrize("held_out", [0.01, 0.25, 0.5, 0.99])
+def test_few_sessions_are_on_both_sides(held_out):
+    """A quarter of two sessions is rounded to none, and models would be compared on nothing."""
+    for n in range(2, 8):
+        log = ClickLog.of(
+            session=np.repeat(np.arange(n), 2), document=[0, 1] * n, position=[1, 2] * n, clicked=[1, 0] * n
+        )
+        found = compare_models(log, ["ctr", "pbm"], held_out=held_out)
+        assert all(math.isfinite(one.log_likelihood) for one in found.values())
+        assert choose_model(log, ["pbm", "ubm"], held_out=held_out).items_ is not None
+
+
+@given(st.floats(0.5001, 0.9999), st.floats(0, 0.999), st.floats(1e-12, 1 - 1e-9), st.floats(1e-300, 0.999))
+def test_a_sample_size_is_the_smallest_that_has_the_power(share, ties, power, alpha):
+    n = interleaving_sample_size(share=share, ties=ties, power=power, alpha=alpha)
+    assert interleaving_power(n, share=share, ties=ties, alpha=alpha) >= power * (1 - 1e-6)
+    if n > 1:
+        assert interleaving_power(n - 1, share=share, ties=ties, alpha=alpha) <= power * (1 + 1e-6)
+    n = ab_sample_size(base=share - 0.4, lift=0.5 - ties / 3, power=power, alpha=alpha)
+    assert ab_power(n, base=share - 0.4, lift=0.5 - ties / 3, alpha=alpha) >= power * (1 - 1e-6)
+    if n > 1:
+        assert ab_power(n - 1, base=share - 0.4, lift=0.5 - ties / 3, alpha=alpha) <= power * (1 + 1e-6)
+
+
+def test_effects_that_no_experiment_shows():
+    assert ab_sample_size(base=1.0, lift=0.5, sd=1e-300) == 1
+    for sd in (1e200, 1.7e308):
+        with pytest.raises(tierank.ParameterError, match=r"expected an effect that 8e\+31 sessions can show"):
+            ab_sample_size(base=1.0, lift=0.5, sd=sd)
+    with pytest.raises(tierank.ParameterError, match=r"expected an effect that 8e\+31 sessions can show"):
+        interleaving_sample_size(share=math.nextafter(0.5, 1))
+
+
+def test_no_winner_is_said_in_words():
+    for outcomes in ([], [0], [0.0] * 1000):
+        found = str(preference(outcomes))
+        assert found.startswith(f"neither ranker won any of {len(outcomes):,} sessions")
+        assert "nan" not in found
+
+
+@pytest.mark.parametrize("clicked", [[2, 0], [math.nan, 1], ["0", "0"], [0.5, 0.5], [-1, 1]])
+def test_clicks_on_interleaved_lists_are_checked(clicked):
+    shown = interleave(["a", "b"], ["b", "a"], k=2)
+    assert shown.outcome([True, False]) == shown.outcome([1, 0]) == shown.credit[0]
+    with pytest.raises(tierank.DataError, match=r"clicked: expected (0 or 1, or booleans|numbers), got"):
+        shown.outcome(clicked)
+
+
+def test_judgements_of_documents_that_several_columns_name(tmp_path):
+    """The ids that judgements are written with are those that ``rate`` and ``training_data`` look for."""
+    rows = {"session": [1, 1, 2, 2], "query": ["q"] * 4, "position": [1, 2] * 2, "clicked": [0, 1, 0, 1]}
+    log = tierank.clicks.read({**rows, "shop": ["s", "t"] * 2, "item": [1, 1] * 2}, document=["shop", "item"])
+    found = judgements(log, "pbm")
+    found.write(tmp_path / "judged.csv")
+    written = (tmp_path / "judged.csv").read_text()
+    data = tierank.RankingDataset(np.eye(2), qid=["q", "q"], document_ids=["t|1", "s|1"])
+    assert all(f'"{name}"' in written for name in data.document_ids)
+    assert found.rate(data).ratings.tolist() == found.rating[::-1].tolist()
+    assert tierank.clicks.training_data(log, data).features.tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(tierank.ParameterError, match="top: expected a number > 0 and <= 1000, got 2000"):
+        judgements(log, "pbm", top=2000)

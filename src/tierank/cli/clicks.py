@@ -274,7 +274,7 @@ def _estimated(
 def _judge(options: argparse.Namespace) -> None:
     from tierank.clicks import judgements
 
-    check_place(options.out, read=[options.log])
+    _check_table(options)
     model = "best" if options.model == "best" else _model(options.model)
     found = judgements(_read(options), model, top=options.top, half=options.half)
     found.write(made(options.out))
@@ -283,7 +283,7 @@ def _judge(options: argparse.Namespace) -> None:
 
 
 def _simulate(options: argparse.Namespace) -> None:
-    check_place(options.out, read=[options.log])
+    _check_table(options)
     model = _model(options.model)
     log = _read(options)
     if model.items_ is None:
@@ -295,6 +295,7 @@ def _simulate(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from tierank.clicks import evaluate_ranking
+    from tierank.evaluation import format_number
 
     log, propensities = _estimated(options, 0, [options.score_column])
     found = evaluate_ranking(
@@ -310,7 +311,7 @@ def _evaluate(options: argparse.Namespace) -> None:
         print_json(found.to_dict())
         return
     rows = [
-        [options.score_column, f"{found.value:.4f}", f"{found.low:.4f}", f"{found.high:.4f}"],
+        [options.score_column, *map(format_number, (found.value, found.low, found.high))],
         ["as shown", f"{found.logged:.4f}", "", ""],
     ]
     notes = [
@@ -321,15 +322,24 @@ def _evaluate(options: argparse.Namespace) -> None:
     print_table(_table(f"Off-policy value on {options.log}", ["ranking", options.earn, "low", "high"], rows, notes))
 
 
+def _check_table(options: argparse.Namespace) -> None:
+    """An error, before the work, where no table can be written."""
+    from tierank.clicks.log import check_ending
+
+    check_place(options.out, read=[options.log])
+    check_ending(options.out)
+
+
 def _settings(name: str, options: argparse.Namespace) -> dict[str, Any]:
     """The settings of a model, as far as it has them."""
     return {} if options.by is None or name == "ctr" else {"by": options.by}
 
 
 def _model(name: str) -> ClickModel:
-    from tierank.clicks import load, make_model
+    from tierank.clicks import CLICK_MODELS, load, make_model
 
-    return load(name) if Path(name).suffix == ".json" else make_model(name)
+    is_file = name not in CLICK_MODELS and (Path(name).suffix == ".json" or Path(name).is_file())
+    return load(name) if is_file else make_model(name)
 
 
 def _table(title: str, columns: list[str], rows: list[list[str]], notes: list[str]) -> Table:

@@ -62,7 +62,9 @@ def compare_models(
         raise DataError(
             argument="log", expected="at least 2 sessions, some of which are held out", got=str(log.n_sessions)
         )
-    train, test = log.split(1 - held_out, held_out, seed=seed)
+    # At least one session on each side, however few there are.
+    n_test = min(max(1, round(held_out * log.n_sessions)), log.n_sessions - 1)
+    train, test = log.split(1 - n_test / log.n_sessions, n_test / log.n_sessions, seed=seed)
     candidates = models if isinstance(models, Mapping) else {name: make_model(name) for name in models}
     return {name: _judge(model.fit(train), test) for name, model in candidates.items()}
 

@@ -17,7 +17,7 @@ from tierank.clicks.log import ClickLog, check_log, flat_ids, sum_by, write_colu
 from tierank.clicks.models import make_model
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.settings import as_least, as_positive
+from tierank.settings import Number, as_least
 from tierank.types import Floats
 
 # Models in which every position is examined now and then. Where users stop at a document, those below it are never
@@ -25,6 +25,10 @@ from tierank.types import Floats
 _CANDIDATES = ("pbm", "ubm")
 # With fewer documents there is no warning: that is an example, and nobody learns a ranker from it.
 _MANY = 100
+
+
+# The highest rating that can be asked for: gains of 2^rating - 1 are numbers up to there.
+_HIGHEST = 1000
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -91,7 +95,9 @@ class Judgements:
             raise DataError(argument="data", expected="documents with ids", got="none", fix="pass `document_ids`")
         places = {
             (query, str(document)): i
-            for i, (query, document) in enumerate(zip(self.query.tolist(), self.document.tolist(), strict=True))
+            for i, (query, document) in enumerate(
+                zip(self.query.tolist(), flat_ids(self.document).tolist(), strict=True)
+            )
         }
         queries = data.query_ids[data.query_of_row].tolist()
         rows = np.array([places.get(key, -1) for key in zip(queries, data.document_ids, strict=True)], np.int64)
@@ -158,7 +164,7 @@ def judgements(
     Judgements(2 documents by cascade, 0 with a weight above 0.5)
     """
     check_log(log)
-    as_positive("top", top)
+    Number(above=0, most=_HIGHEST).check("top", top)
     as_least("half", half)
     clicks = choose_model(log, _CANDIDATES, **settings) if model == "best" else make_model(model, **settings)
     if clicks.items_ is None:

@@ -29,9 +29,9 @@ FEWEST = 100
 class Value:
     """What a policy would have earned per session.
 
-    ``low`` and ``high`` bound it at the given ``level``. ``logged`` is what the log earned itself.
-    ``effective_sample_size`` is how many sessions of the policy's own would tell as much as those of the log, by the
-    spread of their weights: (sum of w)^2 / sum of w^2.
+    ``low`` and ``high`` bound it at the given ``level``; they are NaN if there is one session only. ``logged`` is what
+    the log earned itself. ``effective_sample_size`` is how many sessions of the policy's own would tell as much as
+    those of the log, by the spread of their weights: (sum of w)^2 / sum of w^2.
     """
 
     value: float
@@ -109,18 +109,30 @@ def estimate_value(
         raise DataError(argument="weight", expected=f"{len(r)} numbers, one per reward", got=f"{len(w)}")
     if clip is not None:
         w = np.minimum(w, as_positive("clip", clip))
+    with np.errstate(over="ignore", invalid="ignore"):  # _value refuses what comes of it
+        terms = _terms(r, w, method, predicted, predicted_target)
+    return _value(terms, float(r.mean()), _effective(w, len(w)), method, level)
+
+
+def _terms(
+    r: Floats, w: Floats, method: str, predicted: ArrayLike | None, predicted_target: ArrayLike | None
+) -> Floats:
+    """One number per session whose mean is the value."""
     if method == "dr":
         if predicted is None or predicted_target is None:
             raise DataError("dr needs predictions", fix="pass `predicted` and `predicted_target`")
-        terms = _as_vector("predicted_target", predicted_target) + w * (r - _as_vector("predicted", predicted))
-    elif method == "snips":
+        q, q_target = _as_vector("predicted", predicted), _as_vector("predicted_target", predicted_target)
+        for name, given in (("predicted", q), ("predicted_target", q_target)):
+            if len(given) != len(r):
+                raise DataError(argument=name, expected=f"{len(r)} numbers, one per reward", got=f"{len(given)}")
+        return np.asarray(q_target + w * (r - q))
+    if method == "snips":
         if not w.any():
             raise DataError(argument="weight", expected="a weight above 0", got="none")
-        value = float((w * r).sum() / w.sum())
-        terms = value + w * (r - value) / w.mean()
-    else:
-        terms = w * r
-    return _value(terms, float(r.mean()), _effective(w, len(w)), method, level)
+        share = w / w.max()  # only ratios count, and their sums neither overflow nor vanish
+        value = float((share * r).sum() / share.sum())
+        return np.asarray(value + share * (r - value) / share.mean())
+    return np.asarray(w * r)
 
 
 def evaluate_ranking(
@@ -190,9 +202,17 @@ def evaluate_ranking(
     worth = _at(propensities, places) if metric == "clicks" else 1 / np.log2(1 + places)
     last = log.last_position if k is None else k
     worth = np.where(places <= last, worth, 0.0)
-    weights = worth / examination
+    with np.errstate(over="ignore"):
+        weights = worth / examination
     if clip is not None:
         weights = np.minimum(weights, as_positive("clip", clip))
+    if not np.isfinite(weights).all():
+        raise DataError(
+            argument="propensities",
+            expected="chances whose ratios are finite",
+            got=f"{examination.min():g} beside {examination.max():g}",
+            fix="pass `clip`",
+        )
     earned = log.per_session(weights * log.clicked)
     if method == "dr":
         attraction = _attraction(log, model)
@@ -264,20 +284,32 @@ def _normalised(earned: Floats, whole: Floats, kept: Floats) -> Floats:
 
 def _effective(weights: Floats, n: int) -> float:
     """(sum of w)^2 / sum of w^2 as a share of all weights, times n."""
-    squares = float((weights**2).sum())
-    return n * float(weights.sum()) ** 2 / (len(weights) * squares) if squares > 0 else 0.0
+    most = float(weights.max(initial=0.0))
+    if not most:
+        return 0.0
+    shares = weights / most  # their squares neither overflow nor vanish
+    return n * float(shares.sum()) ** 2 / (len(shares) * float((shares**2).sum()))
 
 
 def _value(terms: Floats, logged: float, effective: float, method: str, level: float) -> Value:
     from scipy.special import ndtri
 
     as_number("level", level, 0.01, 0.999)
-    value, n = float(terms.mean()), len(terms)
-    error = float(terms.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    n = len(terms)
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = float(terms.mean())
+        error = float(terms.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
+    if not math.isfinite(value) or math.isinf(error) or (n > 1 and math.isnan(error)):
+        raise DataError(
+            expected="weights and rewards whose products have a finite spread",
+            got=f"a product of {np.abs(terms).max():g}",
+            fix="pass `clip`",
+        )
     if effective < FEWEST:
+        alone = " and one session alone has no interval;" if n == 1 else ""
         warnings.warn(
             f"the effective sample size is {effective:.0f} of {n:,} sessions: this log says little about that ranking;"
-            " collect more sessions, randomise some of them, or pass clip",
+            f"{alone} collect more sessions, randomise some of them, or pass clip",
             stacklevel=3,
         )
     reach = float(ndtri((1 + level) / 2)) * error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tierank.errors import ParameterError
 from tierank.settings import Number, as_whole
 
 _CHANCE = Number(above=0, below=1)
@@ -42,7 +43,7 @@ def interleaving_power(n_sessions: int, *, share: float, ties: float = 0.0, alph
     as_whole("n_sessions", n_sessions, most=_MOST)
     effect = _checked_preference(share, ties, alpha)
     spread = math.sqrt(share * (1 - share))
-    return float(ndtr((effect * math.sqrt(n_sessions * (1 - ties)) - _quantile(1 - alpha / 2) / 2) / spread))
+    return float(ndtr((effect * math.sqrt(n_sessions * (1 - ties)) - _quantile_above(alpha / 2) / 2) / spread))
 
 
 def interleaving_sample_size(*, share: float, ties: float = 0.0, power: float = 0.8, alpha: float = 0.05) -> int:
@@ -74,8 +75,8 @@ def interleaving_sample_size(*, share: float, ties: float = 0.0, power: float = 
     _CHANCE.check("power", power)
     if not effect:
         raise Number(above=0.5, below=1).refuse("share", share)
-    needed = _quantile(1 - alpha / 2) / 2 + _quantile(power) * math.sqrt(share * (1 - share))
-    return math.ceil((needed / effect) ** 2 / (1 - ties))
+    needed = _quantile_above(alpha / 2) / 2 + _quantile(power) * math.sqrt(share * (1 - share))
+    return _sessions(needed / effect / math.sqrt(1 - ties))
 
 
 def ab_power(n_sessions: int, *, base: float, lift: float, sd: float | None = None, alpha: float = 0.05) -> float:
@@ -110,7 +111,7 @@ def ab_power(n_sessions: int, *, base: float, lift: float, sd: float | None = No
 
     as_whole("n_sessions", n_sessions, most=_MOST)
     difference, null, spread = _checked_rates(base, lift, sd, alpha)
-    return float(ndtr((difference * math.sqrt(n_sessions) - _quantile(1 - alpha / 2) * null) / spread))
+    return float(ndtr((difference * math.sqrt(n_sessions) - _quantile_above(alpha / 2) * null) / spread))
 
 
 def ab_sample_size(
@@ -146,7 +147,7 @@ def ab_sample_size(
     _CHANCE.check("power", power)
     if not difference:
         raise Number(above=0).refuse("lift", lift)
-    return math.ceil(((_quantile(1 - alpha / 2) * null + _quantile(power) * spread) / difference) ** 2)
+    return _sessions((_quantile_above(alpha / 2) * null + _quantile(power) * spread) / difference)
 
 
 def _checked_preference(share: float, ties: float, alpha: float) -> float:
@@ -174,3 +175,17 @@ def _quantile(share: float) -> float:
     from scipy.special import ndtri
 
     return float(ndtri(share))
+
+
+def _quantile_above(share: float) -> float:
+    """What this share of normal values lies above; finite for a share that 1 - share would lose."""
+    return -_quantile(share)
+
+
+def _sessions(root: float) -> int:
+    """The number of sessions whose root this is: at least one, also where less would do."""
+    if root > _MOST:
+        raise ParameterError(
+            expected=f"an effect that {_MOST**2:.0e} sessions can show", got="one that is too small beside its spread"
+        )
+    return max(1, math.ceil(max(root, 0.0) ** 2))

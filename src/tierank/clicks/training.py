@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tierank.clicks.log import ClickLog, Ints, check_log
+from tierank.clicks.log import ClickLog, Ints, check_log, flat_ids
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 
@@ -75,7 +75,7 @@ def _rows_of(log: ClickLog, data: RankingDataset) -> Ints:
     places = {key: row for row, key in enumerate(zip(queries, data.document_ids, strict=True))}
     n = len(log.document_ids)
     pairs, where = np.unique(log.queries[log.session_of_row] * n + log.documents, return_inverse=True)
-    query_ids, document_ids = log.query_ids.tolist(), log.document_ids.tolist()
+    query_ids, document_ids = log.query_ids.tolist(), flat_ids(log.document_ids).tolist()
     keys = [(query_ids[pair // n], str(document_ids[pair % n])) for pair in pairs.tolist()]
     missing = next((key for key in keys if key not in places), None)
     if missing is not None:
@@ -92,13 +92,16 @@ def _distinct(log: ClickLog, rows: Ints, sessions: Ints) -> tuple[Ints, Ints]:
     """The first of each kind of equal sessions, in their order, and how many there are of it."""
     lengths = log.lengths[sessions]
     codes = (rows * (log.last_position + 1) + log.positions) * 2 + log.clicked
-    table = np.full((len(sessions), int(lengths.max())), -1, np.int64)
-    for column in range(table.shape[1]):
-        has = lengths > column
-        table[has, column] = codes[log.offsets[sessions[has]] + column]
-    order = np.lexsort(table.T[::-1])
-    starts = np.flatnonzero(np.concatenate([[True], (np.diff(table[order], axis=0) != 0).any(axis=1)]))
-    counts = np.diff(np.concatenate([starts, [len(order)]]))
-    firsts = order[starts]  # lexsort is stable
+    codes = np.unique(codes, return_inverse=True)[1].reshape(-1)
+    # Equal lists get one number: lists of one length have the same at first, and each row tells some of them apart. The
+    # memory is that of the rows, however long one of the lists is.
+    kinds = lengths.copy()
+    reached = np.arange(len(sessions))
+    for row in range(int(lengths.max())):
+        reached = reached[lengths[reached] > row]
+        both = kinds[reached] * (int(codes.max()) + 1) + codes[log.offsets[sessions[reached]] + row]
+        kinds[reached] = np.unique(both, return_inverse=True)[1].reshape(-1)
+    # Lists of different lengths were numbered apart.
+    _, firsts, counts = np.unique(kinds * (int(lengths.max()) + 1) + lengths, return_index=True, return_counts=True)
     by_place = np.argsort(firsts)
     return sessions[firsts[by_place]], counts[by_place]
