@@ -2,6 +2,7 @@
 
 import json
 import math
+import tracemalloc
 
 import numpy as np
 import pandas as pd
@@ -13,6 +14,7 @@ from scipy import stats
 import tierank
 from tierank import cli
 from tierank.errors import DataError, ParameterError
+from tierank.report.tables import tabulate_comparison, tabulate_segments, tabulate_worst
 from tierank.segments import FEWEST, Attribute, as_attributes, compare_segments, judge_segments
 from tierank.significance import (
     benjamini_hochberg,
@@ -404,3 +406,58 @@ def test_dates_are_cut_into_spans_of_days():
     assert by_week.values[:2] == ("2023-12-28", "2024-01-04")  # numpy's weeks begin on Thursday
     assert by_week.values[-1] == "(missing)"
     assert (by_week.codes == len(by_week.values) - 1).tolist() == (np.arange(40) % 9 == 8).tolist()
+
+
+def test_very_many_segments():
+    """One walk through the queries: a mask for each segment would take 50 MB here, and with 100,000 users 10 GB."""
+    n = 12_000
+    rng = np.random.default_rng(0)
+    values, codes = rng.random(n), np.arange(n) // 3
+    values[::7] = np.nan
+    codes[:50], codes[-5:] = 0, codes[-6]
+    names = tuple(f"user {k}" for k in range(n))
+    tracemalloc.start()
+    found = judge_segments({"ndcg": values}, [Attribute("user", names, codes)])
+    compared = compare_segments({"new": {"ndcg": values - 0.5}}, [Attribute("user", names, codes)], 0, 100)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 2.5e7
+    judged = ~np.isnan(values)
+    assert [one.value for one in found] == [names[code] for code in np.unique(codes[judged])]
+    for one in (found[0], found[1], found[777], found[-1]):
+        inside = judged & (codes == names.index(one.value))
+        assert one.n_queries == inside.sum()
+        assert one.mean == pytest.approx(values[inside].mean(), rel=1e-12)
+        assert one.difference == pytest.approx(values[inside].mean() - values[judged & ~inside].mean(), rel=1e-9)
+        assert math.isnan(one.p) == (one.n_queries < FEWEST)
+    assert [one.contrast.difference for one in compared] == pytest.approx([one.mean - 0.5 for one in found])
+
+
+def test_a_segment_of_all_queries_has_no_difference(shop):
+    data, device, scores = shop
+    found = tierank.evaluate(data, scores["old"], ["ndcg@10"], by=np.full(len(device), "all"))
+    assert math.isnan(found.segments[0].difference)
+    assert "nan" not in str(found)
+    assert "nan" not in found._repr_html_()
+
+
+NASTY = "<b>\n|\r\x1b[31m\u2028*`x"
+
+
+def test_names_that_would_break_a_table(shop, tmp_path, capsys):
+    """Each row of a table is one line, whatever queries, segments and systems are called."""
+    data, device, scores = shop
+    by = np.where(device == "phone", NASTY, device)
+    found = tierank.compare(data, {NASTY: scores["old"], "new": scores["new"]}, metrics=["ndcg@10"], by=by)
+    plain = tierank.compare(data, {"old": scores["old"], "new": scores["new"]}, metrics=["ndcg@10"], by=device)
+    for one, other in (
+        (str(found), str(plain)),
+        *(
+            (getattr(tabulate(found), form)(), getattr(tabulate(plain), form)())
+            for tabulate in (tabulate_comparison, tabulate_segments, tabulate_worst)
+            for form in ("to_text", "to_markdown", "to_latex")
+        ),
+    ):
+        assert len(one.splitlines()) == len(other.splitlines())
+        assert "\x1b" not in one
+    assert NASTY in found.to_dict()["systems"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unicodedata import category
 
 from tierank.extras import MissingExtraError
 from tierank.markup import Html, element
@@ -54,10 +55,21 @@ def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int = ROW
     shoes  2
     the first 2 of 3 rows
     """
-    shown = [columns, *rows[:most]]
+    shown = [[on_one_line(cell) for cell in row] for row in (columns, *rows[:most])]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     left = [f"the first {most} of {len(rows):,} rows"] if len(rows) > most else []
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in shown] + left
+
+
+def on_one_line(text: str) -> str:
+    r"""The text, with what would end the line or move the cursor as Python writes it.
+
+    >>> print(on_one_line("a\nb"))
+    a\nb
+    """
+    if text.isprintable():  # as almost all are
+        return text
+    return "".join(repr(sign)[1:-1] if category(sign) in ("Cc", "Zl", "Zp") else sign for sign in text)
 
 
 def folded(title: str, *parts: Html) -> Html:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,12 +156,18 @@ def judge_segments(per_query: Mapping[str, Floats], attributes: Sequence[Attribu
     found: list[Segment] = []
     for metric, values in per_query.items():
         judged = ~np.isnan(values)
+        n, total = int(judged.sum()), float(values[judged].sum())
         rows = []
         for attribute, code, inside in _queries_of(attributes, judged):
-            here, there = values[inside], values[judged & ~inside]
-            p = two_sample_p(here, there) if min(len(here), len(there)) >= FEWEST else math.nan
+            here, p, elsewhere = values[inside], math.nan, math.nan
+            if len(here) >= FEWEST:
+                is_other = judged.copy()
+                is_other[inside] = False
+                p, elsewhere = _against(here, values[is_other])
+            elif len(here) < n:  # there may be very many of these: they do not walk through all queries
+                elsewhere = (total - float(here.sum())) / (n - len(here))
             error = float(here.std(ddof=1)) / math.sqrt(len(here)) if len(here) > 1 else math.nan
-            difference = float(here.mean() - there.mean()) if len(there) else math.nan
+            difference = float(here.mean()) - elsewhere
             if abs(difference) <= ROUNDING:
                 difference = 0.0
             name, value = attribute.name, attribute.values[code]
@@ -354,14 +360,21 @@ def _label(number: Any) -> str:
 
 def _queries_of(
     attributes: Sequence[Attribute], judged: NDArray[np.bool_]
-) -> list[tuple[Attribute, int, NDArray[np.bool_]]]:
-    """The segments that have any judged query, and which queries those are."""
-    every = (
-        (attribute, code, judged & (attribute.codes == code))
-        for attribute in attributes
-        for code in range(len(attribute.values))
-    )
-    return [(attribute, code, inside) for attribute, code, inside in every if inside.any()]
+) -> Iterator[tuple[Attribute, int, NDArray[np.int64]]]:
+    """The segments that have any judged query, and which queries those are: one walk, however many segments."""
+    queries = np.flatnonzero(judged)
+    for attribute in attributes:
+        codes = attribute.codes[queries]
+        order = np.argsort(codes, kind="stable")
+        for inside in np.split(queries[order], np.flatnonzero(np.diff(codes[order])) + 1):
+            if len(inside):
+                yield attribute, int(attribute.codes[inside[0]]), inside
+
+
+def _against(here: Floats, others: Floats) -> tuple[float, float]:
+    """The p of a segment against all other queries, NaN where they are too few, and the mean of those, if any."""
+    p = two_sample_p(here, others) if len(others) >= FEWEST else math.nan
+    return p, float(others.mean()) if len(others) else math.nan
 
 
 def _contrasts(differences: Floats, seed: int, n_resamples: int) -> tuple[list[Any], ...]:

@@ -249,7 +249,7 @@ class Comparison:
     def describe_marks(self) -> str:
         """What the marks of the table mean, as text."""
         return (
-            f"*+ / *-: significantly better / worse than {self.baseline}"
+            f"*+ / *-: significantly better / worse than {notebook.on_one_line(self.baseline)}"
             f" (paired t-test, Holm-adjusted p < {SIGNIFICANT})"
         )
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from tierank.evaluation.judged import Evaluation
 
 
-def format_number(value: float) -> str:
-    """Four decimals; a dash where a number is undefined."""
-    return "-" if math.isnan(value) else f"{value:.4f}"
+def format_number(value: float, sign: str = "") -> str:
+    """Four decimals; a dash where a number is undefined. With ``+`` for ``sign``, numbers above 0 have one."""
+    return "-" if math.isnan(value) else f"{value:{sign}.4f}"
 
 
 def describe_counts(evaluation: Evaluation) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def _segments_table(segments: Sequence[Segment] | Sequence[SegmentContrast]) -> 
             *([one.system] if isinstance(one, SegmentContrast) else []),
             one.metric,
             f"{one.n_queries:,}",
-            f"{one.difference:+.4f}",
+            format_number(one.difference, "+"),
             one.verdict,
         ]
         for one in sorted(every, key=lambda one: (one.verdict != "worse", one.difference))

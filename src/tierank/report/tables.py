@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from tierank.drift import Drift
 from tierank.evaluation import Comparison, Evaluation, format_number
 from tierank.experiments import LEAKS, PAPERS, Run
 from tierank.files import replacing
+from tierank.notebook import on_one_line
 from tierank.segments import HOW, Segment, SegmentContrast
 from tierank.significance import POWER, SMALL, Contrast
 
@@ -54,6 +56,13 @@ class Table:
     notes: Sequence[str] = ()
     bold: AbstractSet[tuple[int, int]] = frozenset()
 
+    def __post_init__(self) -> None:
+        # Names of queries, segments and systems are callers' texts, and a cell has one line.
+        object.__setattr__(self, "title", on_one_line(self.title))
+        for name in ("columns", "notes"):
+            object.__setattr__(self, name, [on_one_line(text) for text in getattr(self, name)])
+        object.__setattr__(self, "rows", [[on_one_line(cell) for cell in row] for row in self.rows])
+
     def to_text(self, *, terminal: bool = False) -> str:
         """Aligned text: plain ASCII lines, or for a terminal with codes for bold; never cut to a width."""
         grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
@@ -67,7 +76,7 @@ class Table:
     def to_markdown(self) -> str:
         """A table of GitHub's Markdown, the title above it and the notes below."""
         lines = [f"**{_escape(self.title)}**", ""]
-        lines.append(_markdown_row(self.columns))
+        lines.append(_markdown_row([_escape(column) for column in self.columns]))
         lines.append(_markdown_row(["---:" if _is_numeric(cells) else ":---" for cells in self._cells()]))
         for i, row in enumerate(self.rows):
             cells = [_escape(cell) for cell in row]
@@ -170,7 +179,8 @@ def tabulate_segments(judged: Evaluation | Comparison, title: str | None = None)
     for one in judged.segments:
         names = [one.attribute, one.value, *([one.system] if isinstance(one, SegmentContrast) else [])]
         by_row.setdefault(tuple(names), {})[one.metric] = one
-    shown = {head: found for head, found in by_row.items() if not _is_left_out(head[0], found, by_row)}
+    n_segments = Counter(attribute for attribute, _ in {head[:2] for head in by_row})
+    shown = {head: found for head, found in by_row.items() if not _is_left_out(n_segments[head[0]], found)}
     rows = []
     for (attribute, value, *system), found in shown.items():
         n = next(iter(found.values())).n_queries
@@ -180,14 +190,9 @@ def tabulate_segments(judged: Evaluation | Comparison, title: str | None = None)
     return Table(title, ["attribute", "segment", "queries", *heads, *judged.metrics], rows, [marks, HOW, *left])
 
 
-def _is_left_out(
-    attribute: str,
-    found: dict[str, Segment | SegmentContrast],
-    by_row: dict[tuple[str, ...], dict[str, Segment | SegmentContrast]],
-) -> bool:
+def _is_left_out(n_segments: int, found: dict[str, Segment | SegmentContrast]) -> bool:
     """Whether a segment is one of many that are too small."""
-    many = len({head[1] for head in by_row if head[0] == attribute}) > _SEGMENTS
-    return many and all(one.verdict == "too few queries" for one in found.values())
+    return n_segments > _SEGMENTS and all(one.verdict == "too few queries" for one in found.values())
 
 
 def _segment_cell(one: Segment | SegmentContrast) -> str:
@@ -214,7 +219,7 @@ def tabulate_worst(judged: Evaluation | Comparison, title: str = "Worst segments
                 one.value,
                 f"{one.n_queries:,}",
                 f"{one.mean:.4f}",
-                f"{one.difference:+.4f}",
+                format_number(one.difference, "+"),
                 _format_p(one.p),
                 _format_p(one.adjusted_p),
             ]
