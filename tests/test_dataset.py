@@ -317,3 +317,11 @@ def test_parts():
         ParameterError, match=r"expected positive shares that sum to at most 1, such as 0.8 and 0.2, got \(0.9, 0.2\)"
     ):
         data.split(0.9, 0.2)
+
+
+def test_document_ids_of_any_iterable():
+    for ids in (["1", "2"], map(str, [1, 2]), iter((1, 2)), np.array([1, 2]), {"1": 0, "2": 0}):
+        assert list(RankingDataset(np.eye(2), qid=[0, 0], document_ids=ids).document_ids) == ["1", "2"]
+    for ids, got in ((7, "int"), (iter("abc"), "3")):
+        with pytest.raises(DataError, match=f"document_ids: expected 2 ids, one per row, got {got}"):
+            RankingDataset(np.eye(2), qid=[0, 0], document_ids=ids)

@@ -1,5 +1,7 @@
 """Columns that should perhaps not be learned from, ``columns=`` and ``ignore=`` of ``fit``, and numbers of queries."""
 
+import ast
+import re
 import warnings
 
 import numpy as np
@@ -7,7 +9,7 @@ import pytest
 
 import tierank
 from tierank.cli import main
-from tierank.doubts import find_doubts
+from tierank.doubts import columns_to_ignore, find_doubts
 from tierank.errors import DataError, ParameterError
 from tierank.losses import Batch
 
@@ -197,3 +199,32 @@ def test_places_of_callers_never_reach_numpy_unchecked(tmp_path):
         run.ranker("b", 0, 0)
     with pytest.raises(ParameterError, match="fold: expected a fold of the run"):
         run.read_fold(-1)
+
+
+def test_the_advice_leaves_out_what_it_names():
+    """Numbers of a vector are features that no column is called by; what is said of them works all the same."""
+    rng = np.random.default_rng(0)
+    x, qid = rng.normal(size=200), np.repeat(np.arange(20), 10)
+    ratings = np.clip(np.round(x + 1), 0, 3)
+    table = polars.DataFrame(
+        {
+            "vector": [[0.0, value, ratings[k]] for k, value in enumerate(rng.normal(size=200))],
+            "empty": [[1.0, 2.0]] * 200,
+            "x": x + rng.normal(size=200),
+        }
+    )
+    with pytest.warns(tierank.ColumnWarning) as warned:
+        tierank.UMart(n_trees=2).fit(table, ratings, qid)
+    said = str(warned[0].message)
+    assert "'vector_0'" not in said  # a number that never changes, in a vector that does, is nothing to act on
+    advice = ast.literal_eval(re.search(r"ignore=(\[.*\])", said)[1])
+    assert advice == ["vector_2", "empty_0", "empty_1"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", tierank.ColumnWarning)
+        ranker = tierank.UMart(n_trees=2).fit(table, ratings, qid, ignore=advice)
+    assert ranker.feature_names_in_.tolist() == ["vector_0", "vector_1", "x"]
+    assert np.array_equal(ranker.predict(table), ranker.predict(table.drop("empty")))
+    data = tierank.read(table.with_columns(qid=polars.Series(qid), rating=polars.Series(ratings)))
+    assert columns_to_ignore(advice, data) == ["empty"]
+    with pytest.raises(tierank.ParameterError, match="unknown column of ignore 'vector_9'"):
+        tierank.UMart(n_trees=2).fit(table, ratings, qid, ignore=["x", "vector_9"])

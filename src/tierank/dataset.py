@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from numbers import Real
@@ -121,7 +121,7 @@ class RankingDataset:
         row_weight: ArrayLike | None = None,
         query_weight: ArrayLike | Mapping[Hashable, float] | None = None,
         feature_names: Sequence[str] | None = None,
-        document_ids: Sequence[object] | None = None,
+        document_ids: Iterable[object] | None = None,
         columns: Columns | None = None,
         position: ArrayLike | None = None,
         propensity: Any = None,
@@ -666,10 +666,14 @@ class RankingDataset:
             raise DataError(f"query_weight: expected one weight for all rows of query {query!s}, got several")
         return first
 
-    def _documents(self, ids: Sequence[object]) -> Texts:
-        if len(ids) != self.n_documents:
-            raise DataError(f"document_ids: expected {self.n_documents} ids, one per row, got {len(ids)}")
+    def _documents(self, ids: Iterable[object]) -> Texts:
+        if not isinstance(ids, Iterable):
+            raise DataError(
+                argument="document_ids", expected=f"{self.n_documents} ids, one per row", got=type(ids).__name__
+            )
         names = [str(i) for i in ids]
+        if len(names) != self.n_documents:
+            raise DataError(f"document_ids: expected {self.n_documents} ids, one per row, got {len(names)}")
         check_texts(names, "document_ids")
         texts = Texts.of(names)
         return texts if self._source_rows is None else texts.take(self._source_rows)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
-from tierank.kinds import Text
+from tierank.kinds import Element, Text, sources_of
 from tierank.memory import chunks, spread
 from tierank.metrics import Judge
 from tierank.types import Floats, Rows
@@ -33,9 +35,14 @@ def find_doubts(data: RankingDataset) -> dict[str, str]:
     sample = data.features[spread(data.n_documents, _DOCUMENTS)]
     constant = _find_constants(data, sample)
     leaks = _find_leaks(data) if data.n_documents >= _FEWEST else np.zeros(data.n_features, bool)
+    # A vector whose numbers differ is no constant, though some of them do not: that is usual, and nobody can act on it.
+    kinds = [data.kinds.get(name) for name in names]
+    varied = {kind.column for kind, same in zip(kinds, constant, strict=True) if isinstance(kind, Element) and not same}
     found = {}
-    for j, name in enumerate(names):
-        if isinstance(data.kinds.get(name), Text):  # features are made of its texts, and not of their numbers
+    for j, (name, kind) in enumerate(zip(names, kinds, strict=True)):
+        if isinstance(kind, Text):  # features are made of its texts, and not of their numbers
+            continue
+        if constant[j] and isinstance(kind, Element) and kind.column in varied:
             continue
         if constant[j]:
             found[name] = "is the same for all documents"
@@ -44,6 +51,13 @@ def find_doubts(data: RankingDataset) -> dict[str, str]:
         elif name.lower().endswith("id") and _are_ids(sample[:, j]):
             found[name] = "looks like an id"
     return found
+
+
+def columns_to_ignore(doubts: Collection[str], data: RankingDataset) -> list[str]:
+    """The columns that leave out doubtful features and no others: of a vector, only if all its numbers are doubtful."""
+    names = data.feature_names or ()
+    others = set(sources_of([name for name in names if name not in doubts], data.kinds))
+    return [column for column in sources_of(list(doubts), data.kinds) if column not in others]
 
 
 def _find_leaks(data: RankingDataset) -> NDArray[np.bool_]:

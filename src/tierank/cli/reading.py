@@ -57,7 +57,7 @@ def read_for(options: argparse.Namespace, ranker: Ranker, path: str | None = Non
 
 def read_to_learn(options: argparse.Namespace, path: str, like: RankingDataset | None = None) -> RankingDataset:
     """Training data, or validation data with the features of the training data."""
-    from tierank.doubts import find_doubts
+    from tierank.doubts import columns_to_ignore, find_doubts
 
     if like is not None:
         return _read_validation(options, path, like)
@@ -66,7 +66,9 @@ def read_to_learn(options: argparse.Namespace, path: str, like: RankingDataset |
     if doubtful:
         said = "; ".join(f"{name} {what}" for name, what in doubtful.items())
         name_it = ", or name documents by it with --document-column" if "looks like an id" in said else ""
-        say(f"WARNING: {path}: {said}; and is learned from: leave it out with --ignore {','.join(doubtful)}{name_it}")
+        ignored = ",".join(columns_to_ignore(doubtful, data))
+        remedy = f": leave it out with --ignore {ignored}{name_it}" if ignored else ""
+        say(f"WARNING: {path}: {said}; and is learned from{remedy}")
     return data
 
 

@@ -89,34 +89,41 @@ def as_rows(
     """A data set, or one of features, ratings and query ids, without the columns to ignore."""
     if isinstance(X, RankingDataset):
         data = as_dataset(X, y, qid, columns=columns, **weights)
-        return data if not ignore else _without_features(data, ignore)
+        return _without_features(data, _as_names(ignore)) if ignore else data
     check_declared(X, columns)
     if not is_table(X):
         if ignore is not None:
             raise ParameterError(argument="ignore", expected="None beside an array, which has no names", got="some")
         return as_dataset(X, y, qid, **weights)
-    if ignore:
-        left_out = _known(ignore, column_names(X))
-        X = take_columns(X, [name for name in column_names(X) if name not in left_out])
+    left_out, known = _as_names(ignore), column_names(X)
+    if left_out:
+        X = take_columns(X, [name for name in known if name not in left_out])
     features, feature_names, kinds = as_features(X, columns, can_ignore=True)
-    return as_dataset(features, y, qid, feature_names=feature_names, **weights).replace(kinds=kinds)
+    data = as_dataset(features, y, qid, feature_names=feature_names, **weights).replace(kinds=kinds)
+    # Features that a column gives beside others, such as one number of a vector.
+    made = [name for name in left_out if name not in known]
+    _check_known(made, [*known, *(data.feature_names or ())])
+    return _without_features(data, made) if made else data
 
 
-def _without_features(data: RankingDataset, ignore: Sequence[str]) -> RankingDataset:
+def _without_features(data: RankingDataset, left_out: Sequence[str]) -> RankingDataset:
     names = data.feature_names or ()
-    left_out = _known(ignore, names)
+    _check_known(left_out, names)
     kept = [place for place, name in enumerate(names) if name not in left_out]
     return data.with_features(data.features[:, kept], tuple(names[place] for place in kept))
 
 
-def _known(ignore: Sequence[str] | None, names: Sequence[str]) -> set[str]:
-    """The columns to ignore, each of which there has to be."""
+def _as_names(ignore: Sequence[str] | None) -> list[str]:
     if isinstance(ignore, str):
         raise ParameterError(argument="ignore", expected="a list of columns", got=repr(ignore))
-    for name in ignore or ():
-        if name not in names:
-            raise ParameterError.unknown("column of ignore", name, names)
-    return set(ignore or ())
+    return list(ignore or ())
+
+
+def _check_known(ignored: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse to ignore what is not there."""
+    unknown = next((name for name in ignored if name not in names), None)
+    if unknown is not None:
+        raise ParameterError.unknown("column of ignore", unknown, names)
 
 
 def with_propensities(
