@@ -1,5 +1,6 @@
 """Trackers: models and runs of MLflow against a real server, and event files of TensorBoard. Skipped where missing."""
 
+import errno
 import os
 import re
 import socket
@@ -17,7 +18,7 @@ import pandas as pd
 import pytest
 
 import tierank
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError, WriteError
 from tierank.extras import MissingExtraError
 from tierank.integrations.names import tracked_name, tracked_values
 
@@ -93,6 +94,44 @@ def test_tensorboard_has_every_round(train, tmp_path):
     found = scalars(tmp_path / "runs" / "umart")
     assert [one[:2] for one in found] == [one[:2] for one in expected]
     np.testing.assert_allclose([one[2] for one in found], [one[2] for one in expected], rtol=1e-6)
+
+
+@has_board
+def test_two_runs_in_one_folder_have_two_files(train, tmp_path):
+    from tierank.integrations.tensorboard import TensorBoard
+
+    with TensorBoard(tmp_path) as one, TensorBoard(tmp_path) as other:
+        tierank.UMart(n_trees=4).fit(train, valid=train, callbacks=[one])
+        tierank.UMart(n_trees=2).fit(train, valid=train, callbacks=[other])
+    assert len(list(tmp_path.iterdir())) == 2
+    assert sorted(step for _, step, _ in scalars(tmp_path)) == [1, 1, 2, 2, 3, 4]
+
+
+@has_board
+@pytest.mark.parametrize("folder", [3, None, "", "a\0b"])
+def test_what_is_no_folder_of_tensorboard_is_refused(folder):
+    from tierank.integrations.tensorboard import TensorBoard
+
+    with pytest.raises(ParameterError, match="folder: expected the name of a folder, got"):
+        TensorBoard(folder)
+
+
+@has_board
+def test_a_tensorboard_that_cannot_write_says_where(train, tmp_path, monkeypatch):
+    from tierank.integrations.tensorboard import TensorBoard
+
+    def no_room(_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    (tmp_path / "file").touch()
+    for place in (tmp_path / "file", tmp_path / "file" / "run"):
+        with pytest.raises(WriteError, match=f"{place}: expected a place that can be written, got: Not a directory"):
+            TensorBoard(place)
+    board = TensorBoard(tmp_path / "full")
+    for name in ("flush", "close"):
+        monkeypatch.setattr(f"tensorboardX.SummaryWriter.{name}", no_room)
+    with pytest.raises(WriteError, match="full: expected a place that can be written, got: No space left"), board:
+        tierank.UMart(n_trees=2).fit(train, valid=train, callbacks=[board])
 
 
 # MLflow

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
+from tierank.errors import ParameterError, WriteError
 from tierank.extras import needing
 from tierank.integrations.names import tracked_values
 from tierank.training.callbacks import Step
@@ -31,17 +35,24 @@ class TensorBoard:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         with needing("tierank.integrations.tensorboard"):
             from tensorboardX import SummaryWriter
-        self._writer = SummaryWriter(os.fspath(folder))
+        if not isinstance(folder, (str, os.PathLike)) or not os.fspath(folder) or "\0" in str(folder):
+            raise ParameterError(argument="folder", expected="the name of a folder", got=repr(folder))
+        self._folder = folder
+        with self._writing():
+            # By their second alone, the files of two runs in one folder would have one name.
+            self._writer = SummaryWriter(os.fspath(folder), filename_suffix=f".{secrets.token_hex(4)}")
 
     def __call__(self, step: Step) -> None:
         """Write the metrics and the loss of a round or epoch."""
-        for name, value in tracked_values(step):
-            self._writer.add_scalar(name, value, step.number)
-        self._writer.flush()  # what is written can be looked at while training goes on
+        with self._writing():
+            for name, value in tracked_values(step):
+                self._writer.add_scalar(name, value, step.number)
+            self._writer.flush()  # what is written can be looked at while training goes on
 
     def close(self) -> None:
         """Close the file."""
-        self._writer.close()
+        with self._writing():
+            self._writer.close()
 
     def __enter__(self) -> Self:
         return self
@@ -49,4 +60,12 @@ class TensorBoard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        self.close()
+        with suppress(*([] if error is None else [WriteError])):  # the first error says it
+            self.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise WriteError.of(self._folder, error) from None
