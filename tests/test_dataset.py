@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tierank import DataError, ParameterError, RankingDataset, write
+from tierank.encoding import as_features
 
 
 def small(**changes):
@@ -325,3 +326,14 @@ def test_document_ids_of_any_iterable():
     for ids, got in ((7, "int"), (iter("abc"), "3")):
         with pytest.raises(DataError, match=f"document_ids: expected 2 ids, one per row, got {got}"):
             RankingDataset(np.eye(2), qid=[0, 0], document_ids=ids)
+
+
+@pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame, pa.table])
+def test_a_number_that_is_too_large_is_shown_as_it_was_given(make):
+    """With the name of its column, and not as what float32 makes of it."""
+    for values in ([1.0, -1e300], [None, -1e300], [[0.0, 1.0], [0.0, -1e300]]):
+        table = make({"x": [0.0, 1.0], "wide": values})
+        place = 2 if isinstance(values[0], list) else 1
+        name = "wide_1" if place == 2 else "wide"
+        with pytest.raises(DataError, match=rf"got -1e\+300 in row 1, column {place} \('{name}'\); clip it"):
+            as_features(table)

@@ -157,14 +157,23 @@ def is_missing(value: object) -> bool:
         return False
 
 
-def check_finite(rows: NDArray[np.float32], given: NDArray[Any], first: int) -> None:
-    """An error if a value is infinite as float32; ``given`` is what it was before, ``first`` the number of row 0."""
+def check_finite(
+    rows: NDArray[np.float32],
+    given: NDArray[Any],
+    first: int,
+    columns: Sequence[tuple[int, str]] | None = None,
+) -> None:
+    """An error if a value is infinite as float32; ``given`` is what it was before, ``first`` the number of row 0.
+
+    ``columns`` are the numbers and names of the columns, where they have names.
+    """
     infinite = np.isinf(rows)
     if infinite.any():
         row, column = (int(i) for i in np.argwhere(infinite)[0])
+        which = f"{column}" if columns is None else f"{columns[column][0]} ({columns[column][1]!r})"
         raise DataError(
             f"X: expected values that float32 can hold (NaN where missing), got {given[row, column]}"
-            f" in row {first + row}, column {column}; clip it, or take its logarithm"
+            f" in row {first + row}, column {which}; clip it, or take its logarithm"
         )
 
 

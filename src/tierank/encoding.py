@@ -82,8 +82,11 @@ class Encoder:
                 kinds[f"{measure}_{query}_{document}"] = Similarity(query, document, measure)
         return cls(kinds, can_ignore=can_ignore)
 
-    def encode(self, table: Any) -> NDArray[np.float32]:
-        """The features of the rows of a table; texts have numbers in the order of their first appearance."""
+    def encode(self, table: Any, first: int = 0) -> NDArray[np.float32]:
+        """The features of the rows of a table; texts have numbers in the order of their first appearance.
+
+        ``first`` is the number of the first row, for messages.
+        """
         matrix = np.empty((len(table), len(self.names)), np.float32)
         source = _Source(table)
         unusable: dict[str, str] = {}
@@ -95,6 +98,7 @@ class Encoder:
                 continue
             with np.errstate(over="ignore"):
                 matrix[:, place] = values
+            check_finite(matrix[:, place : place + 1], values[:, None], first, [(place, name)])
         if unusable:
             raise unusable_columns(unusable, can_ignore=self._can_ignore)
         return matrix
@@ -441,7 +445,7 @@ def as_features(
         else:
             encoder = Encoder(kinds)
         matrix = encoder.encode(X)
-        _check_matrix(matrix, matrix)
+        _check_size(matrix)
         return matrix, encoder.names, encoder.finish(matrix)
     if hasattr(X, "toarray"):
         X = X.toarray()
@@ -462,10 +466,14 @@ def _as_float32(given: NDArray[Any]) -> NDArray[np.float32]:
 
 
 def _check_matrix(matrix: NDArray[np.float32], given: NDArray[Any]) -> None:
+    _check_size(matrix)
+    for k, chunk in enumerate(chunks(matrix)):
+        check_finite(chunk, given[k * CHUNK : (k + 1) * CHUNK], k * CHUNK)
+
+
+def _check_size(matrix: NDArray[np.float32]) -> None:
     if not matrix.size:
         raise DataError(
             f"X: expected at least one document and one feature, got {len(matrix)} sample(s) and {matrix.shape[1]}"
             f" feature(s) (shape={matrix.shape}) while a minimum of 1 is required."
         )
-    for k, chunk in enumerate(chunks(matrix)):
-        check_finite(chunk, given[k * CHUNK : (k + 1) * CHUNK], k * CHUNK)

@@ -22,7 +22,6 @@ from tierank.checks import (
     as_numbers,
     as_positions,
     as_weights,
-    check_finite,
     check_ratings,
     group_codes,
     group_rows,
@@ -349,8 +348,7 @@ def _fill(
         for table in part.batches(names, _rows_at_once(names)):
             start, end = end, end + len(table)
             try:
-                rows = encoder.encode(table)
-                check_finite(rows, rows, start - first)
+                rows = encoder.encode(table, start - first)
             except DataError as error:
                 raise DataError(f"{part.where}: {error}") from None
             if places is None:
