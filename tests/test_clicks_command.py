@@ -249,3 +249,14 @@ def test_logs_of_one_and_two_sessions(tmp_path, capsys):
     code, _, error = run(capsys, "fit", tmp_path / "log.csv")
     assert code == 2
     assert "expected 0 or 1, or a boolean, got none, or one that is not a number" in error
+
+
+@pytest.mark.filterwarnings("default")
+def test_positions_that_nothing_was_shown_in(tmp_path, capsys):
+    rows = [f"{s},{(s + k) % 2},{p},{int(s % 3 == k)}" for s in range(30) for k, p in enumerate((1, 4))]
+    (tmp_path / "log.csv").write_text("session,document,position,clicked\n" + "\n".join(rows) + "\n")
+    for command in (["describe"], ["propensities", "--bootstrap", 5], ["fit"]):
+        for extra in ([], ["--json"]):
+            code, out, error = run(capsys, *command, tmp_path / "log.csv", *extra)
+            assert code == 0
+            assert "nan" not in (out + error).lower()

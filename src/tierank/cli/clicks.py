@@ -175,12 +175,14 @@ def _read(options: argparse.Namespace, columns: Sequence[str] = (), *, drop: boo
 
 
 def _describe(options: argparse.Namespace) -> None:
+    from tierank.evaluation import format_number
+
     found = _read(options, drop=True).describe()
     if options.json:
         print_json(found.to_dict())
         return
     rows = [
-        [str(k), f"{n:,}", f"{rate:.4f}"]
+        [str(k), f"{n:,}", format_number(rate)]
         for k, (n, rate) in enumerate(zip(found.shown, found.click_through, strict=True), 1)
     ]
     notes = [
@@ -232,6 +234,7 @@ def _fit(options: argparse.Namespace) -> None:
 
 
 def _propensities(options: argparse.Namespace) -> None:
+    from tierank.evaluation import format_number
     from tierank.report.figures import check_figure, save_figure
 
     check_place(options.plot, read=[options.log])
@@ -245,7 +248,7 @@ def _propensities(options: argparse.Namespace) -> None:
         print_json(found.to_dict())
         return
     numbers = zip(found.values, found.low, found.high, strict=True)
-    rows = [[str(k), *(f"{value:.4f}" for value in row)] for k, row in enumerate(numbers, 1)]
+    rows = [[str(k), *map(format_number, row)] for k, row in enumerate(numbers, 1)]
     notes = [f"relative to position 1; {found.level:.0%} intervals by the bootstrap over sessions"]
     print_table(_table(f"Propensities by {found.method}", ["position", "propensity", "low", "high"], rows, notes))
 
