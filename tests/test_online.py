@@ -591,3 +591,59 @@ def test_judgements_of_documents_that_several_columns_name(tmp_path):
     assert tierank.clicks.training_data(log, data).features.tolist() == [[0, 1], [1, 0]]
     with pytest.raises(tierank.ParameterError, match="top: expected a number > 0 and <= 1000, got 2000"):
         judgements(log, "pbm", top=2000)
+
+
+def ranked_by_hand(lists, examination, metric, k, clip):
+    """What each session earns by inverse propensities, all it is worth, what clipping keeps, and what the log earned."""
+
+    def at(position):
+        return examination[min(position, len(examination)) - 1]
+
+    def worth(position):
+        if k is not None and position > k:
+            return 0.0
+        return at(position) if metric == "clicks" else 1 / math.log2(1 + position)
+
+    found = []
+    for rows in lists:
+        order = sorted(range(len(rows)), key=lambda i: (-rows[i][2], rows[i][0]))
+        places = dict(zip(order, [position for position, _, _ in rows], strict=True))
+        weights = [min(worth(places[i]) / at(row[0]), clip or math.inf) for i, row in enumerate(rows)]
+        clicks = [clicked for _, clicked, _ in rows]
+        found.append(
+            [
+                math.fsum(w * c for w, c in zip(weights, clicks, strict=True)),
+                math.fsum(worth(place) for place in places.values()),
+                math.fsum(w * at(row[0]) for w, row in zip(weights, rows, strict=True)),
+                math.fsum(worth(row[0]) / at(row[0]) * row[1] for row in rows),
+            ]
+        )
+    return np.array(found).T
+
+
+@pytest.mark.filterwarnings("ignore:the effective sample size")
+@pytest.mark.parametrize("metric", ["clicks", "dcg"])
+@pytest.mark.parametrize("k", [None, 1, 3, 7])
+@pytest.mark.parametrize("clip", [None, 0.7, 1.5])
+def test_a_ranking_earns_what_the_slow_twin_says(metric, k, clip):
+    """Lists of any length, in positions with holes, rows in any order, and scores with ties."""
+    rng = np.random.default_rng(4)
+    for n_known in (1, 4, 12):
+        sizes = rng.integers(1, 6, 25)
+        lists = [
+            [(p, int(rng.random() < 0.4), float(rng.integers(3))) for p in sorted(rng.permutation(11)[:size] + 1)]
+            for size in sizes
+        ]
+        rows = [(session, *row) for session, one in enumerate(lists) for row in one]
+        order = rng.permutation(len(rows))
+        session, position, clicked, score = (np.array(column)[order] for column in zip(*rows, strict=True))
+        log = ClickLog.of(session=session, document=rng.integers(0, 9, len(rows)), position=position, clicked=clicked)
+        examination = np.r_[1.0, rng.uniform(0.1, 1.2, n_known - 1)]
+        earned, whole, kept, logged = ranked_by_hand(lists, examination, metric, k, clip)
+        settings = {"metric": metric, "k": k, "clip": clip}
+        found = evaluate_ranking(log, score, examination, **settings)
+        assert found.value == pytest.approx(earned.mean())
+        assert found.logged == pytest.approx(logged.mean())
+        assert found.standard_error == pytest.approx(earned.std(ddof=1) / 5)
+        scaled = earned.mean() * whole.mean() / kept.mean()
+        assert evaluate_ranking(log, score, examination, method="snips", **settings).value == pytest.approx(scaled)

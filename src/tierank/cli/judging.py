@@ -77,7 +77,7 @@ def add_report(commands: Any) -> None:
         "--out", type=Path, metavar="F.html", help="write there (default: report.html in the first RUN)"
     )
     report.add_argument("--titles", type=Path, metavar="F.csv", help="columns query, document, title: names to show")
-    add_segments(report)
+    add_segments(report, has_data=False)
     report.set_defaults(run=_report)
 
 

@@ -162,14 +162,13 @@ def check_judging(options: argparse.Namespace) -> None:
         options.rule = name if options.unjudged == "zero" else f"{name}:{options.unjudged}"
 
 
-def add_segments(parser: argparse.ArgumentParser) -> None:
-    """What queries are told apart by."""
+def add_segments(parser: argparse.ArgumentParser, *, has_data: bool = True) -> None:
+    """What queries are told apart by; it can be in the data, where a command reads some."""
     parser.add_argument(
         "--by", action="extend", type=_columns, metavar="A,B", help="also by segment: columns such as device,country"
     )
-    parser.add_argument(
-        "--attributes", metavar="F", help="a CSV or Parquet file with a query column and those of --by (default: DATA)"
-    )
+    where = "a CSV or Parquet file with a query column and those of --by"
+    parser.add_argument("--attributes", metavar="F", help=f"{where} (default: DATA)" if has_data else where)
 
 
 def named_pairs(pairs: list[str], form: str = "NAME=SCORES, such as new=new.scores") -> dict[str, str]:
