@@ -358,3 +358,23 @@ def test_cells_of_several_lines_in_files_of_many_blocks(tmp_path):
 def test_other_clicks_are_checked_as_those_of_a_log(clicked):
     with pytest.raises(tierank.DataError, match=r"clicked: expected (0 or 1, or booleans|numbers), got"):
         read().with_clicks(clicked)
+
+
+@pytest.mark.parametrize("wrong", ["x", ["x"] * 6, [1.0] * 5, [[1.0]] * 6, [1j] * 6, object(), [], [[1.0], [2.0, 3.0]]])
+def test_numbers_that_are_none_are_told_by_name(wrong):
+    """Of every function of clicks that takes one number per row, or a matrix of them."""
+    data = tierank.RankingDataset(np.eye(6), [0, 1, 2, 0, 1, 2], qid=[0] * 6)
+    calls = {
+        "values": lambda: read().per_session(wrong),
+        "scores": lambda: tierank.clicks.simulate_clicks(data, wrong, n_sessions=5),
+        "propensities": lambda: tierank.clicks.evaluate_ranking(read(), [1.0] * 6, wrong),
+        "features": lambda: tierank.clicks.estimate_propensities(
+            tierank.clicks.read({**ROWS, "clicked": [1] * 6}), "regression", features=wrong, n_bootstrap=0
+        ),
+    }
+    accepted = {"propensities": [[1.0] * 5], "features": [[[1.0]] * 6]}
+    for name, call in calls.items():
+        if wrong in accepted.get(name, []):
+            continue
+        with pytest.raises(tierank.TierankError, match=f"{name}: |columns: expected the column|lists of one length"):
+            call()

@@ -523,3 +523,12 @@ def test_one_long_list_takes_no_room_in_the_others():
     tracemalloc.stop()
     assert found.query_weight.tolist() == [n, 1]
     assert most < 1e8
+
+
+def test_a_document_that_the_data_have_twice_is_refused():
+    data = RankingDataset(np.eye(4), qid=["q", "q", "q", "r"], document_ids=["a", "b", "b", "b"])
+    rows = {"session": [1, 1], "position": [1, 2], "clicked": [1, 0]}
+    with pytest.raises(DataError, match="data: expected each document once in its query, got 'b' of query 'q' twice"):
+        training_data(ClickLog.of(**rows, query=["q", "q"], document=["a", "b"]), data)
+    unused = RankingDataset(np.eye(4), qid=["q", "q", "r", "r"], document_ids=["a", "b", "b", "b"])
+    assert training_data(ClickLog.of(**rows, query=["q", "q"], document=["a", "b"]), unused).n_documents == 2

@@ -594,7 +594,7 @@ def test_judgements_of_documents_that_several_columns_name(tmp_path):
 
 
 def ranked_by_hand(lists, examination, metric, k, clip):
-    """What each session earns by inverse propensities, all it is worth, what clipping keeps, and what the log earned."""
+    """What each session earns by inverse propensities, all its worth, what clipping keeps, and what the log earned."""
 
     def at(position):
         return examination[min(position, len(examination)) - 1]

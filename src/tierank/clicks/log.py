@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_clicks, as_places
+from tierank.checks import as_array, as_clicks, as_numbers, as_places
 from tierank.errors import DataError, DataTypeError, ParameterError
 from tierank.files import replacing
 from tierank.readers.columns import PARQUET_ENDINGS, first_line, needs_arrow
@@ -130,7 +130,12 @@ class ClickLog:
 
     def per_session(self, values: ArrayLike) -> Floats:
         """The sum of one value per row over each session; 0 for an empty list."""
-        return sum_by(self.session_of_row, np.asarray(values, np.float64), self.n_sessions)
+        given = as_numbers(as_array(values), "values").astype(np.float64)
+        if given.shape != (self.n_rows,):
+            raise DataError(
+                argument="values", expected=f"{self.n_rows} numbers, one per row", got=f"shape {given.shape}"
+            )
+        return sum_by(self.session_of_row, given, self.n_sessions)
 
     def column(self, name: str) -> NDArray[Any]:
         """A column that was kept when the log was read; an error that says how if it was not."""

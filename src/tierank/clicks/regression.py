@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tierank.checks import as_array, as_numbers
 from tierank.clicks.log import ClickLog
 from tierank.errors import DataError
 from tierank.settings import as_least, as_whole
@@ -75,9 +76,9 @@ def regression(
 
 
 def _as_matrix(log: ClickLog, features: Any) -> Floats:
-    if isinstance(features, Sequence) and all(isinstance(name, str) for name in features):
+    if isinstance(features, Sequence) and len(features) > 0 and all(isinstance(name, str) for name in features):
         features = np.column_stack([log.column(name) for name in features])
-    X = np.asarray(features, np.float64)
+    X = as_numbers(as_array(features), "features").astype(np.float64)
     if X.ndim != 2 or len(X) != log.n_rows or not np.isfinite(X).all():
         raise DataError(
             argument="features",

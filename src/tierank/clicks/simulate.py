@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tierank.checks import as_array, as_numbers
 from tierank.clicks.base import ClickModel
 from tierank.clicks.items import Items
 from tierank.clicks.log import ClickLog, Ints
@@ -146,7 +147,7 @@ def _show(
 
 
 def _as_scores(scores: Any, data: RankingDataset) -> Floats:
-    values = np.asarray(scores, np.float64)
+    values = as_numbers(as_array(scores), "scores").astype(np.float64)
     if values.shape != (data.n_documents,) or np.isnan(values).any():
         raise DataError(
             argument="scores",

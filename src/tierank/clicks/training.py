@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Container, Hashable, Iterable, Sequence
+
 import numpy as np
 
 from tierank.clicks.log import ClickLog, Ints, check_log, flat_ids
@@ -85,7 +88,19 @@ def _rows_of(log: ClickLog, data: RankingDataset) -> Ints:
             got=f"no document {missing[1]!r} of query {missing[0]!r}",
             fix="query ids and document ids have to be those of the log",
         )
+    if len(places) < data.n_documents:
+        _check_once(queries, data.document_ids, set(keys))
     return np.array([places[key] for key in keys], np.int64)[where]
+
+
+def _check_once(queries: Sequence[Hashable], documents: Iterable[str], shown: Container[tuple[Hashable, str]]) -> None:
+    """Refuse data in which a document that was shown comes twice in its query: which of the two, nobody knows."""
+    counts = Counter(zip(queries, documents, strict=True))
+    twice = next((key for key, n in counts.items() if n > 1 and key in shown), None)
+    if twice is not None:
+        raise DataError(
+            argument="data", expected="each document once in its query", got=f"{twice[1]!r} of query {twice[0]!r} twice"
+        )
 
 
 def _distinct(log: ClickLog, rows: Ints, sessions: Ints) -> tuple[Ints, Ints]:
