@@ -139,6 +139,12 @@ def test_an_export_scores_alike_or_is_refused(kind, tmp_path):
     assert {end for end, _ in found.values()} <= SOUND, found
 
 
+@pytest.mark.parametrize("form", invariance.FORMS)
+@pytest.mark.parametrize("name", ["umart", "linear"])
+def test_typed_columns_are_the_same_in_every_form(name, form, tmp_path):
+    assert runner.outcome(invariance.compare_forms, [str(tmp_path), name, form, 0]) == ("works", "")
+
+
 @pytest.mark.parametrize("change", [*invariance.CHANGES, invariance.SHUFFLED])
 @pytest.mark.parametrize("name", ["umart", "urank"])
 def test_what_means_nothing_changes_nothing(change, name, tmp_path):

@@ -100,6 +100,96 @@ def compare(folder: str, name: str, changes: list[str], seed: int) -> None:
         raise Wrong(f"scores differ by {apart:.0e} of their deviation")
 
 
+# Columns of every type, in every form that holds them
+
+
+def typed(seed: int) -> dict[str, list[Any]]:
+    """Texts, integers, numbers, truths, dates and vectors, with queries and ratings; some texts are odd."""
+    rng = np.random.default_rng(seed)
+    n = 160
+    words = ["red", "gr\u00fcn", "a,b", 'q"t', "two\nlines", " blank", "07"]
+    numbers = rng.normal(size=n)
+    return {
+        "qid": (np.arange(n) // 8).tolist(),
+        "rating": np.clip(np.round(numbers + 1 + rng.normal(size=n) / 2), 0, 3).tolist(),
+        "word": rng.choice(words, n).tolist(),
+        "count": rng.integers(0, 9, n).tolist(),
+        "number": numbers.tolist(),
+        "truth": (rng.random(n) < 0.5).tolist(),
+        "day": (np.datetime64("2024-01-01") + rng.integers(0, 400, n)).tolist(),
+    }
+
+
+def _pandas(columns: dict[str, list[Any]], folder: Path) -> Any:
+    import pandas
+
+    return pandas.DataFrame(columns).assign(day=pandas.to_datetime(columns["day"]))
+
+
+def _categorical(columns: dict[str, list[Any]], folder: Path) -> Any:
+    import pandas
+
+    levels = ["unused", *sorted(set(columns["word"]), reverse=True)]
+    return _pandas(columns, folder).assign(word=pandas.Categorical(columns["word"], levels, ordered=True))
+
+
+def _nullable(columns: dict[str, list[Any]], folder: Path) -> Any:
+    return _pandas(columns, folder).convert_dtypes()
+
+
+def _polars(columns: dict[str, list[Any]], folder: Path) -> Any:
+    import polars
+
+    return polars.DataFrame(columns).with_columns(polars.col("word").cast(polars.Enum(sorted(set(columns["word"])))))
+
+
+def _arrow(columns: dict[str, list[Any]], folder: Path) -> Any:
+    import pyarrow
+
+    table = pyarrow.table(columns)
+    halves = [table.slice(0, 50), table.slice(50)]
+    place = table.column_names.index("word")
+    parts = [half.set_column(place, "word", half.column(place).dictionary_encode()) for half in halves]
+    return pyarrow.concat_tables(parts)
+
+
+def _parquet(columns: dict[str, list[Any]], folder: Path) -> Any:
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(_arrow(columns, folder), folder / "data.parquet")
+    return folder / "data.parquet"
+
+
+def _csv(columns: dict[str, list[Any]], folder: Path) -> Any:
+    _pandas(columns, folder).to_csv(folder / "data.csv", index=False, lineterminator="\r\n", encoding="utf-8-sig")
+    return folder / "data.csv"
+
+
+FORMS: dict[str, Callable[[dict[str, list[Any]], Path], Any]] = {
+    "pandas with a category": _categorical,
+    "pandas with nullable types": _nullable,
+    "polars with an enum": _polars,
+    "Arrow with dictionaries in parts": _arrow,
+    "Parquet": _parquet,
+    "CSV": _csv,
+}
+
+
+def compare_forms(folder: str, name: str, form: str, seed: int) -> None:
+    """Fit a ranker to a typed table of pandas and to another form of it; each scores both."""
+    import tierank
+
+    columns, place = typed(seed), Path(folder)
+    declared = tierank.Columns(dates=["day"], categories=["word"])
+    tables = [_pandas(columns, place), FORMS[form](columns, place)]
+    data = [tierank.read(one, columns=declared) for one in tables]
+    expected = make_rankers()[name].fit(data[0]).predict(data[0])
+    ranker = make_rankers()[name].fit(data[1])
+    for one in data:
+        if not np.array_equal(ranker.predict(one), expected):
+            raise Wrong("scores differ")
+
+
 def sees_scale(name: str) -> bool:
     """Whether a ranker sees logarithms of features, which a factor does change: networks and others as they come."""
     settings = make_rankers()[name].get_params()
@@ -116,6 +206,13 @@ def comparisons(count: int, folder: Path, seed: int) -> Iterator[Case]:
                 place = folder / f"{name}-{change}-{number}".replace(" ", "-").replace(",", "")
                 place.mkdir()
                 yield Case(f"invariance: {change}", compare, (str(place), name, [change], number), place, name)
+        for form in FORMS:
+            for name in make_rankers():
+                place = folder / f"{name}-{form}-{number}".replace(" ", "-")
+                place.mkdir()
+                yield Case(
+                    f"invariance: typed columns, {form}", compare_forms, (str(place), name, form, number), place, name
+                )
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:
