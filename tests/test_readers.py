@@ -7,11 +7,14 @@ import os
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
 import pytest
 
 import tierank
 from tierank import DataError, ParameterError, RankingDataset, read, read_fold, read_scores, write
-from tierank.readers import FORMATS, cache, convert
+from tierank.readers import FORMATS, cache, convert, read_attributes
 from tierank.readers.columns import DOCUMENT_NAMES, WEIGHT_NAMES
 
 
@@ -605,3 +608,18 @@ def test_csv_with_missing_values(tmp_path):
     data = read(tmp_path / "x.csv")
     np.testing.assert_array_equal(data.features, np.array([[3, np.nan], [np.nan, 1], [np.nan, 2]], np.float32))
     assert data.query_ids.tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_scores_and_attributes_with_a_column_twice_are_refused(tmp_path, ending):
+    """Which of the two was meant cannot be known; what is not used may come twice."""
+    names = ["query", "score", "score", "device", "device", "spare", "spare"]
+    columns = [[1, 1], [0.5, 1.5], [1.5, 0.5], ["a", "a"], ["b", "b"], [0, 0], [1, 1]]
+    table = pa.Table.from_arrays([pa.array(one) for one in columns], names=names)
+    path = tmp_path / f"file.{ending}"
+    (pyarrow.csv.write_csv if ending == "csv" else pyarrow.parquet.write_table)(table, path)
+    data = tierank.RankingDataset(np.eye(2), [0, 1], qid=[1, 1])
+    with pytest.raises(DataError, match="expected each column once, got 'score' twice; rename one of them"):
+        tierank.read_scores(path, data)
+    with pytest.raises(DataError, match="expected each column once, got 'device' twice; rename one of them"):
+        read_attributes(path, ["device"], [1])

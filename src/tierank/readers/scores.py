@@ -88,6 +88,8 @@ def _csv_header(path: Path) -> list[str] | None:
 def _check_has_score(names: list[str], path: Path) -> None:
     if "score" not in names:
         raise DataError(f"{path}: expected a column called score, got {', '.join(names[:12])}")
+    if names.count("score") > 1:
+        raise DataError(f"{path}: expected each column once, got 'score' twice; rename one of them")
 
 
 def _from_csv(path: Path, header: list[str]) -> NDArray[np.float64]:

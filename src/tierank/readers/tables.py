@@ -355,6 +355,9 @@ def _check_known(known: list[str], names: Sequence[str], where: Path) -> None:
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise DataError(f"{where}: {ParameterError.unknown('column', unknown, known)}")
+    twice = next((name for name in names if known.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{where}: expected each column once, got {twice!r} twice; rename one of them")
 
 
 def write_csv(data: RankingDataset, path: Path) -> None:
