@@ -16,6 +16,9 @@ from tierank.relevance import Gain
 from tierank.settings import as_choice, as_positive, as_share, as_whole
 from tierank.types import Floats
 
+# With more orders in each round, training would not end.
+MOST_DRAWS = 10_000
+
 
 class StochasticUMartObjective(UMartObjective):
     """uMart by random orders: the expected gradient of neighbours, over orders drawn around the scores.
@@ -72,7 +75,7 @@ class StochasticUMartObjective(UMartObjective):
         super().__init__(**given, gain=gain, clip=clip, n_jobs=n_jobs)
         as_choice("weights", weights, ("gain", "ndcg"))
         self.noise = as_positive("noise", noise)
-        self.n_draws = as_whole("n_draws", n_draws)
+        self.n_draws = as_whole("n_draws", n_draws, most=MOST_DRAWS)
         self.decay = as_share("decay", decay)
         self.seed = as_whole("seed", seed, 0)
 

@@ -25,6 +25,7 @@ from tierank.objectives import (
     check_reads_gain,
     check_reads_propensity,
 )
+from tierank.objectives.stochastic import MOST_DRAWS
 from tierank.rankers.base import Ranker, fitted_copy
 from tierank.rankers.presets import Presets, tree_presets
 from tierank.rankers.tree_settings import TreeSettings
@@ -303,7 +304,7 @@ class UMart(BoostedTrees):
         Number(0),
         "above 0: the stochastic uMart, which compares neighbours in random orders; the scale of the noise on scores",
     )
-    n_draws: int = setting(10, Integer(1, 10_000), "number of random orders in each round, with noise above 0")
+    n_draws: int = setting(10, Integer(1, MOST_DRAWS), "number of random orders in each round, with noise above 0")
     decay: float = setting(
         0.99, Number(above=0, most=1), "factor of the weight of a pair for each place further down, with noise above 0"
     )
