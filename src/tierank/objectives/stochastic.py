@@ -17,7 +17,7 @@ from tierank.settings import as_choice, as_positive, as_share, as_whole
 from tierank.types import Floats
 
 # With more orders in each round, training would not end.
-MOST_DRAWS = 10_000
+MOST_DRAWS = 1_000_000
 
 
 class StochasticUMartObjective(UMartObjective):
