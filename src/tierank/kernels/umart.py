@@ -30,7 +30,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import OutMatrix, Vector, compiled, inner
+from tierank.kernels import OutMatrix, compiled, inner
 from tierank.types import Floats
 
 Rows = NDArray[np.uint32]  # unsigned: numba asks of every signed index whether it counts from the end
@@ -204,26 +204,6 @@ def umart_gradients(
             _finish(
                 a, b, sigma, kappa, steep, factor, row, power, low, low_power, high, high_power, gradient, hessian
             )  # fmt: skip
-
-
-def sort_queries(offsets: NDArray[np.int64], values: Floats, order: Rows) -> None:
-    """Sort the rows of each query by value, highest first; equal values keep their order."""
-    longest = int(np.diff(offsets).max(initial=0))
-    _sort_queries(offsets, values, order, np.empty(longest), np.empty(longest), np.empty(longest, np.uint32))
-
-
-@compiled
-def _sort_queries(
-    offsets: Vector[np.int64],
-    values: Floats,
-    order: Rows,
-    ranked_values: Floats,
-    spare_values: Floats,
-    spare_rows: Rows,
-) -> None:
-    for query in range(len(offsets) - 1):
-        start = offsets[query]
-        _sort(start, offsets[query + 1] - start, values, order, ranked_values, spare_values, spare_rows)
 
 
 @inner

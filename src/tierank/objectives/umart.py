@@ -13,10 +13,10 @@ from tierank.checks import as_offsets, as_positions, as_propensities, as_ratings
 from tierank.errors import DataError
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.propensity import weighted_gradients
-from tierank.kernels.umart import Queries, Room, Rules, sort_queries, umart_gradients
+from tierank.kernels.umart import Queries, Room, Rules, umart_gradients
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.objectives.propensity import LearnedWeights
-from tierank.relevance import Gain, as_gain, discounts_to, find_tiers, gains_of, ideal_dcg
+from tierank.relevance import Gain, as_gain, best_first, discounts_to, find_tiers, gains_of, ideal_dcg
 from tierank.settings import as_choice, as_flag, as_least, as_limit, as_positive
 from tierank.types import Floats
 
@@ -200,7 +200,7 @@ class UMartObjective(Objective):
         scores = self._checked_scores(scores, len(data.order))
         pairs = data.pairs
         if pairs is not None:
-            sort_queries(data.queries.offsets, scores, data.order)
+            data.order[:] = best_first(scores, data.queries.offsets)
             loss_above, loss_below = self._add_weighted(scores, data, data.spans, pairs.above, pairs.below)
             pairs.learn(loss_above, loss_below)
             return data.scaled()
