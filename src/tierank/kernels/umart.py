@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.kernels import OutMatrix, compiled, inner
+from tierank.kernels.sorting import sort_rows
 from tierank.types import Floats
 
 Rows = NDArray[np.uint32]  # unsigned: numba asks of every signed index whether it counts from the end
@@ -241,7 +242,7 @@ def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores
         for rank in range(n):
             ranked_scores[rank] = line[_REACH + rank]
     if n_wrong > 0 or _has_ties(n, ranked_scores):
-        _sort(start, n, n // 2 if n_wrong > 0 else 1, order, ranked_scores)
+        sort_rows(start, n, n // 2 if n_wrong > 0 else 1, order, ranked_scores)
 
 
 @inner
@@ -259,22 +260,6 @@ def _count_inverted(n: int, reach: int, line: Floats, shifts: NDArray[np.int64])
         shifts[rank] += higher - lower
         n_inverted += higher
     return n_inverted
-
-
-@inner
-def _sort(start: int, n: int, gap: int, order: Rows, ranked_scores: Floats) -> None:
-    """Shell's sort, by score and then by row. A gap of 1 is insertion, for documents that are almost in order."""
-    while gap > 0:
-        for rank in range(gap, n):
-            score, row = ranked_scores[rank], order[start + rank]
-            to, before = rank, rank - gap
-            while before >= 0 and (
-                ranked_scores[before] < score or (ranked_scores[before] == score and order[start + before] > row)
-            ):
-                ranked_scores[to], order[start + to] = ranked_scores[before], order[start + before]
-                to, before = before, before - gap
-            ranked_scores[to], order[start + to] = score, row
-        gap = 1 if gap == 2 else gap * 5 // 11
 
 
 @inner
