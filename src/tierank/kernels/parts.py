@@ -37,7 +37,6 @@ class PartCompiler(compiler.Compiler):
 
 def _stand_in(library: Any, description: Any, environment: Any) -> Any:
     """By what numba knows a compiled function; without an address, as it has no machine code."""
-    library._ensure_finalized()
     return _dynfunc.make_function(
         description.lookup_module(), description.qualname, "part of a kernel", 0, environment, (library,)
     )
