@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError, ParameterError
-from tierank.kernels.umart import sort_queries
 from tierank.settings import as_choice
 from tierank.types import Floats, Offsets
 
@@ -24,9 +23,8 @@ GAINS = {"exp2": "2^r - 1", "linear": "r"}
 
 def best_first(values: Floats, offsets: Offsets) -> NDArray[np.uint32]:
     """The rows, query by query, by decreasing value; equal values in the order of the rows."""
-    order = np.arange(len(values), dtype=np.uint32)
-    sort_queries(offsets, values, order)
-    return order
+    queries = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    return np.lexsort((-values, queries)).astype(np.uint32)
 
 
 def find_tiers(ratings: Floats, offsets: Offsets) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:

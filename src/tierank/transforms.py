@@ -44,6 +44,7 @@ from tierank.kinds import Category
 from tierank.memory import allocate, chunks, release_pages
 from tierank.settings import as_choice
 from tierank.team import Team
+from tierank.types import Floats
 
 if TYPE_CHECKING:  # what scikit-learn, which has no types, gives to transforms
 
@@ -67,6 +68,8 @@ else:
 _SAMPLE = 1 << 20
 _SORTED = 1 << 24
 _FETCHED = 1 << 14
+# Values of queries that are rescaled at a time.
+_VALUES_AT_ONCE = 1 << 18
 
 
 class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
@@ -227,15 +230,27 @@ class Rescaling(Transform):
         """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
         out = np.empty(features.shape, np.float32)
         if self.needs_queries and offsets is not None:
-            longest = int(np.diff(offsets).max(initial=0)) if self.TAKES_LOGS else 0
-            room = scaling.Room.for_queries(longest, features.shape[1])
-            scaling.rescale_queries(features, offsets, self.TAKES_LOGS, *self.LIMITS, room, out)
+            for rows, bounds in _blocks(offsets, features.shape[1]):
+                values = self._prepared(features[rows])
+                scaling.rescale(values, bounds, *self._scales(values, bounds), *self.LIMITS, out[rows])
             return out
         if self.TAKES_LOGS:
-            scaling.take_logs(features, 0, len(features), out)
+            scaling.take_logs(features, out)
             features = out
-        scaling.rescale(features, 0, len(features), self.center_, self.scale_, *self.LIMITS, 0, out)
+        scaling.rescale(features, _all_of(features), self.center_[None], self.scale_[None], *self.LIMITS, out)
         return out
+
+    def _scales(self, values: NDArray[np.float32], bounds: NDArray[np.int64]) -> tuple[Floats, Floats]:
+        """Center and scale of each query and feature, by the values of the query."""
+        shape = (len(bounds) - 1, values.shape[1])
+        low, high = np.full(shape, np.inf, np.float32), np.full(shape, -np.inf, np.float32)
+        scaling.find_ranges(values, bounds, low, high)
+        center, scale = scaling.by_range(low, high)
+        if not self.STANDARDISES:
+            return center, scale
+        moments = scaling.Moments(*np.zeros((3, *shape)))
+        scaling.add_moments(values, bounds, center, scale, scaling.power_above(np.diff(bounds)), moments)
+        return scaling.standardise(moments, center, scale)
 
     def learn(self, features: NDArray[np.float32]) -> None:
         """The range, mean and deviation of each feature."""
@@ -244,21 +259,20 @@ class Rescaling(Transform):
     def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
         """The range, mean and deviation of each feature, to the bits that one process finds: its sums are exact."""
         n_features = features.shape[1]
-        low, high = np.full(n_features, np.inf, np.float32), np.full(n_features, -np.inf, np.float32)
-        self.center_, self.scale_ = np.zeros(n_features), np.zeros(n_features)
+        ranges = np.array([np.full(n_features, np.inf), np.full(n_features, -np.inf)], np.float32)
         for values in self._in_chunks(features):
-            scaling.find_ranges(values, 0, len(values), low, high, self.center_, self.scale_)
-        ranges = team.gather_rows(np.concatenate([low, high])[None])
-        low, high = ranges[:, :n_features].min(axis=0), ranges[:, n_features:].max(axis=0)
-        scaling.find_ranges(features[:0], 0, 0, low, high, self.center_, self.scale_)
+            scaling.find_ranges(values, _all_of(values), ranges[:1], ranges[1:])
+        gathered = team.gather_rows(ranges.reshape(1, -1))
+        low, high = gathered[:, :n_features].min(axis=0), gathered[:, n_features:].max(axis=0)
+        center, scale = scaling.by_range(low[None], high[None])
         if self.STANDARDISES:
-            moments = np.zeros((3, n_features))
-            counts, sums, squares = moments
-            power = scaling.power_above(sum(team.all_gather(len(features))))
+            sums = np.zeros((3, n_features))
+            powers = scaling.power_above(np.array([sum(team.all_gather(len(features)))]))
+            moments = scaling.Moments(*sums[:, None])
             for values in self._in_chunks(features):
-                scaling.add_moments(values, 0, len(values), self.center_, self.scale_, power, counts, sums, squares)
-            counts, sums, squares = team.all_reduce(moments)
-            scaling.standardise(counts, sums, squares, self.center_, self.scale_)
+                scaling.add_moments(values, _all_of(values), center, scale, powers, moments)
+            center, scale = scaling.standardise(scaling.Moments(*team.all_reduce(sums)[:, None]), center, scale)
+        self.center_, self.scale_ = center[0], scale[0]
 
     def _in_chunks(self, features: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
         return (self._prepared(chunk) for chunk in chunks(features))
@@ -267,7 +281,7 @@ class Rescaling(Transform):
         if not self.TAKES_LOGS:
             return features
         logs = np.empty(features.shape, np.float32)
-        scaling.take_logs(features, 0, len(features), logs)
+        scaling.take_logs(features, logs)
         return logs
 
 
@@ -504,8 +518,8 @@ class SideBySide(Transform):
         columns = np.empty((len(features), self.n_columns(features.shape[1])), np.float32)
         first = 0
         for part in self.parts_:
-            values = np.ascontiguousarray(part.apply(features, offsets), np.float32)
-            scaling.place_within(values, first, -self.LIMIT, self.LIMIT, columns)
+            values = np.asarray(part.apply(features, offsets), np.float32)
+            np.clip(values, -self.LIMIT, self.LIMIT, out=columns[:, first : first + values.shape[1]])
             first += values.shape[1]
         return columns
 
@@ -612,6 +626,21 @@ def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> Ranking
     names = data.feature_names
     copies = None if names is None else (*names, *(f"{n} in query" for n in names), *(f"rank of {n}" for n in names))
     return data.with_features(out, copies)
+
+
+def _all_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
+    """All rows as one group."""
+    return np.array([0, len(values)])
+
+
+def _blocks(offsets: NDArray[np.int64], n_features: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Rows of whole queries, few enough for the caches of the processor, and where queries begin and end in them."""
+    n_rows = _VALUES_AT_ONCE // max(n_features, 1)
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(int(np.searchsorted(offsets, offsets[first] + n_rows, side="right")) - 1, first + 1)
+        yield slice(offsets[first], offsets[last]), offsets[first : last + 1] - offsets[first]
+        first = last
 
 
 def _query_cuts(data: RankingDataset, n_parts: int) -> list[int]:

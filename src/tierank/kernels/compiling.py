@@ -6,12 +6,14 @@ these types, so that no other version is ever compiled, and ``compile_all`` can 
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import pkgutil
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property, partial, update_wrapper
 from pathlib import Path
 from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
@@ -23,6 +25,7 @@ from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
 from tierank.kernels.keeping import Keeper
+from tierank.kernels.parts import PartCompiler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,8 +45,8 @@ _jit: Any = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrappe
 # For kernels that make no arrays: callers hold theirs, so there is nothing to count.
 _UNCOUNTED = {"_nrt": False}
 
-# A function that only kernels call: numba then need not make it callable from Python, which takes as long as the rest.
-inner = partial(_jit, no_cpython_wrapper=True)
+# A function that only kernels call.
+inner = partial(_jit, no_cpython_wrapper=True, pipeline_class=PartCompiler)
 
 # All kernels, in the order in which their modules were loaded.
 KERNELS: list[Kernel[..., Any]] = []
@@ -103,13 +106,26 @@ class Kernel(Generic[P, R]):
             if not self._is_ready:
                 self._dispatcher._cache = keeper
                 try:
-                    self._dispatcher.compile(argument_types(self.function))
+                    with _without_collector():
+                        self._dispatcher.compile(argument_types(self.function))
                 finally:
                     if notice is not None:
                         notice.end()
                 self._dispatcher.disable_compile()
                 self._is_ready = True
             return Loaded(time.monotonic() - start, keeper.has_missed, keeper.folder, keeper.obstacle)
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let garbage wait: compiling makes so many objects that Python would look through all of the libraries' for it."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def compiled(function: Callable[P, R]) -> Kernel[P, R]:

@@ -5,10 +5,15 @@ over pairs, and the fast one stays as it is for data without positions. Its expo
 the two scores, so it also serves lists whose scores lie too far apart for the fast one.
 """
 
+from __future__ import annotations
+
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, allocating, inner
+from tierank.kernels import compiled, inner
+from tierank.kernels.sorting import sort_rows
 from tierank.kernels.umart import Queries, Rules
 from tierank.types import Floats
 
@@ -18,94 +23,133 @@ Ranks = NDArray[np.int64]
 _LEAST_DISTANCE = 0.01
 
 
-@allocating
+class Weights(NamedTuple):
+    """By row: what a document weighs as the higher and as the lower one of a pair, and what it adds to the loss.
+
+    All arrays are writable.
+    """
+
+    above: Floats
+    below: Floats
+    loss_above: Floats
+    loss_below: Floats
+
+
+class Room(NamedTuple):
+    """Arrays that a query is worked out in, by rank; ``lower``, ``top`` and ``total`` are of the documents below."""
+
+    score: Floats
+    shared: Floats
+    gap: Floats
+    top: Floats
+    total: Floats
+    slope: Floats
+    curve: Floats
+    of_above: Floats
+    of_below: Floats
+    tie: Ranks
+    lower: Ranks
+
+    @classmethod
+    def for_queries(cls, longest: int) -> Room:
+        """Room for queries of at most this many documents."""
+        return cls(*np.empty((9, longest)), *np.empty((2, longest), np.int64))
+
+
+@compiled
 def weighted_gradients(
     first: int,
     last: int,
     scores: Floats,
     queries: Queries,
     rules: Rules,
-    above: Vector[np.float64],
-    below: Vector[np.float64],
+    weights: Weights,
+    room: Room,
     order: NDArray[np.uint32],
     gradient: NDArray[np.float32],
     hessian: NDArray[np.float32],
-    loss_above: Floats,
-    loss_below: Floats,
 ) -> None:
     """Gradient and hessian of the queries first to last - 1, each pair of d and the lower d' times above(d) below(d').
 
     All else is as in ``umart_gradients``; the factor of ``levelled`` is that of the pairs without these weights:
-    otherwise it would take them out again. ``order`` holds the rows of each query by
-    score, highest first.
+    otherwise it would take them out again. ``order`` holds the rows of each query, and is left with them by score,
+    highest first, and by row where scores are equal.
 
     The loss of a pair is w ln(1 + k_b / e^(sigma f(d))) e^(sigma f(d')) / k_b: over the d' of a window b with one
     weight that is -w ln(p). ``loss_above`` of d is the sum of its pairs times below(d'), ``loss_below`` of d' the sum
     of its pairs times above(d).
     """
-    offsets, tiers, n_tiers, gains, discounts = queries
-    window, truncation, sigma, by_rank, over_distance, levelled, kappa, steep, share_ties = rules
-    longest = np.int64(0)
+    score, sigma = room.score, rules.sigma
     for query in range(first, last):
-        longest = max(longest, offsets[query + 1] - offsets[query])
-    numbers = np.empty((9, longest))
-    score, shared, gap, top, total = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    slope, curve, of_above, of_below = numbers[5], numbers[6], numbers[7], numbers[8]
-    ranks = np.empty((2, longest), np.int64)
-    tie, lower = ranks[0], ranks[1]
-    for query in range(first, last):
-        start, n = offsets[query], offsets[query + 1] - offsets[query]
+        start, n = queries.offsets[query], queries.offsets[query + 1] - queries.offsets[query]
         for rank in range(n):
             score[rank] = scores[order[start + rank]]
-            slope[rank], curve[rank], of_above[rank], of_below[rank] = 0.0, 0.0, 0.0, 0.0
-        _share(n, share_ties, score, discounts, tie, shared, gap)
-        n_top = min(n, truncation)
-        while share_ties and 0 < n_top < n and score[n_top] == score[n_top - 1]:
+            room.slope[rank], room.curve[rank], room.of_above[rank], room.of_below[rank] = 0.0, 0.0, 0.0, 0.0
+        sort_rows(start, n, n // 2, order, score)
+        _share(n, rules.share_ties, score, queries.discounts, room.tie, room.shared, room.gap)
+        n_top = min(n, rules.truncation)
+        while rules.share_ties and 0 < n_top < n and score[n_top] == score[n_top - 1]:
             n_top += 1
-        by_distance = by_rank and over_distance and score[0] > score[n - 1]
+        by_distance = rules.by_rank and rules.over_distance and score[0] > score[n - 1]
         plain = 0.0
-        for tier in range(n_tiers[query] - 1):
+        for tier in range(queries.n_tiers[query] - 1):
             n_lower = 0
             for rank in range(n):
-                if tiers[order[start + rank]] > tier:
-                    lower[n_lower] = rank
+                if queries.tiers[order[start + rank]] > tier:
+                    room.lower[n_lower] = rank
                     n_lower += 1
-            _sum_windows(n_lower, window, sigma, share_ties, score, tie, lower, top, total)
+            _sum_windows(
+                n_lower, rules.window, sigma, rules.share_ties, score, room.tie, room.lower, room.top, room.total
+            )
             for rank in range(n):
-                row = order[start + rank]
-                if tiers[row] != tier:
-                    continue
-                for i in range(n_lower):
-                    other = lower[i]
-                    if rank >= n_top and other >= n_top:
-                        continue
-                    low = order[start + other]
-                    w = gains[row]
-                    if by_rank:
-                        is_tied = tie[rank] == tie[other]
-                        w = abs(w - gains[low]) * (gap[tie[rank]] if is_tied else abs(shared[rank] - shared[other]))
-                        w /= _LEAST_DISTANCE + abs(score[rank] - score[other]) if by_distance else 1.0
-                    margin = np.log(total[i]) + sigma * (top[i] - score[rank])  # ln(k_b / e^(sigma f(d)))
-                    share = np.exp(sigma * (score[other] - top[i])) / total[i]  # e^(sigma f(d')) / k_b
-                    less = np.exp(-abs(margin))
-                    p = (1.0 if margin < 0 else less) / (1.0 + less)
-                    p_low = share * (less if margin < 0 else 1.0) / (1.0 + less)
-                    plain += w * p_low
-                    pair = w * above[row] * below[low]
-                    slope[rank] -= pair * p_low
-                    slope[other] += pair * p_low
-                    curve[rank] += pair * p_low * (1.0 if steep else p)
-                    curve[other] += pair * p_low * (1.0 - p_low)
-                    loss = w * share * (max(margin, 0.0) + np.log1p(less))
-                    of_above[rank] += loss * below[low]
-                    of_below[other] += loss * above[row]
+                if queries.tiers[order[start + rank]] == tier:
+                    plain = _add_pairs(
+                        start, rank, n_lower, n_top, by_distance, plain, queries, rules, weights, room, order
+                    )
         plain *= 2.0 * sigma
-        factor = np.log2(1.0 + plain) / plain if levelled and plain > 0.0 else 1.0
+        factor = np.log2(1.0 + plain) / plain if rules.levelled and plain > 0.0 else 1.0
         for rank in range(n):
             row = order[start + rank]
-            gradient[row] = factor * sigma * slope[rank]
-            hessian[row] = factor * kappa * sigma * sigma * curve[rank]
-            loss_above[row], loss_below[row] = of_above[rank], of_below[rank]
+            gradient[row] = factor * sigma * room.slope[rank]
+            hessian[row] = factor * rules.kappa * sigma * sigma * room.curve[rank]
+            weights.loss_above[row], weights.loss_below[row] = room.of_above[rank], room.of_below[rank]
+
+
+@inner
+def _add_pairs(
+    start: int, rank: int, n_lower: int, n_top: int, by_distance: bool, plain: float,
+    queries: Queries, rules: Rules, weights: Weights, room: Room, order: NDArray[np.uint32],
+) -> float:  # fmt: skip
+    """Add the pairs of a document with all below its tier; returns ``plain`` with theirs, without weights."""
+    score, shared, gap, top, total, slope, curve, of_above, of_below, tie, lower = room
+    above, below, _, _ = weights
+    gains, sigma = queries.gains, rules.sigma
+    row = order[start + rank]
+    for i in range(n_lower):
+        other = lower[i]
+        if rank >= n_top and other >= n_top:
+            continue
+        low = order[start + other]
+        w = gains[row]
+        if rules.by_rank:
+            is_tied = tie[rank] == tie[other]
+            w = abs(w - gains[low]) * (gap[tie[rank]] if is_tied else abs(shared[rank] - shared[other]))
+            w /= _LEAST_DISTANCE + abs(score[rank] - score[other]) if by_distance else 1.0
+        margin = np.log(total[i]) + sigma * (top[i] - score[rank])  # ln(k_b / e^(sigma f(d)))
+        share = np.exp(sigma * (score[other] - top[i])) / total[i]  # e^(sigma f(d')) / k_b
+        less = np.exp(-abs(margin))
+        p = (1.0 if margin < 0 else less) / (1.0 + less)
+        p_low = share * (less if margin < 0 else 1.0) / (1.0 + less)
+        plain += w * p_low
+        pair = w * above[row] * below[low]
+        slope[rank] -= pair * p_low
+        slope[other] += pair * p_low
+        curve[rank] += pair * p_low * (1.0 if rules.steep else p)
+        curve[other] += pair * p_low * (1.0 - p_low)
+        loss = w * share * (max(margin, 0.0) + np.log1p(less))
+        of_above[rank] += loss * below[low]
+        of_below[other] += loss * above[row]
+    return plain
 
 
 @inner

@@ -1,5 +1,7 @@
 """Scaling of feature columns. Statistics are the same bits for rows in any order, and leave out missing values.
 
+Statistics are those of *groups* of rows, each of them a query, or one of all rows: a row of a matrix for each group.
+
 Differences are taken in double precision, because those of float32 overflow; with ``np.float64``, because to numba the
 ``float`` of a float32 is a float32.
 """
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from tierank.kernels import Matrix, OutMatrix, Vector, allocating, compiled, inner
 from tierank.kernels.sorting import sort_down
+from tierank.types import Floats
 
 # Points of a quantile map: a constant, because the search among them is fast only when unrolled.
 N_KNOTS = 256
@@ -43,115 +46,109 @@ def _log1p(value: float) -> float:
 
 
 @compiled
-def take_logs(features: Matrix[np.float32], start: int, end: int, out: OutMatrix[np.float32]) -> None:
-    """sign(x) ln(1 + |x|) of the rows ``start:end``, NaN where x is, into the first rows of ``out``."""
-    for row in range(start, end):
+def take_logs(features: Matrix[np.float32], out: OutMatrix[np.float32]) -> None:
+    """sign(x) ln(1 + |x|), NaN where x is."""
+    for row in range(features.shape[0]):
         for column in range(features.shape[1]):
             value = np.float64(features[row, column])
             log = _log1p(abs(value))
             signed = log if value >= 0 else -log
-            out[row - start, column] = signed if value == value else value
+            out[row, column] = signed if value == value else value
 
 
 @compiled
 def find_ranges(
-    features: Matrix[np.float32],
-    start: int,
-    end: int,
-    low: NDArray[np.float32],
-    high: NDArray[np.float32],
-    center: NDArray[np.float64],
-    scale: NDArray[np.float64],
+    features: Matrix[np.float32], offsets: Vector[np.int64], low: OutMatrix[np.float32], high: OutMatrix[np.float32]
 ) -> None:
-    """Take the rows ``start:end`` into the lowest and the highest value of each column, infinite where there is none.
+    """Take rows into the lowest and the highest value of each column in each group, infinite where there is none."""
+    for group in range(len(offsets) - 1):
+        for row in range(offsets[group], offsets[group + 1]):
+            for column in range(features.shape[1]):
+                value = features[row, column]
+                low[group, column] = value if value < low[group, column] else low[group, column]
+                high[group, column] = value if value > high[group, column] else high[group, column]
 
-    ``center`` gets the lowest value and ``scale`` 1 / (highest - lowest), or 0 where all are equal or missing.
+
+def by_range(low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Floats, Floats]:
+    """The lowest value, and 1 / (highest - lowest), 0 where all are equal or missing."""
+    # The lowest of 0.0 and -0.0 depends on their order; what is added makes 0.0 of both.
+    center = np.where(high >= low, low, np.float32(0)) + 0.0
+    span = np.where(high > low, np.subtract(high, low, dtype=np.float64), np.inf)
+    return center.astype(np.float64), 1.0 / span
+
+
+def power_above(n: NDArray[np.int64]) -> Floats:
+    """The lowest power of two above each n.
+
+    >>> power_above(np.array([1, 3, 4])).tolist()
+    [2.0, 4.0, 8.0]
     """
-    for row in range(start, end):
-        for column in range(features.shape[1]):
-            value = features[row, column]
-            low[column] = value if value < low[column] else low[column]
-            high[column] = value if value > high[column] else high[column]
-    for column in range(features.shape[1]):
-        center[column], scale[column] = 0.0, 0.0
-        if high[column] >= low[column]:
-            center[column] = low[column] + 0.0  # the lowest of 0.0 and -0.0 depends on their order; this is 0.0
-        if high[column] > low[column]:
-            scale[column] = 1.0 / (np.float64(high[column]) - np.float64(low[column]))
+    return np.ldexp(1.0, np.frexp(n)[1])
 
 
-def power_above(n: int) -> float:
-    """The lowest power of two above n."""
-    return float(1 << n.bit_length())
+class Moments(NamedTuple):
+    """Number, sum and sum of squares, by group and column."""
+
+    counts: OutMatrix[np.float64]
+    sums: OutMatrix[np.float64]
+    squares: OutMatrix[np.float64]
 
 
 @compiled
 def add_moments(
     features: Matrix[np.float32],
-    start: int,
-    end: int,
-    center: Vector[np.float64],
-    scale: Vector[np.float64],
-    power: float,
-    counts: NDArray[np.float64],
-    sums: NDArray[np.float64],
-    squares: NDArray[np.float64],
+    offsets: Vector[np.int64],
+    center: Matrix[np.float64],
+    scale: Matrix[np.float64],
+    powers: Vector[np.float64],
+    moments: Moments,
 ) -> None:
-    """Add the rows ``start:end`` to the number, the sum and the sum of squares of z = (x - center) scale, in [0, 1].
+    """Add rows to the number, the sum and the sum of squares of z = (x - center) scale, in [0, 1].
 
     ``(z + power) - power`` rounds z to a multiple of 2^-52 power. Fewer than ``power`` such numbers in [0, 1] add up
     without any further rounding, hence to the same bits in any order.
     """
-    for row in range(start, end):
-        for column in range(features.shape[1]):
-            value = features[row, column]
-            z = (value - center[column]) * scale[column] if value == value else 0.0
-            counts[column] += 1.0 if value == value else 0.0
-            sums[column] += (z + power) - power
-            squares[column] += (z * z + power) - power
+    counts, sums, squares = moments
+    for group in range(len(offsets) - 1):
+        power = powers[group]
+        for row in range(offsets[group], offsets[group + 1]):
+            for column in range(features.shape[1]):
+                value = features[row, column]
+                z = (value - center[group, column]) * scale[group, column] if value == value else 0.0
+                counts[group, column] += 1.0 if value == value else 0.0
+                sums[group, column] += (z + power) - power
+                squares[group, column] += (z * z + power) - power
 
 
-@compiled
-def standardise(
-    counts: Vector[np.float64],
-    sums: Vector[np.float64],
-    squares: Vector[np.float64],
-    center: NDArray[np.float64],
-    scale: NDArray[np.float64],
-) -> None:
-    """Turn lowest value and 1 / span into mean and 1 / standard deviation, given the moments of z."""
-    for column in range(len(center)):
-        if scale[column] > 0:
-            n = counts[column]
-            mean = sums[column] / n
-            # n numbers of which one is 0 and one is 1 vary by 1 / 2n at least, whatever was lost by rounding.
-            variance, least = squares[column] / n - mean * mean, 0.5 / n
-            center[column] += mean / scale[column]
-            scale[column] /= np.sqrt(variance if variance > least else least)
+def standardise(moments: Moments, center: Floats, scale: Floats) -> tuple[Floats, Floats]:
+    """Mean and 1 / standard deviation, from lowest value and 1 / span, given the moments of z."""
+    counts, sums, squares = moments
+    n = np.maximum(counts, 1.0)
+    mean = sums / n
+    # n numbers of which one is 0 and one is 1 vary by 1 / 2n at least, whatever was lost by rounding.
+    variance = np.maximum(squares / n - mean * mean, 0.5 / n)
+    varies = scale > 0
+    return center + np.divide(mean, scale, out=np.zeros_like(mean), where=varies), scale / np.sqrt(variance)
 
 
 @compiled
 def rescale(
     features: Matrix[np.float32],
-    start: int,
-    end: int,
-    center: Vector[np.float64],
-    scale: Vector[np.float64],
+    offsets: Vector[np.int64],
+    center: Matrix[np.float64],
+    scale: Matrix[np.float64],
     least: float,
     most: float,
-    first: int,
     out: OutMatrix[np.float32],
 ) -> None:
-    """(x - center) scale of the rows ``start:end``, kept between ``least`` and ``most``; 0 where x is missing.
-
-    Into the rows of ``out`` from ``first`` on.
-    """
-    for row in range(start, end):
-        for column in range(features.shape[1]):
-            value = (features[row, column] - center[column]) * scale[column]
-            value = value if value > least else least
-            value = value if value < most else most
-            out[first + row - start, column] = value if features[row, column] == features[row, column] else 0.0
+    """(x - center) scale, with those of the group, kept between ``least`` and ``most``; 0 where x is missing."""
+    for group in range(len(offsets) - 1):
+        for row in range(offsets[group], offsets[group + 1]):
+            for column in range(features.shape[1]):
+                value = (features[row, column] - center[group, column]) * scale[group, column]
+                value = value if value > least else least
+                value = value if value < most else most
+                out[row, column] = value if features[row, column] == features[row, column] else 0.0
 
 
 @compiled
@@ -175,71 +172,6 @@ def encode_pieces(
                 value = value if value > 0.0 else 0.0
                 value = value if value < 1.0 else 1.0
                 pieces[column] = value if features[row, column] == features[row, column] else 0.0
-
-
-@compiled
-def place_within(values: Matrix[np.float32], first: int, least: float, most: float, out: OutMatrix[np.float32]) -> None:
-    """The values, kept between ``least`` and ``most``, into the columns of ``out`` from ``first`` on."""
-    n_rows, n_columns = values.shape
-    low, high = np.float32(least), np.float32(most)
-    for row in range(n_rows):
-        placed = out[row, first : first + n_columns]
-        for column in range(n_columns):
-            value = values[row, column]
-            value = low if value < low else value
-            placed[column] = high if value > high else value
-
-
-class Room(NamedTuple):
-    """Arrays that queries are rescaled in; Python makes them, because numba takes long to compile what makes arrays."""
-
-    logs: OutMatrix[np.float32]
-    read_logs: Matrix[np.float32]  # the same array: what is read has one type, and functions are compiled for it once
-    ranges: OutMatrix[np.float32]
-    numbers: OutMatrix[np.float64]
-
-    @classmethod
-    def for_queries(cls, longest: int, n_features: int) -> Room:
-        """Room for queries of at most this many documents; 0 where no logarithms are taken."""
-        logs = np.empty((longest, n_features), np.float32)
-        read_logs = logs.view()
-        read_logs.flags.writeable = False
-        return cls(logs, read_logs, np.empty((2, n_features), np.float32), np.empty((5, n_features)))
-
-
-@compiled
-def rescale_queries(
-    features: Matrix[np.float32],
-    offsets: Vector[np.int64],
-    as_logs: bool,
-    least: float,
-    most: float,
-    room: Room,
-    out: OutMatrix[np.float32],
-) -> None:
-    """Rescale each query by its own range or, ``as_logs``, the logarithms by their mean and deviation in the query."""
-    logs, read_logs, ranges, numbers = room
-    low, high = ranges[0], ranges[1]
-    center, scale, counts, sums, squares = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
-    zero = np.int64(0)  # a number that is written out is a type of its own to numba, and would be compiled for
-    for query in range(len(offsets) - 1):
-        start, end = offsets[query], offsets[query + 1]
-        first, last = (zero, end - start) if as_logs else (start, end)
-        values = read_logs if as_logs else features
-        if as_logs:
-            take_logs(features, start, end, logs)
-        for column in range(len(low)):
-            low[column], high[column] = np.inf, -np.inf
-        find_ranges(values, first, last, low, high, center, scale)
-        if as_logs:
-            for column in range(len(low)):
-                counts[column], sums[column], squares[column] = 0.0, 0.0, 0.0
-            power = 1.0
-            while power <= last:
-                power *= 2.0
-            add_moments(values, first, last, center, scale, power, counts, sums, squares)
-            standardise(counts, sums, squares, center, scale)
-        rescale(values, first, last, center, scale, least, most, start, out)
 
 
 @inner

@@ -104,8 +104,8 @@ def score_rows(
 ) -> None:
     """The sum of the trees for the rows ``start:end``, into the same rows of ``out``.
 
-    One function, because a function that is called is optimised twice: alone, and where it is called. It makes its own
-    arrays, because the compiler then knows that they share no memory with any other: a sixth of the time.
+    It makes its own arrays, because the compiler then knows that they share no memory with any other: a sixth of the
+    time.
     """
     most = np.uint64(end - start)
     most = (most + _WIDTH - _ONE) // _WIDTH * _WIDTH if most < BLOCK else BLOCK

@@ -49,3 +49,22 @@ def sort_down(
                 keys[to], rows[to] = spare_keys[i], spare_rows[i]
                 to += 1
         width *= 2
+
+
+@inner
+def sort_rows(start: int, n: int, gap: int, order: NDArray[np.uint32], ranked_scores: NDArray[np.float64]) -> None:
+    """Sort n scores, highest first, and the rows in ``order`` from ``start`` on with them; equal scores by row.
+
+    Shell's sort, from this gap on: half of n, or 1, which is insertion, for documents that are almost in order.
+    """
+    while gap > 0:
+        for rank in range(gap, n):
+            score, row = ranked_scores[rank], order[start + rank]
+            to, before = rank, rank - gap
+            while before >= 0 and (
+                ranked_scores[before] < score or (ranked_scores[before] == score and order[start + before] > row)
+            ):
+                ranked_scores[to], order[start + to] = ranked_scores[before], order[start + before]
+                to, before = before, before - gap
+            ranked_scores[to], order[start + to] = score, row
+        gap = 1 if gap == 2 else gap * 5 // 11

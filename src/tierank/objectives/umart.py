@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.checks import as_offsets, as_positions, as_propensities, as_ratings
 from tierank.errors import DataError
 from tierank.kernels import in_threads, n_threads
-from tierank.kernels.propensity import weighted_gradients
-from tierank.kernels.umart import Queries, Room, Rules, sort_queries, umart_gradients
+from tierank.kernels.propensity import Room as WeightedRoom
+from tierank.kernels.propensity import Weights, weighted_gradients
+from tierank.kernels.umart import Queries, Room, Rules, umart_gradients
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.objectives.propensity import LearnedWeights
 from tierank.relevance import Gain, as_gain, discounts_to, find_tiers, gains_of, ideal_dcg
@@ -200,7 +201,6 @@ class UMartObjective(Objective):
         scores = self._checked_scores(scores, len(data.order))
         pairs = data.pairs
         if pairs is not None:
-            sort_queries(data.queries.offsets, scores, data.order)
             loss_above, loss_below = self._add_weighted(scores, data, data.spans, pairs.above, pairs.below)
             pairs.learn(loss_above, loss_below)
             return data.scaled()
@@ -223,16 +223,17 @@ class UMartObjective(Objective):
         self, scores: Floats, data: Prepared, spans: list[tuple[int, int]], above: Floats, below: Floats
     ) -> tuple[Floats, Floats]:
         """Gradient and hessian with weights of pairs, for these spans of queries; what documents add to the loss."""
-        loss_above, loss_below = np.empty(len(scores)), np.empty(len(scores))
+        weights = Weights(above, below, np.empty(len(scores)), np.empty(len(scores)))
+        longest = len(data.queries.discounts)
 
         def compute(first: int, last: int) -> None:
             weighted_gradients(
-                first, last, scores, data.queries, data.rules, above, below,
-                data.order, data.gradient, data.hessian, loss_above, loss_below,
+                first, last, scores, data.queries, data.rules, weights, WeightedRoom.for_queries(longest),
+                data.order, data.gradient, data.hessian,
             )  # fmt: skip
 
         in_threads(compute, spans, self.n_jobs)
-        return loss_above, loss_below
+        return weights.loss_above, weights.loss_below
 
     def _pair_gains(self, ratings: Floats, offsets: NDArray[np.int64], n_tiers: NDArray[np.int64]) -> Floats:
         """What the weight of a pair has of each document: G / IDCG, G / (|R| - 1) or 1."""
