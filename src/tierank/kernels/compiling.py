@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 
 from tierank.errors import ParameterError
 from tierank.kernels.keeping import Keeper
-from tierank.kernels.parts import PartCompiler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -45,8 +44,8 @@ _jit: Any = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrappe
 # For kernels that make no arrays: callers hold theirs, so there is nothing to count.
 _UNCOUNTED = {"_nrt": False}
 
-# A function that only kernels call.
-inner = partial(_jit, no_cpython_wrapper=True, pipeline_class=PartCompiler)
+# A function that only kernels call: numba then need not make it callable from Python, which takes as long as the rest.
+inner = partial(_jit, no_cpython_wrapper=True)
 
 # All kernels, in the order in which their modules were loaded.
 KERNELS: list[Kernel[..., Any]] = []
