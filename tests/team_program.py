@@ -414,7 +414,12 @@ def everything(team, out):
     for name, ranker in rankers.items():
         ranker.fit(train, valid=valid, team=team)
         found[name] = ranker.predict(valid)
-        told[name] = {"text": ranker.model_.text, "history": ranker.history_, "team": ranker.team_}
+        told[name] = {
+            "text": ranker.model_.text,
+            "history": ranker.history_,
+            "team": ranker.team_,
+            "best": ranker.best_,
+        }
     for name, ridge in (("linear", None), ("linear, fixed", 0.1)):
         linear = tierank.LinearRanker(ridge=ridge, n_jobs=1).fit(train, valid=valid, team=team)
         found[name], told[name] = linear.predict(valid), linear.history_

@@ -24,7 +24,7 @@ from tierank import (
     distill,
     make_ranking,
 )
-from tierank.rankers.blend import CONFIGS, NETWORK
+from tierank.rankers.blend import CONFIGS, NETWORK, STOPPING
 from tierank.rankers.distilling import soft_ratings
 from tierank.training.blend import choose_weights, take_turns
 from tierank.training.model import Resources
@@ -98,7 +98,7 @@ def test_members_are_what_one_gets_by_hand(fitted, parts):
     train, valid, test = parts
     learned, part = list(take_turns(train, valid, True, 0))[1]
     trees, network, linear = fitted.members_[4], fitted.members_[6], fitted.members_[7]
-    by_hand = LambdaMART(n_trees=6, n_jobs=1, seed=4, **CONFIGS[0]).fit(
+    by_hand = LambdaMART(n_trees=6, n_jobs=1, seed=4, **STOPPING, **CONFIGS[0]).fit(
         add_query_copies(learned), valid=add_query_copies(part)
     )
     np.testing.assert_array_equal(predict(trees, add_query_copies(test)), by_hand.predict(add_query_copies(test)))
@@ -122,7 +122,7 @@ def test_without_rotation_validation_data_are_not_learned_from(parts):
     train, valid, test = parts
     ranker = Blend(**QUICK, rotate=False, query_features=False, trees="umart").fit(train, valid=valid)
     assert len(ranker.members_) == 4
-    by_hand = UMart(n_trees=6, n_jobs=1, seed=1, **CONFIGS[1]).fit(train, valid=valid)
+    by_hand = UMart(n_trees=6, n_jobs=1, seed=1, **STOPPING, **CONFIGS[1]).fit(train, valid=valid)
     np.testing.assert_array_equal(predict(ranker.members_[1], test), by_hand.predict(test))
     judged = tierank.evaluate(valid, ranker.predict(valid), "ndcg@10")
     assert ranker.best_["ndcg@10"] == pytest.approx(judged.mean("ndcg@10"), abs=1e-12)

@@ -276,7 +276,7 @@ def test_trees_are_of_all_documents(client, parts, n_workers):
 
 def test_the_same_rows_in_any_form_give_the_same_model(client, parts, tmp_path):
     train, valid = parts
-    settings = {"n_trees": 60, "patience": 10, "select_by": ["ndcg@5", "err@5"]}
+    settings = {"n_trees": 60, "patience": 10, "select_by": ["ndcg@5", "err@5"], "select_over": 1}
     fitted = fit(UMart(**settings), train, client, valid=valid, workers=2)
     assert fitted.n_rounds_ + 10 == len(fitted.history_) < 60
     judged = tierank.evaluate(valid, fitted.predict(valid), ["ndcg@5", "err@5"])

@@ -30,7 +30,8 @@ def test_it_runs(name, tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert SAYS[name] in done.stdout
-    assert "Warning" not in done.stderr
+    said = [line for line in done.stderr.splitlines() if "X does not have valid feature names" not in line]
+    assert "Warning" not in "\n".join(said)  # but for LightGBM 4.6, of which scikit-learn complains
     assert not list(tmp_path.iterdir())
 
 

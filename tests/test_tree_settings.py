@@ -156,7 +156,8 @@ def test_every_parameter_of_lightgbm_is_classified():
     meanings = [USED, tree_parameters._UNUSED, tree_parameters._FIXED, RENAMED]
     known = [*OF_LAMBDARANK, *(name for meaning in meanings for name in meaning)]
     assert len(known) == len(set(known))
-    assert set(ALIASES) == set(known)
+    newer = {"gpu_device_id_list"} if tuple(map(int, lightgbm.__version__.split(".")[:2])) < (4, 7) else set()
+    assert set(ALIASES) == set(known) - newer
     assert set(USED) == {*CHANGES, *WORK, *OF_CARDS, "boosting", "device_type"}
     for kind in KINDS:
         assert set(KINDS[kind].INSTEAD) == set(OF_LAMBDARANK)

@@ -107,7 +107,7 @@ def to_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def _as_number(value: object) -> float:
-    if isinstance(value, (str, bytes)):  # float("1") would take it, and hide a column of the wrong type
+    if isinstance(value, (str, bytes, np.ndarray)):  # float would take "1" and [1.0], and hide a wrong type
         raise TypeError
     try:
         return float(value)  # type: ignore[arg-type]

@@ -495,13 +495,21 @@ def linear(n_in: int, n_out: int, generator: torch.Generator, *, bias: bool = Tr
     """A linear layer with all parameters uniform within +-1 / sqrt(n_in), drawn from the generator."""
     # Made without values first: torch would draw them from its global generator.
     layer = nn.Linear(n_in, n_out, bias=bias, device="meta")
-    if torch.get_default_device().type == "meta":  # whoever asks for the shapes alone takes no memory
+    if has_shapes_alone():
         return layer
     layer = layer.to_empty(device="cpu")
     bound = 1 / math.sqrt(n_in)
     for parameter in layer.parameters():
         nn.init.uniform_(parameter, -bound, bound, generator=generator)
     return layer
+
+
+def has_shapes_alone() -> bool:
+    """Whether networks are built for their shapes, inside ``with torch.device("meta")``, and take no memory.
+
+    ``torch.get_default_device`` does not know of such a block in torch 2.4.
+    """
+    return torch.empty(0).device.type == "meta"
 
 
 def draw_glorot(network: nn.Module, seed: int) -> None:

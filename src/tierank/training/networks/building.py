@@ -11,7 +11,7 @@ from torch import nn
 
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
-from tierank.networks import NETWORKS, Embedded, draw_glorot
+from tierank.networks import NETWORKS, Embedded, draw_glorot, has_shapes_alone
 from tierank.team import Team
 from tierank.training.networks.device import as_device
 from tierank.training.networks.inputs import Inputs
@@ -51,7 +51,7 @@ def build_network(settings: Mapping[str, Any], inputs: Inputs, seed: int, device
 
 def begun(network: nn.Module, settings: Mapping[str, Any], inputs: Inputs, seed: int, device: str) -> nn.Module:
     """The network with initial weights as the settings have them, behind embeddings if there are categories."""
-    if settings["initial_weights"] == "glorot" and torch.get_default_device().type != "meta":
+    if settings["initial_weights"] == "glorot" and not has_shapes_alone():
         draw_glorot(network, seed)
     if inputs.levels:
         network = Embedded(network, list(inputs.levels.values()), seed=seed)
