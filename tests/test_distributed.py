@@ -500,7 +500,8 @@ def test_sockets_of_lightgbm_wait_as_long_as_the_team_does(team):
     """Not as long as connecting may take, which is all that LightGBM knows."""
     for _, told in team:
         [[before, after]] = told["limits"]
-        assert before == [60 * lightgbm_adapter._CONNECT] * (len(team) - 1)
+        assert len(before) == len(team) - 1
+        assert set(before) <= {60 * lightgbm_adapter._CONNECT, 0}  # 0 in LightGBM 4.6: some wait without an end
         assert after == [TIMEOUT] * (len(team) - 1)
 
 
