@@ -117,7 +117,7 @@ class Kernel(Generic[P, R]):
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Let garbage wait: compiling makes so many objects that Python would look through all of the libraries' for it."""
+    """Let garbage wait: compiling makes many objects, and Python would search those of all libraries each time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
