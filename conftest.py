@@ -5,11 +5,16 @@ import os
 os.environ["OMP_WAIT_POLICY"] = "passive"  # tests run side by side: threads that wait must not spin
 
 import re
+import signal
 from importlib.util import find_spec
 
 import pytest
 
 from tierank.extras import EXTRAS
+
+# Tests that were started in the background ignore Ctrl-C, and so would the programs that they interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _MISSING = [library for library in EXTRAS if find_spec(library) is None]
 _NAMES = "|".join(_MISSING)

@@ -178,8 +178,7 @@ def test_an_interrupt_ends_them_at_once():
 
 
 WAITING = """
-import os, signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests that were started in the background ignore it
+import os, sys, time
 from tierank.processes import Processes
 def job(task):
     print(os.getpid(), file=sys.stderr, flush=True)
