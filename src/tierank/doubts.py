@@ -35,7 +35,7 @@ def find_doubts(data: RankingDataset) -> dict[str, str]:
     sample = data.features[spread(data.n_documents, _DOCUMENTS)]
     constant = _find_constants(data, sample)
     leaks = _find_leaks(data) if data.n_documents >= _FEWEST else np.zeros(data.n_features, bool)
-    # A vector whose numbers differ is no constant, though some of them do not: that is usual, and nobody can act on it.
+    # A vector often has some numbers that never change. It is reported only if none of them does.
     kinds = [data.kinds.get(name) for name in names]
     varied = {kind.column for kind, same in zip(kinds, constant, strict=True) if isinstance(kind, Element) and not same}
     found = {}

@@ -94,12 +94,15 @@ def _rows_of(log: ClickLog, data: RankingDataset) -> Ints:
 
 
 def _check_once(queries: Sequence[Hashable], documents: Iterable[str], shown: Container[tuple[Hashable, str]]) -> None:
-    """Refuse data in which a document that was shown comes twice in its query: which of the two, nobody knows."""
+    """Refuse data in which a document that was shown comes twice in its query: the log does not say which one."""
     counts = Counter(zip(queries, documents, strict=True))
     twice = next((key for key, n in counts.items() if n > 1 and key in shown), None)
     if twice is not None:
         raise DataError(
-            argument="data", expected="each document once in its query", got=f"{twice[1]!r} of query {twice[0]!r} twice"
+            argument="data",
+            expected="each document once in its query",
+            got=f"{twice[1]!r} of query {twice[0]!r} twice",
+            fix="keep one of its rows",
         )
 
 
