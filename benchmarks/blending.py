@@ -1,11 +1,14 @@
 """What Blend gains and costs, and what one ranker keeps of it. ``python -m benchmarks.blending DATA ... --out OUT``
 
-DATA are folders with the parts or folds that ``tierank.read_fold`` reads, or ``generated:N`` for ``make_ranking`` data
-of N queries with 40 features and lists of 30, split 60/20/20, another set for each "fold". Systems:
+DATA are folders with the parts or folds that ``tierank.read_fold`` reads, files, ``generated:N`` or ``mslr:N`` for
+``make_ranking`` data of N queries with 40 or 136 features, split 60/20/20, another set for each "fold", or
+``train.csv`` of Kaggle's Home Depot competition, of which all systems get the match features. Systems:
 
 lambdamart   ``LambdaMART()``
 bag          LambdaMART with Blend's treatment: copies of features within the query, three settings averaged, four turns
 blend        ``Blend()``
+former       ``Blend(trees="lambdamart", n_trees=500)``, the default of earlier versions
+stochastic   ``Blend(n_seeds=0, linear=False)``: its trees alone
 1x, 3x       its presets
 equal        ``Blend(weights="equal")``
 distilled    ``distill(blend, train, LambdaMART(query_features=True), valid=valid)``
@@ -28,6 +31,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +41,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tierank
-from benchmarks.folds import pooled, read
+from benchmarks.folds import Fold, pooled
+from benchmarks.stochastic import folds_of
 from tierank.significance import holm, paired_p
 
 METRIC, RULE, BASELINE = "ndcg@10", "wsdm20", "bag"
-BAG = {"n_configs": 3, "n_seeds": 0, "linear": False, "weights": "equal"}
+LAMBDAMART = {"trees": "lambdamart", "n_trees": 500}
+BAG = LAMBDAMART | {"n_configs": 3, "n_seeds": 0, "linear": False, "weights": "equal"}
 FITTED: dict[str, Callable[..., tierank.Ranker]] = {
     "lambdamart": tierank.LambdaMART,
     "bag": lambda **given: tierank.Blend(**BAG, **given),
     "blend": tierank.Blend,
+    "former": lambda **given: tierank.Blend(**LAMBDAMART, **given),
+    "stochastic": lambda **given: tierank.Blend(n_seeds=0, linear=False, **given),
     "equal": lambda **given: tierank.Blend(weights="equal", **given),
     "1x": lambda **given: tierank.Blend.from_preset("1x", **given),
     "3x": lambda **given: tierank.Blend.from_preset("3x", **given),
@@ -54,6 +62,11 @@ DISTILLED: dict[str, Callable[..., tierank.Ranker]] = {
     "distilled": lambda **given: tierank.LambdaMART(query_features=True, **given),
     "network": tierank.URank,
 }
+
+
+@cache
+def all_folds(data: str) -> list[Fold]:
+    return folds_of(data)
 
 
 def measure(systems: list[str], data: str, fold: int, seed: int, out: Path) -> None:
@@ -65,7 +78,7 @@ def measure(systems: list[str], data: str, fold: int, seed: int, out: Path) -> N
         raise SystemExit(f"{out}: expected cells of {', '.join(sorted(unknown))}, got none for {data}, fold {fold}")
     if not missing:
         return
-    train, valid, test = read(data, fold)
+    train, valid, test = all_folds(data)[fold - 1]
     given: dict[str, Any] = {"seed": seed, "n_jobs": 1}
     blend = None
     for name in sorted(missing, key=lambda name: name in DISTILLED):
@@ -125,7 +138,7 @@ def table(options: argparse.Namespace) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="+", help="folders, or generated:N")
+    parser.add_argument("data", nargs="+", help="folders, files, generated:N, mslr:N")
     parser.add_argument("--out", type=Path, required=True, help="folder that keeps the values of each cell")
     parser.add_argument("--folds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--seeds", type=int, default=1)

@@ -382,7 +382,8 @@ def test_other_rankers_say_why_not(name, lists):
     ("ranker", "message"),
     [
         (URank(), "^position: expected propensity beside it, or the setting position_tower, got positions alone"),
-        (tierank.Blend(n_configs=1), "^position: expected propensity beside it, or the setting position_tower"),
+        (tierank.Blend(), "^position: expected propensity beside it, as stochastic trees and networks do not learn"),
+        (tierank.Blend(trees="lambdamart"), "^position: expected propensity beside it, or the setting position_tower"),
         (tierank.TreeRanker("urank"), "^position: expected propensity beside it, as a loss learns no propensities"),
         (UMart(base=URank()), "^position: expected propensity beside it"),
         (tierank.UBoost(position_tower="additive"), "^position_tower: expected 'none', as learners are fitted to"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -51,7 +52,7 @@ from tierank.training.selection import Judging, make_judge
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
 
-# When members stop: as when the figures of docs/blend.md were measured. The mean over members is smooth by itself.
+# When members with a plain gradient stop: the mean over members is smooth by itself. Stochastic ones have the default.
 STOPPING: dict[str, Any] = {"patience": 50, "select_over": 1}
 # Fixed beforehand and unlike each other: their mean is better than the one that looks best on validation data.
 CONFIGS: tuple[dict[str, Any], ...] = (
@@ -78,8 +79,9 @@ class Blend(JudgedRanker):
 
         F(d) = sum over families k of w_k z(mean over members of k of z(f(d))),   w >= 0,  sum of w = 1
 
-    ``trees`` see each feature relative to its query too, ``plain trees`` (with ``plain_trees``) as it is, ``networks``
-    are uRank networks with the inputs of the preset ``rich-inputs``, ``linear`` is ``LinearRanker``.
+    ``trees`` are uMart models with the preset ``stochastic`` that see each feature relative to its query too; ``plain
+    trees`` (with ``plain_trees``) see features as they are only; ``networks`` are uRank networks with the inputs of the
+    preset ``rich-inputs``; ``linear`` is ``LinearRanker``.
 
     With ``rotate`` the queries, those of ``valid`` included, are cut into four parts; each part validates once, and the
     members of that turn learn from the other three. So the ratings of ``valid`` are learned from too; ``rotate=False``
@@ -115,7 +117,11 @@ class Blend(JudgedRanker):
     True
     """
 
-    trees: str = setting("lambdamart", Choice(("lambdamart", "umart")), "kind of trees")
+    trees: str = setting(
+        "stochastic",
+        Choice(("stochastic", "lambdamart", "umart")),
+        "kind of trees: UMart with its preset stochastic, LambdaMART, or the paper's uMart",
+    )
     n_configs: int = setting(1, Integer(0, len(CONFIGS)), "number of tree configurations; 0 for no trees")
     plain_trees: bool = setting(False, Flag(), "a family of trees without features relative to the query")
     n_seeds: int = setting(1, Integer(0), "number of networks in each turn; 0 for no networks")
@@ -129,7 +135,7 @@ class Blend(JudgedRanker):
         True, Flag(), "let four parts of the queries take turns in validating; otherwise valid validates, or one part"
     )
     query_features: bool = setting(True, Flag(), "give trees the features relative to their query, as in UMart")
-    n_trees: int = setting(500, Integer(1), "maximum number of trees per tree model")
+    n_trees: int = setting(1000, Integer(1), "maximum number of trees per tree model")
     max_epochs: int = setting(40, Integer(1), "maximum number of epochs per network")
 
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -257,6 +263,13 @@ class Blend(JudgedRanker):
         if not plans:
             raise ParameterError(
                 argument="propensity", expected="None, as a linear ranker cannot correct for positions", got="some"
+            )
+        if train.position is not None and train.propensity is None and settings["trees"] == "stochastic":
+            raise ParameterError(
+                argument="position",
+                expected="`propensity` beside it, as stochastic trees and networks do not learn propensities",
+                got="positions alone",
+                fix="estimate them with tierank.clicks.estimate_propensities, or train UMart, which learns them",
             )
         for _, ranker in plans:
             ranker.check_shown(train, ranker.plain_settings())
@@ -401,14 +414,25 @@ def _content(pool: RankingDataset, n_jobs: int | None) -> str:
     return canonical_rows(pool, n_jobs).content
 
 
+def _stochastic(**settings: Any) -> UMart:
+    return UMart.from_preset("stochastic", **{"lambda_l2": 1.0, **settings})
+
+
+_TREES: dict[str, Callable[..., Ranker]] = {
+    "stochastic": _stochastic,
+    "lambdamart": partial(LambdaMART, **STOPPING),
+    "umart": partial(UMart, **STOPPING),
+}
+
+
 def _plans(settings: Mapping[str, Any]) -> Iterator[tuple[str, Ranker]]:
     """The members of one turn, not fitted."""
     common = {name: settings[name] for name in ("select_by", "rule", "n_jobs")}
     clipped = common | {"clip": settings["clip"]}
-    kind = LambdaMART if settings["trees"] == "lambdamart" else UMart
+    make_trees = _TREES[settings["trees"]]
     for family in (TREES, PLAIN_TREES) if settings["plain_trees"] else (TREES,):
         for config in CONFIGS[: settings["n_configs"]]:
-            yield family, kind(n_trees=settings["n_trees"], **STOPPING, **config, **clipped)
+            yield family, make_trees(n_trees=settings["n_trees"], **config, **clipped)
     for _ in range(settings["n_seeds"]):
         epochs = {"max_epochs": settings["max_epochs"], "patience": settings["max_epochs"]}
         yield NETWORKS, URank.from_preset("rich-inputs", **NETWORK, **epochs, **clipped)
