@@ -39,7 +39,7 @@ def make_commands() -> str:
         "# Command line",
         "",
         "`tierank COMMAND --help` prints the same. Exit codes: 0 for success; 2 for a user error, explained in one line"
-        " on standard error; 3 for one of several processes that lost the others; 130 after Ctrl-C.",
+        " on standard error; 3 if one of several processes lost contact with the others; 130 after Ctrl-C.",
         "",
         "| command | |",
         "|---|---|",
@@ -100,7 +100,7 @@ def make_settings() -> str:
         "# Settings of rankers",
         "",
         "Settings are keyword arguments in Python, `tierank.UMart(n_trees=300)`, and `--set n_trees=300` on the command"
-        " line. `tierank list settings umart` prints them too. A value that cannot be used is refused before training.",
+        " line. `tierank list settings umart` prints them too. An invalid value is rejected before training.",
     ]
     for name, ranker in rankers.items():
         title = f"{ranker.__name__}" + (f" (`{name}`)" if name.strip() else "")
@@ -115,7 +115,7 @@ def make_settings() -> str:
         "",
         "## LightGBM's parameters { #lightgbm }",
         "",
-        "Settings of all rankers of trees, by LightGBM's own names.",
+        "Settings of all tree rankers, under LightGBM's own names.",
         "",
         *_settings_table(shared),
     ]

@@ -378,18 +378,18 @@ FORMS = {
     "CSV": Form(_written("data.csv"), "data.csv", "data.csv", read_data),
     "Parquet": Form(_written("data.parquet"), "data.parquet", "data.parquet", read_data),
     "binary folder": Form(_written("data.tierank"), "data.tierank/*", "data.tierank", read_data),
-    "cache beside a file": Form(make_cached, "data.txt.tierank/*", "data.txt", read_beside_cache),
+    "cache next to a file": Form(make_cached, "data.txt.tierank/*", "data.txt", read_beside_cache),
     "scores, text": Form(_scores("scores.txt"), "scores.txt", "scores.txt", read_scores),
     "scores, CSV": Form(_scores("scores.csv"), "scores.csv", "scores.csv", read_scores),
     "scores, .npy": Form(_scores("scores.npy"), "scores.npy", "scores.npy", read_scores),
     "scores, RankLib": Form(_scores("scores.ranklib"), "scores.ranklib", "scores.ranklib", read_scores),
     "scores, TREC run": Form(_scores("scores.run"), "scores.run", "scores.run", read_scores),
     "qrels": Form(_written("data.qrels"), "data.qrels", "data.qrels", read_data),
-    "settings of train": Form(make_settings, "settings.json", "settings.json", train_with_settings),
-    "run of cv": Form(make_run, "run/**/*.*", "run", open_run),
+    "settings file of train": Form(make_settings, "settings.json", "settings.json", train_with_settings),
+    "experiment folder of cv": Form(make_run, "run/**/*.*", "run", open_run),
     "checkpoint of trees": Form(_checkpoint("of-trees"), "of-trees/*", "of-trees", resume_training),
     "checkpoint of networks": Form(_checkpoint("of-networks"), "of-networks/*", "of-networks", resume_training),
-    "titles of report": Form(make_titles, "titles.csv", "titles.csv", read_titles),
+    "titles file of report": Form(make_titles, "titles.csv", "titles.csv", read_titles),
     "texts and dates, CSV": Form(make_columns, "table.csv", "table.csv", read_columns),
     "texts and dates, Parquet": Form(make_columns, "table.parquet", "table.parquet", read_columns),
     "click log, CSV": Form(make_log, "log.csv", "log.csv", read_log),
@@ -579,7 +579,7 @@ def ids_that_differ(folder: Path) -> Iterator[Case]:
             where = folder / f"ids-{name}-{number}"
             where.mkdir()
             (where / name).write_bytes(text % (one, one, other, other))
-            yield Case(f"{form}: ids that differ", check_ids, (str(where / name),), where, f"{one!r} and {other!r}")
+            yield Case(f"{form}: distinct ids", check_ids, (str(where / name),), where, f"{one!r} and {other!r}")
 
 
 def read_column(path: str, name: str, kind: str) -> None:
@@ -724,14 +724,14 @@ def odd_places(folder: Path) -> Iterator[Case]:
 
     for how in ("written over", "copied over", "moved over"):
         where = place(how)
-        yield Case("cache of a file that was replaced", read_replaced, (str(where), how), where, how)
+        yield Case("cache of a replaced file", read_replaced, (str(where), how), where, how)
     for how in ("nobody writes", "somebody writes"):
         where = place(how)
         yield Case("pipes, devices, folders", read_pipe, (str(where), how), where, f"a pipe, {how}")
     for path in ("/dev/null", "/dev/zero", "/proc/self/mem", "/", "", "\0", "x" * 5000, "/dev/null/x"):
         yield Case("pipes, devices, folders", read_place, (path,), None, repr(path[:20]))
     where = place("cut")
-    yield Case("file cut while it is mapped", use_cut, (str(where),), where)
+    yield Case("mapped file truncated", use_cut, (str(where),), where)
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:

@@ -72,8 +72,8 @@ CHANGES: dict[str, Change] = {
     "-0.0 for 0.0 in ratings": negative_zero_ratings,
     "-0.0 for 0.0 in features": negative_zero_features,
     POWERS_OF_TWO: powers_of_two,
-    "queries with other names": renamed_queries,
-    "queries with texts for names": queries_of_texts,
+    "renamed queries": renamed_queries,
+    "query ids as strings": queries_of_texts,
     "from a text file": text_file,
     "from a binary folder": binary_folder,
 }

@@ -138,11 +138,11 @@ def hostile_json(folder: Path, rng: random.Random) -> None:
 
 DAMAGE: dict[str, Callable[[Path, random.Random], None]] = {
     "flipped bits": flip_bit,
-    "cut files": cut_off,
-    "bits, checksum forged": forged_bits,
-    "cuts, checksum forged": forged_cut,
-    "tree text, checksum forged": forged_text,
-    "tensor header, checksum forged": forged_header,
+    "truncated files": cut_off,
+    "flipped bits, checksum recomputed": forged_bits,
+    "truncated files, checksum recomputed": forged_cut,
+    "tree text changed, checksum recomputed": forged_text,
+    "tensor header changed, checksum recomputed": forged_header,
     "hostile JSON": hostile_json,
 }
 
@@ -223,7 +223,7 @@ def chains(folder: Path) -> Iterator[Case]:
             place = folder / f"chain{depth}-{what}"
             shutil.copytree(sound, place)
             forge_chain(place, depth)
-            yield Case("chains of splits, checksum forged", use, (str(place), what), place, f"{depth} splits, {what}")
+            yield Case("chains of splits, new checksum", use, (str(place), what), place, f"{depth} splits, {what}")
 
 
 def forge_chain(folder: Path, depth: int) -> None:

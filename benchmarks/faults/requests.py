@@ -231,7 +231,7 @@ def wrong_values(count: int, rng: random.Random) -> Iterator[Request]:
         for place in places(body):
             for text in rng.sample(HOSTILE, min(count, len(HOSTILE))):
                 content = with_text(body, place, text).encode()
-                yield Request("HTTP: a hostile value at a place", f"{form} {place}: {text[:20]}", http(path, content))
+                yield Request("HTTP: invalid values in the JSON", f"{form} {place}: {text[:20]}", http(path, content))
 
 
 def wrong_bodies(count: int, rng: random.Random) -> Iterator[Request]:
@@ -246,12 +246,12 @@ def wrong_bodies(count: int, rng: random.Random) -> Iterator[Request]:
     ]
     for k, content in enumerate([*BODIES, *changed]):
         for path in ("/rank", "/score"):
-            yield Request("HTTP: a body that is none", f"body {k} to {path}: {content[:20]!r}", http(path, content))
+            yield Request("HTTP: malformed bodies", f"body {k} to {path}: {content[:20]!r}", http(path, content))
     for k in range(10 * count):
         other = bytearray(sound)
         for _ in range(rng.choice([1, 3])):
             other[rng.randrange(len(other))] = rng.randrange(256)
-        yield Request("HTTP: a body with other bytes", f"seeded body {k}", http("/rank", bytes(other)))
+        yield Request("HTTP: bodies with corrupted bytes", f"seeded body {k}", http("/rank", bytes(other)))
 
 
 def wrong_heads(count: int, rng: random.Random) -> Iterator[Request]:
@@ -273,12 +273,12 @@ def wrong_heads(count: int, rng: random.Random) -> Iterator[Request]:
     yield Request(what, "Expect", http("/rank", body, Expect="100-continue"))
     yield Request(what, "HTTP/1.0", http("/rank", body).replace(b"HTTP/1.1", b"HTTP/1.0"))
     for garbage in NO_HTTP:
-        yield Request("HTTP: bytes that are no HTTP", f"{garbage[:20]!r}", garbage, is_http=False, half_close=True)
+        yield Request("HTTP: garbage instead of HTTP", f"{garbage[:20]!r}", garbage, is_http=False, half_close=True)
 
 
 def wrong_lengths(count: int, rng: random.Random) -> Iterator[Request]:
     """Lengths that are not those of the body; chunks that are none; bodies that end too soon."""
-    body, what = _sound(), "HTTP: wrong lengths, cut bodies"
+    body, what = _sound(), "HTTP: wrong lengths, truncated bodies"
     for is_http in (True, False):
         for length in LENGTHS[not is_http]:
             content = http("/rank", body, Content_Length=length)
