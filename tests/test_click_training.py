@@ -83,7 +83,7 @@ def test_a_propensity_is_by_position_or_by_row_or_fitted():
 def test_propensities_are_checked():
     with pytest.raises(DataError, match=r"^propensity: expected position, which propensities by position need"):
         small().with_propensity([1, 0.5])
-    for given, got in (([1, 0, 1], "0 at 1"), ([1, -1], "-1 at 1"), ([np.inf], "inf at 0"), ([], "no list of them")):
+    for given, got in (([1, 0, 1], "0 at 1"), ([1, -1], "-1 at 1"), ([np.inf], "inf at 0"), ([], "no list")):
         with pytest.raises(DataError, match=f"^propensity: expected finite numbers above 0, got {got}"):
             small(position=POSITION).with_propensity(given)
 

@@ -317,7 +317,7 @@ def test_every_command_says_what_it_does_and_shows_it(capsys):
     ("message", "expected"),
     [
         ("a.txt:1: expected feature indices >= 1, got '0:2'; or read with zero_based=True", "with --zero-based"),
-        ("b.parquet: expected the columns of a.parquet, got 'x' too; name the columns with features=", "--features"),
+        ("b.parquet: expected the columns of a.parquet, got also 'x'; name the columns with features=", "--features"),
         (
             "d: expected a file, got a folder; read_fold reads a folder of folds",
             "cv and tune take, as --data, a folder",
@@ -341,7 +341,7 @@ def test_what_is_read_is_never_replaced(model, capsys):
     ):
         code, _, err = run(capsys, *arguments)
         assert code == 2
-        assert "expected another file than the one that is read; choose another name" in err
+        assert "expected a file other than the one that is read; choose another name" in err
     assert Path("data.txt").read_text() == before
 
 

@@ -481,7 +481,7 @@ def test_refusals_say_what_to_do(team):
         assert re.match(r"TrainingStopped: the loss of query \d+ is not finite in epoch 1", refused["explodes"])
         assert refused["few"].startswith("DataError: expected at least one query for each of")
         assert refused["parts"].startswith(
-            "ParameterError: team: expected all data in every process: these settings of"
+            "ParameterError: team: expected all data in every process, which these settings of"
         )
     assert len({told["refused"]["explodes"] for _, told in team}) == 1
 

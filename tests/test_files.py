@@ -327,7 +327,7 @@ def test_a_folder_in_the_place_of_a_file_is_said(project):
 def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "x.txt").write_text("old")
     for error, said in (
-        (OSError(28, "No space left on device"), "No space left on device; make room, or choose another place"),
+        (OSError(28, "No space left on device"), "No space left on device; free some space, or write elsewhere"),
         (
             OSError("640 requested and 0 written"),
             r"640 requested and 0 written \(no room left on the disk\?\); make room",

@@ -192,7 +192,7 @@ def categories(data):
     [
         (classes, "model: expected a model with one score per row, got 5 scores, of a model of classes"),
         (forest, "model: expected boosted trees, got a random forest, whose trees are averaged"),
-        (categories, "model: expected features that are numbers, got columns of pandas categories; train on their"),
+        (categories, "model: expected numeric features, got columns of pandas categories; train on their"),
     ],
 )
 def test_models_that_are_refused(make, message, parts):

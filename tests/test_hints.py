@@ -124,7 +124,7 @@ def functions_of_data():
 @pytest.mark.parametrize(
     ("given", "fix"),
     [
-        ("shop.csv", "got str; tierank.read makes one of a file"),
+        ("shop.csv", "got str; tierank.read makes one from a file"),
         ((np.eye(3), [0, 1, 2]), "got tuple; RankingDataset.X, y, qid=qid. makes one of arrays or a table"),
     ],
 )
@@ -191,6 +191,6 @@ class OwnInit(LambdaMART):
 def test_lists_of_different_lengths_are_no_matrix(data):
     ranker = LambdaMART(n_trees=2).fit(data)
     with pytest.raises(
-        DataError, match="expected an array, or lists of one length, got tuple of parts of different shapes"
+        DataError, match="expected an array, or lists of equal length, got tuple of parts of different shapes"
     ):
         ranker.predict((data.features, data.ratings))

@@ -249,7 +249,7 @@ def test_settings_that_cannot_be_used(given, message):
 
 @pytest.mark.parametrize("wide", [Piecewise(), SideBySide([Log1p(), Log1p()])])
 def test_linear_ranker_has_one_weight_for_a_feature(wide):
-    with pytest.raises(ParameterError, match="expected transforms that make one number of a feature"):
+    with pytest.raises(ParameterError, match="expected transforms that return one column per feature"):
         LinearRanker(feature_transform=wide).check_settings()
 
 

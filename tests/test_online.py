@@ -482,7 +482,7 @@ def test_wrong_arguments_are_told():
     with pytest.raises(tierank.ParameterError, match=r"base \* lift: expected a finite number, got inf"):
         ab_sample_size(base=1e308, lift=1e308, sd=1)
     with pytest.raises(
-        tierank.ParameterError, match="base: expected a finite number, got an integer beyond all floats"
+        tierank.ParameterError, match="base: expected a finite number, got an integer too large for a float"
     ):
         ab_sample_size(base=10**400, lift=1.0, sd=1)
 

@@ -181,7 +181,7 @@ def test_a_damaged_model_is_refused(name, parts, tmp_path):
 def test_what_cannot_be_used_is_refused(name, parts):
     train, valid, test = parts
     ranker = make(name)
-    with pytest.raises(NotFittedError, match="has learned nothing yet: call fit first"):
+    with pytest.raises(NotFittedError, match="is not fitted: call fit first"):
         ranker.predict(test)
     unrated = RankingDataset(train.features)
     with pytest.raises(DataError, match="this data set has no ratings"):

@@ -302,14 +302,14 @@ def test_qrels(data, tmp_path):
     lines = [line.split() for line in (tmp_path / "x.qrels").read_text().splitlines()]
     assert [int(rating) for _, _, _, rating in lines] == data.ratings.tolist()
     assert [document for _, _, document, _ in lines] == data.document_ids
-    with pytest.raises(DataError, match=r"expected whole ratings, which qrels files hold, got 0.5"):
+    with pytest.raises(DataError, match=r"expected integer ratings for a qrels file, got 0.5"):
         tierank.write_qrels(RankingDataset([[1.0]], [0.5]), tmp_path / "y.qrels")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "expected a score per line, got an empty file"),
+        ("", "expected one score per line, got an empty file"),
         ("1\n2\n", "expected 12 scores, one per document, got 2"),
         ("1\nx\n", r"s.txt:2: expected a score, got 'x'"),
         ("1\n2 3\n", r"s.txt:2: expected 1 fields as in the first line, got 2"),
@@ -560,7 +560,7 @@ def test_arrays_that_do_not_fit_are_refused(data, tmp_path, name, array):
     meta = json.loads((folder / "meta.json").read_text())
     meta["files"][name] = cache._fingerprint(folder / f"{name}.npy")
     (folder / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(DataError, match="expected arrays that fit each other"):
+    with pytest.raises(DataError, match="expected consistent arrays"):
         read(folder)
 
 

@@ -201,8 +201,8 @@ def test_features_are_matched_by_their_names(parts):
         (UBoost(), URank(**NETWORK), "start: expected None, as the learners of UBoost are fitted to residuals"),
         (UrBoost(), URank(**NETWORK), "start: expected None, as the learners of UrBoost are fitted to residuals"),
         (UMart(), URank(**NETWORK), r"start: expected a tree ranker, got URank; UMart\(base=URank\(\)\) grows trees"),
-        (URank(), UMart(**TREES), "start: expected a ranker that is one network, such as URank, got UMart"),
-        (URank(), UBoost(**NETWORK), "start: expected a ranker that is one network, such as URank, got UBoost"),
+        (URank(), UMart(**TREES), "start: expected a network ranker, such as URank, got UMart"),
+        (URank(), UBoost(**NETWORK), "start: expected a network ranker, such as URank, got UBoost"),
         (URank(), URank(**NETWORK), r"start: expected a model with hidden=\(100, 50\), as in this ranker, got hidden"),
         (
             URank(**NETWORK, feature_transform="standard"),

@@ -365,7 +365,7 @@ def test_queries_are_known_in_both_or_in_neither(name, data):
 def test_before_fit(name):
     unfitted = TRANSFORMS[name]()
     for error in (NotFittedError, SklearnNotFittedError):
-        with pytest.raises(error, match="has learned nothing yet: call fit first"):
+        with pytest.raises(error, match="is not fitted: call fit first"):
             unfitted.transform([[1.0]])
     with pytest.raises(NotFittedError, match="call fit first"):
         unfitted.state()

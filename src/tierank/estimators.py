@@ -54,7 +54,7 @@ class Estimator(BaseEstimator):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_features_in_"):
-            raise NotFitted(f"this {type(self).__name__} has learned nothing yet: call fit first")
+            raise NotFitted(f"this {type(self).__name__} is not fitted: call fit first")
 
     def _set_features(self, n_features: int, names: Sequence[str] | None) -> None:
         self.n_features_in_ = n_features

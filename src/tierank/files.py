@@ -69,7 +69,7 @@ class FolderKind:
 
 def read_json(file: Path) -> Any:
     """What a file of JSON says; a ValueError where it is none, has a name twice or NaN, or is too large or too deep."""
-    if not file.is_file():  # to open a pipe would wait for somebody to write to it
+    if not file.is_file():  # opening a pipe would wait for a writer
         raise ValueError(f"{file} is not a file")
     if file.stat().st_size > _LARGEST_JSON:
         raise ValueError(f"{file} is larger than what tierank writes")

@@ -111,7 +111,7 @@ def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[st
     if path is None:
         return
     if path.exists() and any(Path(one).exists() and path.samefile(one) for one in read):
-        raise ParameterError(f"{path}: expected another file than the one that is read; choose another name")
+        raise ParameterError(f"{path}: expected a file other than the one that is read; choose another name")
     if str(path) == PIPE:
         raise ParameterError(f"{PIPE}: expected the name of a {'folder' if is_folder else 'file'}, got standard output")
     if is_folder and path.is_file():

@@ -69,7 +69,7 @@ def unique_values(values: Column) -> tuple[list[Any], Ints]:
     try:
         inverse = [numbers.setdefault(one, len(numbers)) for one in values.tolist()]
     except TypeError as error:
-        raise DataError(f"expected ids that can be hashed: numbers, texts, tuples; got: {error}") from None
+        raise DataError(f"expected hashable ids, such as numbers, texts or tuples, got: {error}") from None
     return list(numbers), np.array(inverse, np.int64)
 
 
@@ -100,5 +100,5 @@ def _number(value: Any, words: Mapping[str, float]) -> float:
         return np.nan
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):  # the last one for an integer beyond all floats
+    except (TypeError, ValueError, OverflowError):  # the last one for an integer too large for a float
         return np.nan

@@ -111,7 +111,7 @@ def read(
 
 
 class _Roles(NamedTuple):
-    """Which column is what."""
+    """The role of each column."""
 
     session: str
     query: str | None

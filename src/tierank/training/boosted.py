@@ -44,7 +44,7 @@ class BoostedModel(NetworkModel):
     base : FittedModel or None
         The first learner, if it is not a network of this model.
     learners : list of dict
-        The learners with their metrics, those that were left out too.
+        The learners with their metrics, including those that were left out.
     """
 
     def __init__(

@@ -151,7 +151,7 @@ def adopt_text(text: str) -> str:
     categories = re.search(r"^pandas_categorical:(?!null$|\[\]$)", text, re.MULTILINE)
     if categories is not None:
         raise DataError(
-            expected="features that are numbers",
+            expected="numeric features",
             got="columns of pandas categories",
             fix="train on their codes, and give their numbers as categorical_feature",
         )
