@@ -267,7 +267,7 @@ def test_demo(tmp_path, capsys):
         (["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "n_tree=3"], "did you mean 'n_trees'?"),
         (
             ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--timeout", "9"],
-            "--timeout: expected --ranks above 1, as one process waits for no other, got 1",
+            "--timeout: expected --ranks above 1, as a single process does not wait, got 1",
         ),
         (["predict", "{}/nothing", "{}/data.txt"], "expected a model folder"),
         (["demo", "--out", "{}/x", "--queries", "0"], "--queries: expected an integer"),
@@ -337,7 +337,7 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
     [
         (["umrat", "--data", "x"], "unknown ranker 'umrat': did you mean 'umart'?"),
         (["umart", "umart", "--data", "x"], "expected each name once, got 'umart' twice; name one: other=umart"),
-        (["umart"], "expected --data: a folder of folds, or a file to be cut in five"),
+        (["umart"], "expected --data: a folder of folds, or a file to split into five parts"),
         (["umart", "--data", "x", "--paper", "oshumed"], "unknown paper 'oshumed': did you mean 'ohsumed'?"),
         (["umart", "--data", "x", "--as", "authors"], "--as: expected --paper beside it"),
         (

@@ -157,7 +157,7 @@ def test_describe_says_what_looks_wrong():
     assert log.describe().problems == [
         "1 session left out: a position that is not an integer >= 1",
         "1 session left out: two documents in one position",
-        "1 session with holes in their positions: rows of the list are missing",
+        "1 session with gaps in their positions: rows of the list are missing",
         "1 session with clicks beyond the list: in positions below its length",
         "1 session mixing queries: each of their queries counts as a session",
         "1 session showing a document twice",
@@ -168,7 +168,7 @@ def test_describe_says_what_looks_wrong():
 
 def test_describe_knows_logs_with_nothing_or_only_clicks():
     table = {"session": [1] * 5, "document": range(5), "position": range(1, 6)}
-    assert read(table | {"clicked": [0] * 5}).describe().problems == ["there are no clicks at all"]
+    assert read(table | {"clicked": [0] * 5}).describe().problems == ["there are no clicks"]
     everything = read(table | {"clicked": [1] * 5}).describe()
     assert [problem.split(":")[0] for problem in everything.problems] == [
         "1 session of 5 documents or more in which all were clicked", "everything was clicked",

@@ -171,12 +171,12 @@ def test_folders_above_what_is_written_are_made(model, capsys):
 def test_the_system_speaks_of_the_callers_path():
     for unfinished in ("models/.best.4711.new", "models/.best.abcd1234.new/best"):
         line = line_of(OSError(28, "No space left on device", unfinished))
-        assert line == "models/best: expected a place that can be read or written, got: No space left on device"
+        assert line == "models/best: expected a path that can be read or written, got: No space left on device"
 
 
 def test_messages_of_runs_speak_of_options():
     for message, line in (
-        ("the same call with the same folder (out) goes on", "the same command goes on"),
+        ("the same call with the same folder (out) resumes", "the same command resumes"),
         ("fewer processes (n_jobs) need less", "fewer processes (--jobs) need less"),
         ("a name of its own, or", "a name of its own, or"),
         (
@@ -248,7 +248,7 @@ def test_data_and_scores_come_through_pipes(model, capsys, monkeypatch):
     assert run(capsys, "describe", "-")[2].startswith("tierank: standard input:1: expected a rating as the first field")
     piped(monkeypatch, b"")
     code, _, err = run(capsys, "evaluate", "-", "-")
-    assert (code, err) == (2, "tierank: -: expected once, for what comes through a pipe can be read only once\n")
+    assert (code, err) == (2, "tierank: -: expected once, as a pipe can be read only once\n")
 
 
 def test_the_rows_of_queries_go_to_standard_output(model, capsys):

@@ -381,5 +381,5 @@ def test_own_transforms_are_not_exported(parts, target, tmp_path):
     settings = {"hidden": (3,), "max_epochs": 1, "n_jobs": 1, "encoding": "none"}
     ranker = URank(**settings, feature_transform=[Halved(), "log1p"]).fit(parts[0])
     assert ranker.transform_.n_columns(7) == 14
-    with pytest.raises(ParameterError, match=r"it holds the transforms of TRANSFORMS.*Halved"):
+    with pytest.raises(ParameterError, match=r"it supports the transforms of TRANSFORMS.*Halved"):
         ranker.export(tmp_path / "model", target)

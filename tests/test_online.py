@@ -471,7 +471,7 @@ def test_none_is_a_document_too():
 
 
 def test_wrong_arguments_are_told():
-    with pytest.raises(tierank.DataError, match="first: expected documents that can be hashed"):
+    with pytest.raises(tierank.DataError, match="first: expected hashable documents"):
         interleave([[1]], ["a"])
     with pytest.raises(tierank.ParameterError, match="seed: expected an integer >= 0, got -1"):
         interleave(["a"], ["a"], seed=-1)

@@ -356,7 +356,7 @@ def test_without_room_on_disk_data_are_read_into_memory(tmp_path, monkeypatch, c
     assert_same(data, read(table_of()))
     assert "no cache was written beside" in caplog.text
     assert [file.name for file in tmp_path.iterdir()] == ["data.parquet"]
-    with pytest.raises(DataError, match=r"x.tierank: expected a place that can be written, got: No space left"):
+    with pytest.raises(DataError, match=r"x.tierank: expected a path that can be written, got: No space left"):
         read(tmp_path / "data.parquet", cache=tmp_path / "x.tierank")
     monkeypatch.setattr("tierank.memory._memory", lambda: 1000)
     with pytest.raises(DataError, match=r"data.parquet: 211 documents x 5 features need .* GB, this machine has"):

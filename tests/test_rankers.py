@@ -351,7 +351,7 @@ def test_a_checkpoint_of_another_run_is_refused(name, parts, tmp_path):
         ):
             other.fit(data, checkpoint=tmp_path / "c")
     (tmp_path / "c" / "state.json").write_text("{")
-    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one; delete it to start anew"):
+    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one; delete it to start over"):
         make(name).fit(train, checkpoint=tmp_path / "c")
 
 

@@ -589,9 +589,7 @@ def test_a_failed_write_leaves_the_old_file(data, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tierank.readers.letor._heads", fail)
-    with pytest.raises(
-        DataError, match=r"data.txt: expected a place that can be written, got: No space left on device"
-    ):
+    with pytest.raises(DataError, match=r"data.txt: expected a path that can be written, got: No space left on device"):
         write(data, path)
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("data.txt", "old")]
 

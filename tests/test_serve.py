@@ -331,7 +331,7 @@ def test_it_can_be_mounted_without_a_lifespan(trees):
 @pytest.mark.parametrize(
     ("body", "code", "where", "words"),
     [
-        (b"", 400, "body, line 1, column 1", "mend the JSON"),
+        (b"", 400, "body, line 1, column 1", "correct the JSON"),
         (b'{"documents": [\n}', 400, "body, line 2, column 1", "Expecting value"),
         (b"\xff{}", 400, "body, byte 0", "UTF-8"),
         (b'{"documents": [{"features": [NaN]}]}', 400, "body", "null where a value is missing"),
@@ -454,7 +454,7 @@ def test_scores_that_are_not_finite_are_refused(held):
 
 
 def test_what_python_callers_get_wrong(trees):
-    with pytest.raises(ParameterError, match="expected one at least"):
+    with pytest.raises(ParameterError, match="expected at least one"):
         app({})
     with pytest.raises(ParameterError, match="expected a fitted ranker of tierank, got str"):
         app({"m": "folder"})

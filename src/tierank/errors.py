@@ -152,13 +152,13 @@ class WriteError(DataError, OSError):
         """The error for a path, from the OSError of the system or a library.
 
         >>> print(WriteError.of("model", OSError(28, "No space left on device")))
-        model: expected a place that can be written, got: No space left on device; free some space, or write elsewhere
+        model: expected a path that can be written, got: No space left on device; free some space, or write elsewhere
         """
         kind = WriteDenied if isinstance(error, PermissionError) else cls
         said = error.strerror or f"{error} (is the disk full?)"  # some libraries give no error number
         is_full = error.errno in (None, *_NO_ROOM)
         fix = "free some space, or write elsewhere" if is_full else None
-        own = kind(where=place, expected="a place that can be written", got=f": {said}", fix=fix)
+        own = kind(where=place, expected="a path that can be written", got=f": {said}", fix=fix)
         own.errno = error.errno
         return own
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tierank.clicks import ClickLog, ClickModel, Propensities
     from tierank.report import Table
 
-# What arguments of Python are called here.
+# Options for arguments of Python.
 _OPTIONS = {
     "session": "--session-column",
     "query": "--query-column",
@@ -38,7 +38,7 @@ _OPTIONS = {
 
 
 def add_clicks(commands: Any) -> None:
-    """Add the command, with commands of its own."""
+    """Add the command and its subcommands."""
     parser = add_command(
         commands, "clicks", "click logs: models, propensities, judgements", "clicks describe log.csv", has_quiet=False
     )
@@ -53,13 +53,13 @@ def add_clicks(commands: Any) -> None:
     _add_model(fit)
     fit.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
     fit.add_argument("--seed", type=int, default=0, help="seed that chooses the sessions held out (default: 0)")
-    fit.add_argument("--out", type=Path, metavar="F.json", help="write the best of them, fitted to all sessions")
+    fit.add_argument("--out", type=Path, metavar="F.json", help="write the best model, fitted to all sessions")
     fit.add_argument("--json", action="store_true", help="machine-readable output")
 
     propensities = _add(
         own,
         "propensities",
-        "how likely documents are looked at in each position",
+        "how likely documents are examined in each position",
         "propensities log.csv --method harvest",
         _propensities,
     )
@@ -69,7 +69,7 @@ def add_clicks(commands: Any) -> None:
     propensities.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
     propensities.add_argument("--json", action="store_true", help="machine-readable output")
 
-    judge = _add(own, "judge", "ratings from clicks, with how sure they are", "judge log.csv --out ratings.csv", _judge)
+    judge = _add(own, "judge", "ratings from clicks, weighted by certainty", "judge log.csv --out ratings.csv", _judge)
     judge.add_argument(
         "--model",
         default="best",
@@ -110,7 +110,7 @@ def add_clicks(commands: Any) -> None:
 def _add(
     commands: Any, name: str, what: str, example: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """A command on a log, and how that is read."""
+    """A command on a log, with the options to read it."""
     parser = add_command(commands, name, what, f"clicks {example}")
     parser.add_argument("log", metavar="LOG", help="a CSV or Parquet file, a row for each document shown; -: a pipe")
     group = parser.add_argument_group("how the log is read")
@@ -129,7 +129,7 @@ def _add(
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--by", metavar="WHAT", help="pair (of query and document) or document has an attractiveness")
+    parser.add_argument("--by", metavar="WHAT", help="attractiveness of a pair of query and document, or of a document")
 
 
 def _add_propensities(parser: argparse.ArgumentParser) -> None:
@@ -326,7 +326,7 @@ def _evaluate(options: argparse.Namespace) -> None:
 
 
 def _check_table(options: argparse.Namespace) -> None:
-    """An error, before the work, where no table can be written."""
+    """Raise an error before the work if no table can be written."""
     from tierank.clicks.log import check_ending
 
     check_place(options.out, read=[options.log])
@@ -334,7 +334,7 @@ def _check_table(options: argparse.Namespace) -> None:
 
 
 def _settings(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a model, as far as it has them."""
+    """The given settings that a model has."""
     return {} if options.by is None or name == "ctr" else {"by": options.by}
 
 

@@ -1,4 +1,4 @@
-"""What callers wrote themselves, by ``package.module:Name``."""
+"""Callers' own classes and functions, as ``package.module:Name``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:
-    """The option that names the classes that a model is made of."""
+    """The option that names the caller's own classes in a model."""
     parser.add_argument(
         "--import",
         dest="own",
@@ -40,7 +40,7 @@ def is_own(text: str) -> bool:
 
 
 def import_own(text: str) -> Any:
-    """The class or function of this name; modules in the current folder are found too.
+    """The class or function of this name; modules in the current folder can be imported too.
 
     >>> import_own("tierank:UMart").__name__
     'UMart'
@@ -63,7 +63,7 @@ def as_own(text: str) -> Any:
 
 
 def load_model(options: argparse.Namespace, folder: str | Path) -> Ranker:
-    """The model of a folder, which may be made of the classes of ``--import``."""
+    """The model of a folder, which may contain the classes of ``--import``."""
     from tierank.rankers import Ranker, load
     from tierank.transforms import Transform
 

@@ -25,7 +25,7 @@ from tierank.types import Floats
 
 
 class Tidy(NamedTuple):
-    """One number a row; ``pandas.DataFrame(tidy._asdict())`` makes a table of it.
+    """Results in long form, one number per row; ``pandas.DataFrame(tidy._asdict())`` is the table.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ _NOTHING_YET = "no system has results for every fold yet"
 
 
 class Run:
-    """The results of an experiment that is kept in a folder: ``cross_validate`` makes one, ``Run.open`` reads one.
+    """The results of an experiment, stored in a folder: ``cross_validate`` creates one, ``Run.open`` reads one.
 
     Folds count from 0.
 
@@ -61,9 +61,9 @@ class Run:
     store : Store
         The files of the run.
     plan : Plan
-        What was asked for, as ``run.json`` says it.
+        The plan in ``run.json``.
     metrics : sequence of str or callable, optional
-        What it is judged by. Default: the metrics of the plan.
+        The metrics of ``comparison``. Default: those of the plan.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Run:
     plan : Plan
         The data, the systems with their settings, the versions of libraries.
     systems : tuple of str
-        The systems that have results for every fold, in the order in which they were asked for.
+        The systems that have results for every fold, in the order of the plan.
     seeds : tuple of int
         The seeds.
     metrics : tuple of str
@@ -82,11 +82,11 @@ class Run:
     n_folds : int
         Number of folds.
     baseline : str
-        The system that the others are compared to: the one that was chosen, or the first.
+        The system that the others are compared with: the chosen one, or the first.
     tests : list of RankingDataset
         The test data of each fold, without features.
     comparison : Comparison
-        The systems over all test queries of all folds, the seeds of a system averaged for each query.
+        The comparison over all test queries of all folds, averaged over the seeds for each query.
     """
 
     store: Store
@@ -98,12 +98,12 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """The run of a folder.
+        """Open the run in a folder.
 
         Parameters
         ----------
         folder : path
-            What ``cross_validate(out=...)`` or ``tierank cv`` wrote.
+            A folder that ``cross_validate(out=...)`` or ``tierank cv`` wrote.
         """
         path = Path(folder)
         return cls(Store(path), Plan.read(path))
@@ -138,7 +138,7 @@ class Run:
         )
         return Run(self.store, plan, given)
 
-    # What it holds
+    # Content
 
     @property
     def folder(self) -> Path:
@@ -147,7 +147,7 @@ class Run:
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """The systems that have results for every fold, in the order in which they were asked for."""
+        """The systems that have results for every fold, in the order of the plan."""
         return tuple(system for system in self.plan.systems if self.seeds_of(system))
 
     @property
@@ -172,7 +172,7 @@ class Run:
 
     @property
     def baseline(self) -> str:
-        """The system that the others are compared to: the one that was chosen, or the first."""
+        """The system that the others are compared with: the chosen one, or the first."""
         chosen = self.plan.baseline
         return chosen if chosen in self.systems else self.systems[0]
 
@@ -182,7 +182,7 @@ class Run:
         return [self.store.read_test(fold) for fold in range(self.n_folds)]
 
     def read_fold(self, fold: int) -> Fold | None:
-        """Training, validation and test data of a fold; None where they were moved, deleted or changed."""
+        """Training, validation and test data of a fold; None if they were moved, deleted or changed."""
         self._check_fold(fold)
         folds = found_folds(self.plan.data.source, self.folder / "parts")
         try:
@@ -192,7 +192,7 @@ class Run:
         return data if data is not None and digest_data(data[2]) == self.plan.folds[fold] else None
 
     def read_test(self, fold: int) -> RankingDataset | None:
-        """The test data of a fold with features; None where they were moved, deleted or changed."""
+        """The test data of a fold with features; None if they were moved, deleted or changed."""
         data = self.read_fold(fold)
         return None if data is None else data[2]
 
@@ -205,7 +205,7 @@ class Run:
         )
 
     def cells(self, system: str) -> list[Cell]:
-        """The cells of the seeds that are done for every fold, seed by seed."""
+        """The finished cells of the seeds that are complete in every fold, ordered by seed."""
         return [Cell(system, fold, seed) for seed in self.seeds_of(system) for fold in range(self.n_folds)]
 
     def scores(self, system: str, fold: int, seed: int) -> Floats:
@@ -213,16 +213,16 @@ class Run:
         return self.store.scores(self._cell(system, fold, seed), self.tests[fold].n_documents)
 
     def model(self, system: str, fold: int, seed: int) -> Path | None:
-        """The folder of the model, for ``load``; None where only scores were given."""
+        """The folder of the model, for ``load``; None if only scores were given."""
         return self.store.model(self._cell(system, fold, seed))
 
     def ranker(self, system: str, fold: int, seed: int) -> Ranker | None:
-        """The fitted ranker; None where only scores were given, or where it needs code that only its caller has."""
+        """The fitted ranker; None if only scores were given, or if it needs the caller's own code."""
         cell = self._cell(system, fold, seed)
         return None if "code" in self.plan.systems[system] else self.store.ranker(cell)
 
     def _cell(self, system: str, fold: int, seed: int) -> Cell:
-        """The place of a result, which there has to be."""
+        """The cell of an existing result. Raises ``ParameterError`` if there is none."""
         if system not in self.plan.systems:
             raise ParameterError.unknown("system", system, self.plan.systems)
         self._check_fold(fold)
@@ -236,17 +236,17 @@ class Run:
             expected = f"a fold of the run, from 0 to {self.n_folds - 1}"
             raise ParameterError(argument="fold", expected=expected, got=repr(fold))
 
-    # What it shows
+    # Results
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The systems over all test queries of all folds, the seeds of a system averaged for each query."""
+        """The comparison over all test queries of all folds, averaged over the seeds for each query."""
         if not self.systems:
             raise DataError(f"{self.folder}: expected results of at least one system for every fold, got none yet")
         return compare_evaluations({system: self.evaluation(system) for system in self.systems}, self.baseline)
 
     def evaluation(self, system: str) -> Evaluation:
-        """One system over all test queries of all folds, its seeds averaged for each query."""
+        """The evaluation of one system over all test queries of all folds, averaged over its seeds for each query."""
         by_seed = self.per_query(system)
         per_query = {metric: np.mean([values[metric] for values in by_seed], axis=0) for metric in self.metrics}
         n_empty = self._judge.n_empty
@@ -271,11 +271,11 @@ class Run:
         return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
 
     def cpu_seconds(self, system: str) -> float:
-        """The mean CPU time of a fit, since its last start where it was resumed; NaN for scores that were given."""
+        """The mean CPU time of a fit (of a resumed fit, since its last start); NaN for given scores."""
         return float(np.mean([self.store.result(cell).get("cpu_seconds", np.nan) for cell in self.cells(system)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """What was asked for and what came out, for JSON."""
+        """The plan and the results, for JSON."""
         spreads = {
             system: {metric: _finite(self.spread(system, metric)) for metric in self.metrics} for system in self.systems
         }
@@ -284,7 +284,7 @@ class Run:
         return self.plan.to_dict() | results
 
     def tidy(self) -> Tidy:
-        """The mean of each metric for each system, fold and seed, one a row."""
+        """The mean of each metric for each system, fold and seed, one per row."""
         rows = []
         ends = np.cumsum([0, *(test.n_queries for test in self.tests)])
         for system in self.systems:

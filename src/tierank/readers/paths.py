@@ -22,7 +22,7 @@ _BLOCK = 1 << 20
 
 
 def kind_of(path: Path, expected: str = "a file") -> str:
-    """ "file", "folder" or "pipe". Raises ``DataError`` if a path is none of these."""
+    """What a path is: "file", "folder" or "pipe". Raises ``DataError`` if it is none of these."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

@@ -58,7 +58,7 @@ class Checkpoint:
         if found is not None and found["identity"] != self.identity:
             raise DataError(
                 f"{self.folder}: expected a checkpoint of this data and these settings, got one of another run;"
-                " delete it to start anew"
+                " delete it to start over"
             )
 
     @contextmanager
@@ -87,7 +87,7 @@ class Checkpoint:
             yield
         except _OF_DAMAGE:
             raise DataError(
-                f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start anew"
+                f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start over"
             ) from None
 
 
