@@ -209,7 +209,7 @@ def test_dask_arrays_are_cut_at_queries(client, parts):
         placed(client, (arrays[0], arrays[1][:-1], arrays[2]))
     with pytest.raises(DataError, match="with the same partitions, got 5, 5, 4"):
         placed(client, (*unknown[:2], dask.array.from_array(ids, chunks=-1).rechunk(-(-len(ids) // 4))))
-    with pytest.raises(DataError, match="expected Dask collections alone, got ndarray beside them"):
+    with pytest.raises(DataError, match="expected only Dask collections, got also ndarray"):
         placed(client, (arrays[0], train.ratings, ids))
 
 

@@ -572,7 +572,7 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_pat
     if blow == "killed":
         assert "process 1 of 2 was ended by SIGKILL (out of memory?)" in said
     else:
-        assert "process 1 of 2 did not answer, and was ended" in said
+        assert "process 1 of 2 did not respond, and was killed" in said
     assert len(tierank.load(out).history_) == 2  # the earlier model stays, and does not count as the new one
     learned = json.loads(state.read_text())["history"]
     assert 50 <= len(learned) < 120
@@ -586,7 +586,7 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_pat
     [
         ("first killed after saving", "process 0 of 2 was ended by SIGKILL", False),
         ("last killed after saving", "process 1 of 2 was ended by SIGKILL", True),
-        ("silent after saving", "process 1 of 2 did not answer, and was ended", True),
+        ("silent after saving", "process 1 of 2 did not respond, and was killed", True),
     ],
 )
 def test_a_model_that_was_written_counts(fault, words, is_new, files, tmp_path, capfd, monkeypatch):

@@ -408,7 +408,7 @@ def test_long_lists_are_cut_and_the_page_says_so(run):
     ]
     assert n_kept.tolist() == expected
     assert "it holds the first 5 documents of each list" in make_viewer(run, small)
-    assert "Lists are whole." in make_viewer(run, whole)
+    assert "Lists are complete." in make_viewer(run, whole)
 
 
 def test_ranks_follow_scores_and_rows_break_ties(run, monkeypatch):
