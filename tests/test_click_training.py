@@ -401,7 +401,7 @@ def test_arguments_that_do_not_go_together(lists):
         URank(position_tower="additive").fit(lists, propensity=[1, 0.5])
     with pytest.raises(DataError, match=r"^propensity: expected None beside data that hold propensities"):
         UMart().fit(lists.with_propensity([1, 0.5]), propensity=[1, 0.5])
-    with pytest.raises(DataError, match=r"^position: expected None beside a RankingDataset, which holds its own"):
+    with pytest.raises(DataError, match=r"^position: expected None with a RankingDataset, which has its own"):
         UMart().fit(lists, position=lists.position)
 
 

@@ -312,7 +312,7 @@ def test_parts():
         RankingDataset.concat([data, RankingDataset([[1]], [0], qid=[77])])
     with pytest.raises(DataError, match="expected at least one data set to join, got none"):
         RankingDataset.concat([])
-    with pytest.raises(DataError, match="no query is left"):
+    with pytest.raises(DataError, match="expected at least one query to select, got none"):
         data.select(np.zeros(6, bool))
     with pytest.raises(
         ParameterError, match=r"expected positive shares that sum to at most 1, such as 0.8 and 0.2, got \(0.9, 0.2\)"

@@ -354,7 +354,7 @@ def test_all_columns_that_cannot_be_used_are_named_at_once(tmp_path, kind):
         message = str(caught.value)
         assert all(f"column {name!r}: expected numbers, texts, dates or vectors, got " in message for name in ODD)
         assert not any(name in message for name in ("price", "title", *DATES))
-        assert message.endswith(f"; make them one of these, or leave the columns out with ignore={ODD}")
+        assert message.endswith(f"; convert them to one of these, or leave the columns out with ignore={ODD}")
         assert in_options(message).endswith(f"or leave the columns out with --ignore {','.join(ODD)}")
     found = read(table, ignore=ODD, columns=columns)
     assert found.features[:, :3].tolist() == [[18292] * 3, [18293] * 3]

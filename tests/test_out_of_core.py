@@ -564,7 +564,7 @@ def test_generated_data_are_the_same_on_disk(tmp_path):
     assert_same(read(tmp_path / "x.tierank"), mapped)
     with pytest.raises(ParameterError, match=r"out: expected the name of a folder that ends in .tierank, got 'x'"):
         make_ranking(2, out="x")
-    with pytest.raises(DataError, match=r"expected a folder .*nowhere to write into, got none; make it first"):
+    with pytest.raises(DataError, match=r"expected a folder .*nowhere to write to, got none; create it first"):
         make_ranking(2, out=tmp_path / "nowhere" / "x.tierank")
 
 

@@ -76,8 +76,8 @@ def test_tables_in_memory(data, tmp_path):
         ({"qid": [1], "label": [1]}, "table: expected at least one feature column, got only qid, label"),
         (
             {"qid": [1], "label": [1], "name": [b"x"]},
-            "table: column 'name': expected numbers, texts, dates or vectors, got b'x'; make them one of these, or"
-            r" leave the column out with ignore=\['name'\]",
+            "table: column 'name': expected numbers, texts, dates or vectors, got b'x'; convert them to one of these,"
+            r" or leave the column out with ignore=\['name'\]",
         ),
         (
             {"qid": [1], "label": [-1.0], "f": [1]},
@@ -119,7 +119,7 @@ def test_files_that_cannot_be_used(tmp_path, data):
         read(tmp_path / "train.txt", format="parket")
     with pytest.raises(DataError, match="expected data with features, got qrels"):
         read(tmp_path / "train.txt", format="qrels")
-    with pytest.raises(DataError, match=r"expected a folder .* to write into, got none; make it first"):
+    with pytest.raises(DataError, match=r"expected a folder .* to write to, got none; create it first"):
         write(data, tmp_path / "nowhere" / "x.txt")
 
 

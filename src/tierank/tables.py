@@ -1,4 +1,4 @@
-"""Tables of pandas, polars and Arrow, and of requests: columns by name."""
+"""Tables of pandas, polars, Arrow and requests: columns by name."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def column_names(table: Any) -> list[str]:
 
 
 def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[Any]:
-    """One column of a table as an array; ``names`` are those of the table, where they are known."""
+    """One column of a table as an array; ``names`` are those of the table, if they are known."""
     names = column_names(table) if names is None else names
     if name not in names:
         raise DataError(str(ParameterError.unknown("column", name, names)))
     is_arrow = hasattr(type(table), "column_names")
     try:
         if is_arrow:
-            table.column(name).validate(full=True)  # that texts are UTF-8, above all
+            table.column(name).validate(full=True)  # checks above all that texts are UTF-8
             return np.asarray(decoded(table.column(name)).to_numpy())
         column = table[table.columns[names.index(name)]]
         if getattr(getattr(column, "dtype", None), "fields", None):  # polars would give a matrix of the fields
             return as_objects(column.to_list())
         return np.asarray(column.to_numpy())
-    except (ValueError, TypeError, NotImplementedError) as error:  # of Arrow, also for types that numpy does not have
+    except (ValueError, TypeError, NotImplementedError) as error:  # Arrow, for types that numpy lacks
         raise DataError(f"column {name!r}: expected numbers or texts, got: {str(error)[:SHOWN]}") from None
 
 
 def take_columns(table: Any, names: Sequence[str]) -> Any:
-    """The columns of a table with these names, in this order; by place, because names need not be texts there."""
+    """The columns of a table with these names, in this order; by index, because names need not be texts."""
     known = column_names(table)
     twice = next((name for name in names if known.count(name) > 1), None)
     if twice is not None:
@@ -59,19 +59,19 @@ def take_columns(table: Any, names: Sequence[str]) -> Any:
 
 
 def decoded(column: Any) -> Any:
-    """An Arrow column with values in place of numbers of values, for which ``to_numpy`` gives a value where none is."""
+    """An Arrow column without dictionary encoding, for which ``to_numpy`` would replace missing values."""
     return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column
 
 
 def as_objects(values: Sequence[Any]) -> NDArray[Any]:
-    """The values as an array of objects, whatever they are."""
+    """The values as an array of objects, of any type."""
     objects = np.empty(len(values), object)
     objects[:] = values
     return objects
 
 
 class Table:
-    """Columns of values by name, as a request has them: the least that a table is."""
+    """Columns of values by name, as in a request: a minimal table."""
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
         self._columns = columns

@@ -50,7 +50,10 @@ def advice(checkpoint: Path | None) -> str:
     """How to continue after a failure."""
     if checkpoint is None:
         return "nothing was saved: with checkpoint= a failed run can be continued"
-    return f"{checkpoint} has the saved state: call fit again with this checkpoint, on any number of processes, to continue"
+    return (
+        f"{checkpoint} has the saved state: call fit again with this checkpoint, on any number of processes, to"
+        " continue"
+    )
 
 
 def check_ranker(ranker: object) -> None:

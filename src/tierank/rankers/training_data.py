@@ -93,7 +93,7 @@ def as_rows(
     check_declared(X, columns)
     if not is_table(X):
         if ignore is not None:
-            raise ParameterError(argument="ignore", expected="None beside an array, which has no names", got="some")
+            raise ParameterError(argument="ignore", expected="None with an array, which has no names", got="some")
         return as_dataset(X, y, qid, **weights)
     left_out, known = _as_names(ignore), column_names(X)
     if left_out:

@@ -122,8 +122,8 @@ class _Page:
         ]
         is_demo = run.plan.kind == "demo"
         words_of_demo = (
-            "Why networks rank worse than trees here: relevance partly depends on rules with thresholds, which trees can"
-            " split at directly, and a few hundred training queries are too few for networks to learn them."
+            "Why networks rank worse than trees here: relevance partly depends on rules with thresholds, which trees"
+            " can split at directly, and a few hundred training queries are too few for networks to learn them."
             " On other data it is the other way round; Blend uses both."
         )
         leaks = run.plan.protocol == "lightgbm"
@@ -140,7 +140,7 @@ class _Page:
         return are_there and self.comparison.mean(system, self.metric) < self.comparison.mean(other, self.metric)
 
     def leaderboard(self) -> list[Html]:
-        """The table in the layout of the paper: metrics by cutoff, significance marks, spread over seeds, best in bold."""
+        """The table in the layout of the paper: metrics by cutoff, marks, spread over seeds, best in bold."""
         metrics = by_family(self.run.metrics)
         families = [(name, list(group)) for name, group in groupby(metrics, key=lambda m: parse_metric(m)[0])]
         names = [element("th", display(name), scope="colgroup", colspan=len(group)) for name, group in families]

@@ -1,4 +1,4 @@
-"""Settings of trees as LightGBM takes them, and what to say about parameters of LightGBM that have no effect here."""
+"""Settings of trees as parameters of LightGBM, and hints for parameters that have no effect here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tierank.kernels import n_threads
 from tierank.training.lightgbm_adapter import parameter_names
 from tierank.training.tree_text import kept_depth
 
-# Our names for what nearly everybody sets; all others go by LightGBM's names.
+# Our names for the most common parameters; all others have LightGBM's names.
 RENAMED = {
     "num_iterations": "n_trees",
     "learning_rate": "learning_rate",
@@ -33,7 +33,7 @@ OF_LAMBDARANK = ("sigmoid", "lambdarank_truncation_level", "lambdarank_norm", "l
 _NO_DART = "only boosting='dart' reads it, and trees here are boosted by gbdt"
 _OBJECTIVE = "only other objectives of LightGBM read it"
 _BINARY = "only objectives with two classes read it"
-_BY_METRICS = "our metrics judge: give select_by and rule, and valid to fit"
+_BY_METRICS = "tierank's metrics are used: give select_by and rule, and valid to fit"
 _BY_TEAM = "several processes train together by fit(team=...); see tierank.distributed"
 _BY_PREDICT = "predict uses all trees that were kept"
 _BY_FIT = "data come to fit as arrays, tables or a RankingDataset; tierank.read reads files"
@@ -80,7 +80,7 @@ _UNUSED: dict[str, str] = {
     "task": "fit trains and predict scores",
 }
 
-# What the rankers set themselves.
+# Parameters that the rankers set themselves.
 _FIXED = {
     "objective": "TreeRanker(loss=...) takes your own loss",
     "verbosity": "LightGBM is silent here; fit(progress=True) shows a progress bar",
@@ -100,7 +100,7 @@ _OF_EACH_FEATURE = (
 _QUANTISED = ("num_grad_quant_bins", "quant_train_renew_leaf", "stochastic_rounding")
 _TRANSLATED = ("max_depth", *_QUANTISED)
 
-# Bins, one for each feature of each document, up to which LightGBM may keep a second copy, in order of documents.
+# The most bins (features x documents) for which LightGBM may keep a second copy, row by row.
 _MOST_COPIED = 1 << 30
 
 
@@ -129,7 +129,7 @@ def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[s
 
 
 def lightgbm_parameters(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What LightGBM is told: our settings by its names, and its own parameters where they differ from its defaults."""
+    """The parameters of LightGBM: our settings by its names, and its own that differ from its defaults."""
     own = {name: settings[name] for name in defaults if name not in _TRANSLATED and settings[name] != defaults[name]}
     if settings["use_quantized_grad"]:
         own |= {name: settings[name] for name in _QUANTISED}
@@ -173,19 +173,19 @@ def check_parameters(settings: Mapping[str, Any]) -> None:
 def for_features(
     params: Mapping[str, Any], n_features: int, names: tuple[str, ...] | None, copies: int
 ) -> dict[str, Any]:
-    """The parameters that speak of features as LightGBM wants them: by number, and for each copy.
+    """The parameters about features as LightGBM expects them: by number, and for each copy.
 
     >>> for_features({"categorical_feature": ["b"], "monotone_constraints": [1, 0]}, 2, ("a", "b"), copies=3)
     {'categorical_feature': [1], 'monotone_constraints': [1, 0, 1, 0, 1, 0]}
     """
     found: dict[str, Any] = {}
-    if "categorical_feature" in params:  # the copies of a category are no categories
+    if "categorical_feature" in params:  # the copies of a category are not categories
         found["categorical_feature"] = _numbers("categorical_feature", params, n_features, names)
     for name in _OF_EACH_FEATURE:
         if name in params:
             if len(params[name]) != n_features:
                 raise ParameterError(f"{name}: expected {n_features}, one for each feature, got {len(params[name])}")
-            found[name] = list(params[name]) * copies  # what counts for a feature counts for its copies
+            found[name] = list(params[name]) * copies  # a value for a feature applies to its copies
     if "interaction_constraints" in params:
         groups = [
             _numbers("interaction_constraints", {"interaction_constraints": group}, n_features, names)
@@ -200,8 +200,8 @@ def for_features(
 def for_size(params: Mapping[str, Any], n_documents: int, n_features: int) -> dict[str, Any]:
     """Whether histograms have to be built feature by feature; otherwise LightGBM tries which way is faster.
 
-    Trees are the same either way, because sums of gradients are exact. But goss multiplies gradients, so that theirs
-    are not; and the other way keeps a second copy of the bins.
+    Trees are the same either way, because sums of gradients are exact. But goss multiplies gradients, so that its sums
+    are not; and row by row needs a second copy of the bins.
 
     >>> for_size({}, 1_000_000, 136), for_size({"data_sample_strategy": "goss"}, 1000, 136)
     ({}, {'force_col_wise': True})
@@ -225,7 +225,7 @@ def _numbers(name: str, params: Mapping[str, Any], n_features: int, names: tuple
 
 
 def check_files(params: Mapping[str, Any]) -> None:
-    """An error where a file that is named is none, or not JSON: LightGBM goes on without it."""
+    """Raise an error if a named file does not exist or is not JSON: LightGBM would continue without it."""
     for name, kind, what in (("forcedsplits_filename", dict, "an object"), ("forcedbins_filename", list, "a list")):
         if name not in params:
             continue
