@@ -162,7 +162,7 @@ def test_describe_says_what_looks_wrong():
         "1 session mixing queries: each of their queries counts as a session",
         "1 session showing a document twice",
     ]
-    with pytest.raises(tierank.DataError, match="the order of the rows is lost: some were left out"):
+    with pytest.raises(tierank.DataError, match="the caller's row order is unknown: some sessions were left out"):
         log.restore(np.zeros(log.n_rows))
 
 
@@ -306,7 +306,7 @@ def test_a_kept_column_does_not_take_the_place_of_one_of_the_log(tmp_path, name)
     """``clicked`` was kept beside ``bought``, which says what was clicked: the file would have had the wrong one."""
     log = read({**ROWS, "bought": [1] * 6}, clicked="bought", columns=["ranker"]).with_columns(**{name: [7] * 6})
     for write in (log.to_columns, lambda: log.write(tmp_path / "log.csv")):
-        with pytest.raises(tierank.DataError, match=f"expected other names than session, .* got a column '{name}'"):
+        with pytest.raises(tierank.DataError, match=f"expected names other than session, .* got a column '{name}'"):
             write()
     assert not list(tmp_path.iterdir())
 

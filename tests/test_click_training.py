@@ -81,7 +81,8 @@ def test_a_propensity_is_by_position_or_by_row_or_fitted():
 
 
 def test_propensities_are_checked():
-    with pytest.raises(DataError, match=r"^propensity: expected position, which propensities by position need"):
+    refusal = r"^propensity: expected one propensity per row, or one per position together with position, got neither"
+    with pytest.raises(DataError, match=refusal):
         small().with_propensity([1, 0.5])
     for given, got in (([1, 0, 1], "0 at 1"), ([1, -1], "-1 at 1"), ([np.inf], "inf at 0"), ([], "no list")):
         with pytest.raises(DataError, match=f"^propensity: expected finite numbers above 0, got {got}"):
@@ -447,7 +448,7 @@ def test_the_command_line_trains_on_positions(lists, tmp_path, capsys, monkeypat
     told = capsys.readouterr().err
     assert "rated.csv: no column position: its ratings are used as plain ratings, not as clicks at positions" in told
     assert main([*train, "--propensity", "p.json"]) == 2
-    assert "--propensity: expected --position-column beside it" in capsys.readouterr().err
+    assert "--propensity: expected --position-column too" in capsys.readouterr().err
     urank = ["train", "urank", "--train", "lists.csv", "--position-column", "position", "--out", "other"]
     assert main(urank) == 2
     assert "--position-column: expected --propensity beside it, or --set position_tower" in capsys.readouterr().err

@@ -191,7 +191,7 @@ def test_messages_of_runs_speak_of_options():
 def test_convert_refuses_what_its_name_does_not_say_and_its_own_input(model, capsys):
     for out, message in (
         ("a.xlsx", "a.xlsx: expected a name that ends in .txt, "),
-        ("data.txt", "data.txt: expected another file than the one that is read"),
+        ("data.txt", "data.txt: expected a file other than the one that is read"),
     ):
         before = (model.parent / "data.txt").stat().st_mtime_ns
         code, _, err = run(capsys, "convert", "data.txt", out)

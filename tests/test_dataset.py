@@ -145,7 +145,7 @@ def test_missing_ids_of_tables_are_refused():
 def test_ids_that_are_arrays_are_refused():
     ids = np.empty(2, object)
     ids[:] = [np.array([1, 2]), np.array([1, 3])]
-    with pytest.raises(DataError, match="qid: expected ids that can be hashed"):
+    with pytest.raises(DataError, match="qid: expected hashable ids"):
         RankingDataset(np.eye(2), qid=ids)
 
 

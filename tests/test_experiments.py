@@ -299,9 +299,7 @@ def test_a_damaged_result_says_how_to_mend_it(data, tmp_path):
     run = cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=tmp_path / "run")
     place = run.store.place(Cell("umart", 0, 0))
     (place / "scores.npy").write_bytes(b"\x93NUMPY")
-    with pytest.raises(
-        DataError, match=r"scores\.npy: expected scores, got a damaged file; delete the folder it is in"
-    ):
+    with pytest.raises(DataError, match=r"scores\.npy: expected scores, got a damaged file; delete its folder"):
         _ = Run.open(run.folder).comparison
     (place / "result.json").write_text("[")
     with pytest.raises(DataError, match=r"result\.json: expected the description of a result, got a damaged file"):

@@ -456,7 +456,7 @@ REFUSED_BEFORE = [
     (Blend(**BLEND), False, "elasticsearch", "it can hold only trees"),
     (LinearRanker(), False, "vespa", "scales by the list of the query; train with feature_transform='standard'"),
     (LinearRanker(), False, "opensearch", "it refuses scores below 0, .* train umart or lambdamart for it"),
-    (LinearRanker(feature_transform=("standard", "none")), False, "solr", "this model sees several transforms"),
+    (LinearRanker(feature_transform=("standard", "none")), False, "solr", "this model uses several transforms"),
     (LinearRanker(feature_transform="standard"), True, "solr", "or train with feature_transform='none'"),
     (UMart(**TREES), False, "sorl", r"unknown target 'sorl': did you mean 'solr'\?"),
 ]
@@ -518,7 +518,7 @@ def test_networks_in_c_are_nearer_than_single_precision(plain, tmp_path):
 
 
 def test_what_cannot_be_exported_is_refused(plain, tmp_path):
-    with pytest.raises(NotFittedError, match="has learned nothing yet"):
+    with pytest.raises(NotFittedError, match="is not fitted: call fit first"):
         UMart().export(tmp_path / "m", to="onnx")
     ranker = UMart(linear_tree=True, **TREES).fit(plain)
     with pytest.raises(ParameterError, match="linear_tree: expected trees with constant leaves to export"):

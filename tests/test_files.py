@@ -330,7 +330,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
         (OSError(28, "No space left on device"), "No space left on device; free some space, or write elsewhere"),
         (
             OSError("640 requested and 0 written"),
-            r"640 requested and 0 written \(no room left on the disk\?\); make room",
+            r"640 requested and 0 written \(is the disk full\?\); free some space",
         ),
         (PermissionError(13, "Permission denied", str(tmp_path / "x.txt")), "Permission denied$"),
         (PermissionError(13, "Permission denied", str(tmp_path / ".x.txt.abcdefgh.new" / "x.txt")), "Permission deni"),
@@ -356,7 +356,7 @@ def test_what_says_nothing_of_the_place_stays_what_it_is(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_said(model, tmp_path):
-    with pytest.raises(DataError, match=r"nowhere/x.txt: expected a folder .*nowhere to write into, got none; make it"):
+    with pytest.raises(DataError, match=r"nowhere/x.txt: expected a folder .*nowhere to write to, got none; create it"):
         write_text(tmp_path / "nowhere" / "x.txt", "x")
     (tmp_path / "file").write_text("x")
     with pytest.raises(WriteError, match="file: expected a path that can be written, got: "):

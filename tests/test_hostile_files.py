@@ -702,7 +702,7 @@ def test_pipes_among_the_files_of_a_data_set_are_refused(tmp_path):
     (tmp_path / "rank.train").write_text("0 1:2\n")
     os.mkfifo(tmp_path / "rank.train.query")
     with pytest.raises(
-        DataError, match=r"rank.train.query: expected a file with a number per line, got something else"
+        DataError, match=r"rank.train.query: expected a file with one number per line, got something else"
     ):
         read(tmp_path / "rank.train")
     for name in ("meta.json", "ratings.npy"):

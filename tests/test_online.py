@@ -512,7 +512,7 @@ def test_weights_of_any_size(method, exponent):
 @pytest.mark.parametrize("method", ["ips", "snips", "dr"])
 def test_what_has_no_interval_says_so(method):
     predicted = {"predicted": [0.0], "predicted_target": [0.0]} if method == "dr" else {}
-    with pytest.warns(UserWarning, match="one session alone has no interval"):
+    with pytest.warns(UserWarning, match="a single session has no interval"):
         found = estimate_value([2.0], [1.0], method=method, **predicted)
     assert found.value == 2.0
     assert math.isnan(found.low)

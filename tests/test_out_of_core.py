@@ -201,7 +201,7 @@ def other_part(**changes):
     [
         ({"f3": None}, r"part-9.parquet: expected the column 'f3', as in .*part-00000.parquet, got qid, label"),
         ({"qid": None}, "part-9.parquet: expected the column 'qid', as in"),
-        ({"extra": [1.0] * 9}, r"part-9.parquet: expected the columns of .*, got 'extra' too; name the columns with"),
+        ({"extra": [1.0] * 9}, r"part-9.parquet: expected the columns of .*, got also 'extra'; name the columns with"),
         ({"f2": ["x"] * 9}, "part-9.parquet: column 'f2': expected numbers, texts, dates or vectors, got 'x'"),
         ({"f2": ["1.5"] * 9}, r"part-9.parquet: column 'f2': expected numbers, texts, dates or vectors, got '1.5'"),
         ({"qid": [1] * 9}, r"part-9.parquet: expected query ids of type string, as in .*part-00000.parquet, got int64"),

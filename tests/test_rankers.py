@@ -188,7 +188,7 @@ def test_what_cannot_be_used_is_refused(name, parts):
         ranker.fit(unrated)
     with pytest.raises(DataError, match="this data set has no ratings"):
         ranker.fit(train, valid=unrated)
-    with pytest.raises(DataError, match="qid: expected None beside a RankingDataset"):
+    with pytest.raises(DataError, match="qid: expected None with a RankingDataset"):
         ranker.fit(train, qid=[1])
     with pytest.raises(DataError, match=r"valid: expected a RankingDataset or \(X, y, qid\)"):
         ranker.fit(train, valid=5)
@@ -649,7 +649,7 @@ def test_data_without_an_order_are_noticed():
 NO_QUERIES = {
     "no ids": (lambda n: None, "all 2,001 rows are one query, longer than lists of candidates are: give one query id"),
     "one id": (lambda n: ["q"] * n, "all 2,001 rows are one query"),
-    "an id in each row": (np.arange, "each of the 2,001 rows is a query of its own, .* the same query id"),
+    "an id in each row": (np.arange, "each of the 2,001 rows is a separate query, .* the same query id"),
 }
 
 

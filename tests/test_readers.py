@@ -159,7 +159,7 @@ def test_without_ratings_their_names_are_taken(tmp_path):
     [
         ([("a", 1), ("b", 2)], r"expected query ids of one type that a column can hold, .* got \('a', 1\) and others"),
         ([(1, 2), (3, 4)], r"expected query ids of one type that a column can hold, .* got \(1, 2\) and others"),
-        ([1, "1"], "expected query ids of one type that a column can hold, .* got 1 and others; make texts of them"),
+        ([1, "1"], "expected query ids of one type that a column can hold, .* got 1 and others; convert them to texts"),
     ],
 )
 def test_query_ids_that_a_table_cannot_hold(tmp_path, ids, message):
@@ -341,13 +341,13 @@ def test_scores_that_cannot_be_used(data, tmp_path, content, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"qid": ["a b", "a_b"]}, "expected queries that differ with '_' for blanks, .* got 'a_b' twice"),
+        ({"qid": ["a b", "a_b"]}, "expected queries that still differ with '_' for blanks, .* got 'a_b' twice"),
         ({"qid": ["", "a"]}, "expected query ids that are not empty"),
         (
             {"document_ids": ["a b", "a_b"]},
-            "expected documents in query 0 that differ with '_' for blanks, .* 'a_b' twice",
+            "expected documents in query 0 that still differ with '_' for blanks, .* 'a_b' twice",
         ),
-        ({"document_ids": ["row1", ""]}, "expected documents in query 0 that differ .* got 'row1' twice"),
+        ({"document_ids": ["row1", ""]}, "expected documents in query 0 that still differ .* got 'row1' twice"),
     ],
 )
 def test_names_that_would_become_one_in_trec_files(tmp_path, changes, message):

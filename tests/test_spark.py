@@ -321,7 +321,7 @@ def test_a_task_that_fails_ends_the_others(tables):
         if BarrierTaskContext.get().partitionId() == 1:
             raise ZeroDivisionError("in this loss")
 
-    message = r"^task 1 of 2 on \S+ failed: .*ZeroDivisionError\('in this loss'\); nothing was kept"
+    message = r"^task 1 of 2 on \S+ failed: .*ZeroDivisionError\('in this loss'\); nothing was saved"
     with pytest.raises(TeamError, match=message):
         fit(TreeRanker(loss=squares(fail_in_the_second), n_trees=2), tables[0])
 
@@ -354,7 +354,7 @@ def test_a_task_that_is_lost_without_a_checkpoint(tables):
             os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(
-        TeamError, match=r"^a task was lost: expected all 2 tasks to stay .* task.* 1.*nothing was kept"
+        TeamError, match=r"^a task was lost: expected all 2 tasks to stay .* task.* 1.*nothing was saved"
     ):
         fit(TreeRanker(loss=squares(end_the_second), n_trees=2), tables[0])
 

@@ -395,7 +395,7 @@ def test_sparse_and_pickle(data):
 
 
 def test_qid_beside_a_data_set(data):
-    with pytest.raises(DataError, match="qid: expected None beside a RankingDataset"):
+    with pytest.raises(DataError, match="qid: expected None with a RankingDataset"):
         QueryMinMax().fit(data, qid=[1])
 
 
