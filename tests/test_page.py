@@ -419,6 +419,21 @@ def test_ranks_follow_scores_and_rows_break_ties(run, monkeypatch):
     assert len(lists.row) == n
 
 
+@pytest.mark.parametrize("twice", ["query", "document", "title"])
+def test_titles_with_a_column_twice_are_refused(run, tmp_path, capsys, twice):
+    """Which of the two was meant cannot be known; what is not used may come twice."""
+    file = tmp_path / "titles.csv"
+    file.write_text(f"query,document,title,{twice}\n1,d,one,other\n")
+    with pytest.raises(
+        DataError, match=f"titles.csv: expected each column once, got '{twice}' twice; rename one of them"
+    ):
+        Titles.read(file)
+    assert cli.main(["report", str(run.folder), "--titles", str(file), "--out", str(tmp_path / "r.html")]) == 2
+    assert refusal in capsys.readouterr().err
+    file.write_text("query,document,title,spare,spare\n1,d,one,0,1\n")
+    assert Titles.read(file).by_name == {("1", "d"): "one"}
+
+
 def test_titles_and_folders_that_cannot_be_used(run, tmp_path, capsys):
     (tmp_path / "titles.csv").write_text("query,name\n1,2\n")
     with pytest.raises(DataError, match=r"titles.csv: expected the columns query, document and title, got query, name"):

@@ -24,7 +24,7 @@ from tierank.checks import (
 from tierank.errors import DataError, ParameterError
 from tierank.kinds import Category, Columns, Date, DatePart, Elapsed, Element, Kind, Kinds, Similarity, Text
 from tierank.memory import CHUNK, chunks
-from tierank.tables import as_column, column_names, decoded, is_table
+from tierank.tables import as_column, check_known, column_names, decoded, is_table
 
 # Arrow's types of texts; dictionaries of numbers count as numbers, as Parquet files do not distinguish them.
 _ARROW_TEXTS = ("string", "large_string", "string_view")
@@ -57,9 +57,7 @@ class Encoder:
     def of(cls, table: Any, names: Sequence[str], columns: Columns, *, can_ignore: bool = False) -> Encoder:
         """The encoder for these columns, by their content. One ``DataError`` lists all columns that cannot be used."""
         known = column_names(table)
-        unknown = next((name for name in columns.hidden() if name not in known), None)
-        if unknown is not None:
-            raise DataError(str(ParameterError.unknown("column", unknown, known)))
+        check_known(known, columns.hidden())
         unusable: dict[str, str] = {}
         kinds: dict[str, Kind | None] = {}
         paired = {column for pair in columns.similarities for column in pair}
@@ -242,10 +240,7 @@ def check_declared(X: Any, columns: Columns | None) -> None:
         return
     if not is_table(X):
         raise ParameterError(argument="columns", expected="None with an array, which has no names", got="some")
-    known = column_names(X)
-    unknown = next((name for name in columns.named() if name not in known), None)
-    if unknown is not None:
-        raise DataError(str(ParameterError.unknown("column", unknown, known)))
+    check_known(column_names(X), columns.named())
 
 
 def _date_kinds(name: str, columns: Columns) -> dict[str, Kind | None]:

@@ -12,11 +12,11 @@ from tierank.clicks.checking import Columns, assemble
 from tierank.clicks.codes import Codes, Column, Encoded, as_numbers, small
 from tierank.clicks.log import ClickLog
 from tierank.clicks.sources import as_path, open_source
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.readers.columns import DOCUMENT_NAMES, QUERY_NAMES
 from tierank.readers.paths import kind_of, piped
 from tierank.settings import as_choice, as_flag
-from tierank.tables import is_table
+from tierank.tables import check_columns, is_table
 
 # Default names of columns.
 _NAMES = {
@@ -136,12 +136,7 @@ class _Roles(NamedTuple):
                 )
         found["document"] = (found["document"],) if isinstance(found["document"], str) else tuple(found["document"])
         roles = cls(**found, columns=tuple(columns))
-        unknown = next((name for name in roles.all if name not in names), None)
-        if unknown is not None:
-            raise DataError(str(ParameterError.unknown("column", unknown, names)), where=where)
-        twice = next((name for name in roles.all if names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(where=where, expected="each column once", got=f"{twice!r} twice", fix="rename one of them")
+        check_columns(names, roles.all, where)
         return roles
 
     @property

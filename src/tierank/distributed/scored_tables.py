@@ -9,7 +9,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.kinds import Columns
 from tierank.rankers import Ranker
 from tierank.readers.columns import Layout
-from tierank.tables import take_columns
+from tierank.tables import check_known, take_columns
 
 
 def scored_columns(
@@ -29,9 +29,7 @@ def _layout(names: list[str], query: str | None, features: list[str] | None, nee
     """The role of each column; the query is optional if documents are scored one by one."""
     if needs_list or query is not None or features is None:
         return Layout.of(names, "data", query=query, features=features, declared=Columns())
-    unknown = next((name for name in features if name not in names), None)
-    if unknown is not None:
-        raise DataError(f"data: {ParameterError.unknown('column', unknown, names)}")
+    check_known(names, features, "data")
     return Layout("", None, None, {}, features)
 
 

@@ -30,7 +30,7 @@ from tierank.readers.tables import (
     write_csv,
     write_parquet,
 )
-from tierank.tables import is_table
+from tierank.tables import check_known, is_table
 
 __all__ = [
     "FORMATS",
@@ -235,9 +235,7 @@ def _chosen(
     kept = left_over(names, where, features, ignore)
     wanted = kept if features is None else features
     wanted = _features_from(wanted, data)
-    unknown = next((name for name in wanted if name not in kept), None)
-    if unknown is not None:
-        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, kept)}")
+    check_known(kept, wanted, where)
     if tuple(wanted) == names:
         return data
     return data.with_features(data.features[:, [names.index(name) for name in wanted]], tuple(wanted))

@@ -8,7 +8,6 @@ however large the files are.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,11 +28,11 @@ from tierank.checks import (
 )
 from tierank.dataset import RankingDataset
 from tierank.encoding import Encoder
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.extras import needing
 from tierank.kinds import Columns
 from tierank.memory import Allocator, release_pages
-from tierank.tables import as_column, decoded
+from tierank.tables import as_column, check_known, check_once, decoded
 from tierank.text_blocks import Texts
 
 # Default names of columns.
@@ -101,14 +100,8 @@ class Layout(NamedTuple):
         if not chosen and features is None:
             raise DataError(f"{where}: expected at least one feature column, got only {_listed(names)}")
         self = cls(query, rating, document, weights, chosen, position)
-        wanted = [*self.heads, *chosen, *declared.named()]
-        unknown = next((name for name in wanted if name not in names), None)
-        if unknown is not None:
-            raise DataError(f"{where}: {ParameterError.unknown('column', unknown, names)}")
-        counts = Counter(names)
-        twice = next((name for name in [*self.heads, *chosen] if counts[name] > 1), None)
-        if twice is not None:
-            raise DataError(f"{where}: expected each column once, got {twice!r} twice; rename one of them")
+        check_known(names, [*self.heads, *chosen, *declared.named()], where)
+        check_once(names, [*self.heads, *chosen], where)
         return self
 
     @property
@@ -122,9 +115,8 @@ def left_over(
     names: Sequence[str], where: str, features: Sequence[str] | None, ignore: Sequence[str] | None
 ) -> list[str]:
     """The columns that are not ignored. Raises ``DataError`` for an unknown column, unless the features are named."""
-    unknown = next((name for name in ignore or () if name not in names), None)
-    if unknown is not None and features is None:
-        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, names)}")
+    if features is None:
+        check_known(names, ignore or (), where)
     return [name for name in names if name not in (ignore or ())]
 
 

@@ -21,7 +21,7 @@ from tierank.readers.arrays import read_array
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, needs_arrow
 from tierank.readers.letor import created, number_of, plain_number
 from tierank.readers.paths import kind_of, piped, unreadable
-from tierank.tables import as_column
+from tierank.tables import as_column, check_once
 from tierank.text_blocks import Texts
 
 # Lines of a file: their number, from 1, and their fields.
@@ -88,8 +88,7 @@ def _csv_header(path: Path) -> list[str] | None:
 def _check_has_score(names: list[str], path: Path) -> None:
     if "score" not in names:
         raise DataError(f"{path}: expected a column called score, got {', '.join(names[:12])}")
-    if names.count("score") > 1:
-        raise DataError(f"{path}: expected each column once, got 'score' twice; rename one of them")
+    check_once(names, ["score"], path)
 
 
 def _from_csv(path: Path, header: list[str]) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tierank.checks import check_texts
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.encoding import as_features, unusable_columns
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.kinds import Category, Columns, Date
 from tierank.memory import Allocator, release_pages
@@ -39,7 +39,7 @@ from tierank.readers.columns import (
     taken,
 )
 from tierank.readers.letor import NUMBER, created
-from tierank.tables import as_column, column_names, take_columns
+from tierank.tables import as_column, check_columns, column_names, take_columns
 
 # Bytes of features converted to a table at a time when a file is written.
 _WRITTEN = 1 << 26
@@ -146,7 +146,7 @@ class _Csv:
         arrow = needs_arrow("CSV")
         from pyarrow import compute
 
-        _check_known(self.names(), names, self.path)
+        check_columns(self.names(), names, self.path)
         with self._refusing():
             table = self._read(list(names), [], arrow.string())
         for name in names:
@@ -347,17 +347,8 @@ def _is_csv(path: Path) -> bool:
 
 def _of_parquet(file: Path, names: Sequence[str]) -> Any:
     part = ParquetPart(file)
-    _check_known(part.names, names, file)
+    check_columns(part.names, names, file)
     return part.read(list(names))
-
-
-def _check_known(known: list[str], names: Sequence[str], where: Path) -> None:
-    unknown = next((name for name in names if name not in known), None)
-    if unknown is not None:
-        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, known)}")
-    twice = next((name for name in names if known.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{where}: expected each column once, got {twice!r} twice; rename one of them")
 
 
 def write_csv(data: RankingDataset, path: Path) -> None:

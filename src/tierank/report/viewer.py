@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from tierank.errors import DataError
 from tierank.experiments.runs import Run
 from tierank.report.markup import Html, element
+from tierank.tables import check_once
 from tierank.types import Floats
 
 # Depths to which lists may be kept, deepest first: the first that the budget allows is used.
@@ -31,6 +32,7 @@ _ORDERS = {
     "low": "Lowest on the left first",
     "data": "As in the data",
 }
+_TITLE_COLUMNS = ("query", "document", "title")
 _SHOWS = {"all": "All queries", "lost": "Only losses", "won": "Only wins", "tied": "Only ties"}
 
 
@@ -47,10 +49,11 @@ class Titles:
         try:
             with file.open(newline="", encoding="utf-8-sig") as lines:
                 rows = csv.DictReader(lines)
-                missing = {"query", "document", "title"} - set(rows.fieldnames or ())
-                if missing:
-                    got = ", ".join(rows.fieldnames or ())[:200] or "an empty file"
+                names = list(rows.fieldnames or ())
+                if not set(_TITLE_COLUMNS) <= set(names):
+                    got = ", ".join(names)[:200] or "an empty file"
                     raise DataError(f"{file}: expected the columns query, document and title, got {got}")
+                check_once(names, _TITLE_COLUMNS, file)
                 return cls({(row["query"], row["document"]): row["title"] or "" for row in rows})
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{file}: expected a CSV file in UTF-8, got: {error}") from None
