@@ -424,9 +424,8 @@ def test_titles_with_a_column_twice_are_refused(run, tmp_path, capsys, twice):
     """Which of the two was meant cannot be known; what is not used may come twice."""
     file = tmp_path / "titles.csv"
     file.write_text(f"query,document,title,{twice}\n1,d,one,other\n")
-    with pytest.raises(
-        DataError, match=f"titles.csv: expected each column once, got '{twice}' twice; rename one of them"
-    ):
+    refusal = f"titles.csv: expected each column once, got '{twice}' twice; rename one of them"
+    with pytest.raises(DataError, match=refusal):
         Titles.read(file)
     assert cli.main(["report", str(run.folder), "--titles", str(file), "--out", str(tmp_path / "r.html")]) == 2
     assert refusal in capsys.readouterr().err
