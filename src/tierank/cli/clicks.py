@@ -42,69 +42,92 @@ def add_clicks(commands: Any) -> None:
     parser = add_command(
         commands, "clicks", "click logs: models, propensities, judgements", "clicks describe log.csv", has_quiet=False
     )
-    own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    describe = _add(own, "describe", "click-through by position, and what looks wrong", "describe log.csv", _describe)
-    describe.add_argument("--json", action="store_true", help="machine-readable output")
+    subcommands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    for add in (_add_describe, _add_fit, _add_propensities, _add_judge, _add_simulate, _add_evaluate):
+        add(subcommands)
 
-    fit = _add(
-        own, "fit", "fit click models, and say how well they predict", "fit log.csv --model dbn --out dbn.json", _fit
+
+def _add_describe(commands: Any) -> None:
+    command = _add(
+        commands, "describe", "click-through by position, and what looks wrong", "describe log.csv", _describe
     )
-    fit.add_argument("--model", action="append", metavar="M", help="ctr, pbm, cascade, dcm, ubm, dbn, sdbn (all)")
-    _add_model(fit)
-    fit.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
-    fit.add_argument("--seed", type=int, default=0, help="seed that chooses the sessions held out (default: 0)")
-    fit.add_argument("--out", type=Path, metavar="F.json", help="write the best model, fitted to all sessions")
-    fit.add_argument("--json", action="store_true", help="machine-readable output")
+    command.add_argument("--json", action="store_true", help="machine-readable output")
 
-    propensities = _add(
-        own,
+
+def _add_fit(commands: Any) -> None:
+    command = _add(
+        commands,
+        "fit",
+        "fit click models, and say how well they predict",
+        "fit log.csv --model dbn --out dbn.json",
+        _fit,
+    )
+    command.add_argument("--model", action="append", metavar="M", help="ctr, pbm, cascade, dcm, ubm, dbn, sdbn (all)")
+    _add_model(command)
+    command.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
+    command.add_argument("--seed", type=int, default=0, help="seed that chooses the sessions held out (default: 0)")
+    command.add_argument("--out", type=Path, metavar="F.json", help="write the best model, fitted to all sessions")
+    command.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _add_propensities(commands: Any) -> None:
+    command = _add(
+        commands,
         "propensities",
         "how likely documents are examined in each position",
         "propensities log.csv --method harvest",
         _propensities,
     )
-    _add_propensities(propensities)
-    propensities.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (200)")
-    propensities.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
-    propensities.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
-    propensities.add_argument("--json", action="store_true", help="machine-readable output")
+    _add_method(command)
+    command.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (200)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
+    command.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
+    command.add_argument("--json", action="store_true", help="machine-readable output")
 
-    judge = _add(own, "judge", "ratings from clicks, weighted by certainty", "judge log.csv --out ratings.csv", _judge)
-    judge.add_argument(
+
+def _add_judge(commands: Any) -> None:
+    command = _add(
+        commands, "judge", "ratings from clicks, weighted by certainty", "judge log.csv --out ratings.csv", _judge
+    )
+    command.add_argument(
         "--model",
         default="best",
         metavar="M",
         help="a click model, its file, or best: pbm or ubm (default: best)",
     )
-    judge.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
-    judge.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")
-    judge.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
+    command.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
+    command.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")
+    command.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
 
-    simulate = _add(
-        own,
+
+def _add_simulate(commands: Any) -> None:
+    command = _add(
+        commands,
         "simulate",
         "the same lists with clicks drawn from a model",
         "simulate log.csv --model pbm --out new.csv",
         _simulate,
     )
-    simulate.add_argument("--model", default="pbm", metavar="M", help="a click model or its file (default: pbm)")
-    simulate.add_argument("--seed", type=int, default=0, help="of the clicks (default: 0)")
-    simulate.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
+    command.add_argument("--model", default="pbm", metavar="M", help="a click model or its file (default: pbm)")
+    command.add_argument("--seed", type=int, default=0, help="of the clicks (default: 0)")
+    command.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
 
-    evaluate = _add(
-        own,
+
+def _add_evaluate(commands: Any) -> None:
+    command = _add(
+        commands,
         "evaluate",
         "what another ranker would have earned on these lists",
         "evaluate log.csv --score-column new --estimator dr --clip 10",
         _evaluate,
     )
-    evaluate.add_argument("--score-column", required=True, metavar="NAME", help="the scores of that ranker in the log")
-    evaluate.add_argument("--estimator", default="ips", metavar="E", help="ips, snips or dr (default: ips)")
-    evaluate.add_argument("--earn", default="clicks", metavar="M", help="clicks or dcg (default: clicks)")
-    evaluate.add_argument("--k", type=int, metavar="K", help="only the first K ranks count (default: all)")
-    evaluate.add_argument("--clip", type=float, metavar="W", help="lower weights above W to W (default: none)")
-    _add_propensities(evaluate)
-    evaluate.add_argument("--json", action="store_true", help="machine-readable output")
+    command.add_argument("--score-column", required=True, metavar="NAME", help="the scores of that ranker in the log")
+    command.add_argument("--estimator", default="ips", metavar="E", help="ips, snips or dr (default: ips)")
+    command.add_argument("--earn", default="clicks", metavar="M", help="clicks or dcg (default: clicks)")
+    command.add_argument("--k", type=int, metavar="K", help="only the first K ranks count (default: all)")
+    command.add_argument("--clip", type=float, metavar="W", help="lower weights above W to W (default: none)")
+    _add_method(command)
+    command.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def _add(
@@ -132,7 +155,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--by", metavar="WHAT", help="attractiveness of a pair of query and document, or of a document")
 
 
-def _add_propensities(parser: argparse.ArgumentParser) -> None:
+def _add_method(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="pbm", metavar="M", help="pbm, shuffled, swaps or harvest (default: pbm)")
     parser.add_argument("--swap-column", metavar="NAME", help="of swaps (default: swap)")
     parser.add_argument("--ranker-column", metavar="NAME", help="of harvest (default: ranker)")

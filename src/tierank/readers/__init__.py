@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,6 +64,9 @@ FORMATS = {
     "tierank": Format((SUFFIX,), read_folder, write_folder),
     "qrels": Format((".qrels",), None, write_qrels),
 }
+
+# Arguments of ``read`` that name columns which text does not have.
+_OF_ROWS = ("position", "row_weight", "query_weight")
 
 
 def read(
@@ -147,16 +150,16 @@ def read(
     declared = Columns() if columns is None else columns
     if not isinstance(declared, Columns):
         raise ParameterError(argument="columns", expected="a tierank.Columns", got=type(columns).__name__)
+    of_rows = {"position": position, "row_weight": row_weight, "query_weight": query_weight}
     named: dict[str, Any] = {
         "query": query,
         "rating": rating,
         "document": document,
         "features": None if features is None else list(features),
         "ignore": None if ignore is None else list(ignore),
+        # Only if they are given: otherwise caches of earlier versions remain valid.
+        **{name: column for name, column in of_rows.items() if column is not None},
     }
-    # Only if it is given: otherwise caches of earlier versions remain valid.
-    of_rows = {"position": position, "row_weight": row_weight, "query_weight": query_weight}
-    named |= {name: column for name, column in of_rows.items() if column is not None}
     if is_table(source):
         return read_table(source, declared=declared, **named)
     path = _as_path(source)
@@ -166,31 +169,52 @@ def read(
             return read(file, format=format, cache=False if cache is True else cache, **named)
     name = _readable_format(path, format)
     if name == "tierank":
-        found = _chosen(read_folder(path), str(path), named["features"], named["ignore"])
-        for argument in of_rows.keys() & named.keys():
-            if getattr(found, argument) is None:
-                kind = argument.replace("_", " ")
-                raise DataError(where=path, argument=argument, expected=f"data that hold {kind}s", got="none")
-        return _widened(found, n_features, path)
-    if name == "letor" and of_rows.keys() & named.keys():
-        raise DataError(
-            where=path,
-            argument=next(argument for argument in of_rows if argument in named),
-            expected="a table with such a column, CSV or Parquet",
-            got="text without",
-        )
-    settings: dict[str, Any] = named if name != "letor" else {"zero_based": zero_based}
-    width = n_features if name == "letor" else None
-    more: dict[str, Any] = {"declared": declared} if name != "letor" else {"n_jobs": n_jobs}
+        return _widened(_read_binary(path, named), n_features, path)
+    settings, more, width = named, {"declared": declared}, None
+    if name == "letor":
+        _refuse_columns_of_rows(path, named)
+        settings, more, width = {"zero_based": zero_based}, {"n_jobs": n_jobs}, n_features
     build = partial(_build, path, name, settings | more)
-    identity = {"format": name, **settings} | ({"columns": declared.to_json()} if declared != Columns() else {})
     if named["features"] == []:  # an empty array cannot be mapped
         return build(in_memory)
+    identity = {"format": name, **settings} | ({"columns": declared.to_json()} if declared != Columns() else {})
+    return _cached(path, identity, build, width, cache)
+
+
+def _read_binary(path: Path, named: Mapping[str, Any]) -> RankingDataset:
+    """A binary data set with the named features; it has to hold the positions and weights that are named."""
+    data = _chosen(read_folder(path), str(path), named["features"], named["ignore"])
+    for argument in _OF_ROWS:
+        if argument in named and getattr(data, argument) is None:
+            kind = argument.replace("_", " ")
+            raise DataError(where=path, argument=argument, expected=f"data that hold {kind}s", got="none")
+    return data
+
+
+def _refuse_columns_of_rows(path: Path, named: Mapping[str, Any]) -> None:
+    """Raise ``DataError`` for named columns of positions or weights, which text does not have."""
+    argument = next((argument for argument in _OF_ROWS if argument in named), None)
+    if argument is not None:
+        expected = "a table with such a column, CSV or Parquet"
+        raise DataError(where=path, argument=argument, expected=expected, got="text without")
+
+
+def _cached(
+    path: Path,
+    identity: dict[str, Any],
+    build: Callable[[Allocator], RankingDataset],
+    width: int | None,
+    cache: bool | str | os.PathLike[str],
+) -> RankingDataset:
+    """What ``build`` reads, from a cache if there is one, and into a cache if one should be written.
+
+    ``identity`` has all arguments that the content of a cache depends on.
+    """
     if cache is True:
         # The width of the file, not ``n_features``, so that calls with different widths share one cache.
-        held = held_beside(path, identity, lambda room: build(partial(_limited, room, width)))
-        if held is not None:
-            return _widened(held, width, path)
+        data = held_beside(path, identity, lambda room: build(partial(_limited, room, width)))
+        if data is not None:
+            return _widened(data, width, path)
     elif cache is not False:
         wide = {**identity, "n_features": width}
         return held_in(_checked_folder(cache), path, wide, lambda room: build(partial(_fixed, room, width)))
