@@ -150,17 +150,17 @@ class Plan:
 
     def raw_kinds(self, names: tuple[str, ...]) -> Mapping[str, Kind | None]:
         """The kinds to read from a table, before ``expand`` and ``apply``."""
-        found: dict[str, Kind | None] = {}
+        kinds: dict[str, Kind | None] = {}
         for name in names:
             kind = self.kinds.get(name)
             if isinstance(kind, Indicator):
-                found[kind.column] = Category()
+                kinds[kind.column] = Category()
             elif isinstance(kind, Match):
                 for column in kind.sources(name):
-                    found.setdefault(column, Text())
+                    kinds.setdefault(column, Text())
             else:
-                found[name] = None if kind is None else kind.raw
-        return found
+                kinds[name] = None if kind is None else kind.raw
+        return kinds
 
     def sources(self, names: tuple[str, ...]) -> list[str]:
         """The columns of a table that the features of the model are computed from."""
@@ -168,12 +168,12 @@ class Plan:
 
     def columns(self) -> Columns:
         """The ``Columns`` to declare when a file is read for the model."""
-        found: dict[str, dict[Any, None]] = {one.name: {} for one in fields(Columns)}
+        declared: dict[str, dict[Any, None]] = {one.name: {} for one in fields(Columns)}
         for name, kind in self.kinds.items():
             for key, value in _declared(name, kind):
-                found[key][value] = None
-        now = next(iter(found.pop("now")), None)
-        given = {key: tuple(values) for key, values in found.items() if values}
+                declared[key][value] = None
+        now = next(iter(declared.pop("now")), None)
+        given = {key: tuple(values) for key, values in declared.items() if values}
         paired = {column for pair in given.get("similarities", ()) for column in pair}
         given["vectors"] = tuple(name for name in given.get("vectors", ()) if name in paired)
         return Columns(**given, now=now)
@@ -206,11 +206,11 @@ def _read_statistics(content: bytes) -> Statistics:
         arrays = safetensors.numpy.load(content)
     except (safetensors.SafetensorError, KeyError, ValueError):
         raise DataError(expected="the statistics of texts", got="a damaged file") from None
-    found: dict[str, dict[str, NDArray[Any]]] = {}
+    by_digest: dict[str, dict[str, NDArray[Any]]] = {}
     for key, array in arrays.items():
         digest, _, name = key.partition(".")
-        found.setdefault(digest, {})[name] = array
-    statistics = {digest: TextStatistics.from_arrays(one) for digest, one in found.items()}
+        by_digest.setdefault(digest, {})[name] = array
+    statistics = {digest: TextStatistics.from_arrays(one) for digest, one in by_digest.items()}
     if any(one.digest != digest for digest, one in statistics.items()):
         raise DataError(expected="the statistics of texts", got="a damaged file")
     return statistics
@@ -427,8 +427,8 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def _codes(values: NDArray[np.float32]) -> list[int]:
     """The codes that occur, ascending."""
-    found: list[int] = np.unique(values[~np.isnan(values)]).astype(np.int64).tolist()
-    return found
+    codes: list[int] = np.unique(values[~np.isnan(values)]).astype(np.int64).tolist()
+    return codes
 
 
 def _age(days: NDArray[np.float32], reference: float) -> NDArray[np.float32]:

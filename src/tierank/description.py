@@ -92,9 +92,9 @@ class Description:
 
     def to_pandas(self) -> Any:
         """A pandas table with a row per number: ``name`` and ``value``."""
-        found = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
-        found |= {f"documents rated {rating:g}": n for rating, n in self.documents_per_rating.items()}
-        return notebook.as_pandas({"name": list(found), "value": list(found.values())})
+        numbers = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
+        numbers |= {f"documents rated {rating:g}": n for rating, n in self.documents_per_rating.items()}
+        return notebook.as_pandas({"name": list(numbers), "value": list(numbers.values())})
 
     def _repr_html_(self) -> str:
         numbers, levels = self._tables()
@@ -352,9 +352,9 @@ def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile
 def _find_twins(features: NDArray[np.float32]) -> list[int]:
     """For each column, the first column with the same values."""
     first: dict[bytes, int] = {}
-    found = []
+    twins = []
     for j in range(features.shape[1]):
         column = np.ascontiguousarray(features[:, j]) + np.float32(0)  # no -0.0
         column[np.isnan(column)] = np.nan  # all NaNs with the same bits
-        found.append(first.setdefault(hashlib.sha256(column.tobytes()).digest(), j))
-    return found
+        twins.append(first.setdefault(hashlib.sha256(column.tobytes()).digest(), j))
+    return twins

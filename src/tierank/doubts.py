@@ -39,19 +39,19 @@ def find_doubts(data: RankingDataset) -> dict[str, str]:
     # A vector often has some constant elements. It is reported only if all are constant.
     kinds = [data.kinds.get(name) for name in names]
     varied = {kind.column for kind, same in zip(kinds, constant, strict=True) if isinstance(kind, Element) and not same}
-    found = {}
+    doubts = {}
     for j, (name, kind) in enumerate(zip(names, kinds, strict=True)):
         if isinstance(kind, Text):  # features are computed from its texts, not from their level numbers
             continue
         if constant[j] and isinstance(kind, Element) and kind.column in varied:
             continue
         if constant[j]:
-            found[name] = "is the same for all documents"
+            doubts[name] = "is the same for all documents"
         elif leaks[j]:
-            found[name] = "gives the rating away"
+            doubts[name] = "gives the rating away"
         elif name.lower().endswith("id") and _are_ids(sample[:, j]):
-            found[name] = "looks like an id"
-    return found
+            doubts[name] = "looks like an id"
+    return doubts
 
 
 def columns_to_ignore(doubts: Collection[str], data: RankingDataset) -> list[str]:

@@ -116,16 +116,16 @@ def find_drift(data: RankingDataset, other: RankingDataset, seed: int = 0) -> Dr
     """What has changed from one data set to another that has the same features."""
     matrices = same_features(data, other, "other")
     names = data.feature_names or tuple(f"feature {j}" for j in range(1, data.n_features + 1))
-    found: list[tuple[str, float, float]] = []
+    changes: list[tuple[str, float, float]] = []
     if all(part.is_rated and part.is_judged.any() for part in (data, other)):
-        found.append((RATINGS, *_compared(_mean_ratings(data), _mean_ratings(other))))
-    found.append((LENGTHS, *_compared(data.lengths, other.lengths)))
+        changes.append((RATINGS, *_compared(_mean_ratings(data), _mean_ratings(other))))
+    changes.append((LENGTHS, *_compared(data.lengths, other.lengths)))
     distances = find_distances(*matrices)
     rng = np.random.default_rng(seed)
     one, two = (matrix[_one_of_each(part, rng)] for part, matrix in zip((data, other), matrices, strict=True))
-    found += [(name, float(distances[j]), _compared(one[:, j], two[:, j])[1]) for j, name in enumerate(names)]
-    adjusted = benjamini_hochberg(np.array([p for _, _, p in found])).tolist()
-    return Drift(tuple(Change(*row, q) for row, q in zip(found, adjusted, strict=True)))
+    changes += [(name, float(distances[j]), _compared(one[:, j], two[:, j])[1]) for j, name in enumerate(names)]
+    adjusted = benjamini_hochberg(np.array([p for _, _, p in changes])).tolist()
+    return Drift(tuple(Change(*row, q) for row, q in zip(changes, adjusted, strict=True)))
 
 
 def same_features(
@@ -163,8 +163,8 @@ def _compared(one: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
     """The distance of two samples of independent values, and its asymptotic p; ties can only make p too large."""
     from scipy.special import kolmogorov
 
-    found = distance(one, other)
-    return found, float(kolmogorov(found * np.sqrt(len(one) * len(other) / (len(one) + len(other)))))
+    largest = distance(one, other)
+    return largest, float(kolmogorov(largest * np.sqrt(len(one) * len(other) / (len(one) + len(other)))))
 
 
 def _mean_ratings(data: RankingDataset) -> Floats:

@@ -63,12 +63,12 @@ class Encoder:
         paired = {column for pair in columns.similarities for column in pair}
         for name in names:
             try:
-                found = _kinds_of(table, name, known, columns)
+                features = _kinds_of(table, name, known, columns)
             except _Unusable as refusal:
                 unusable[name] = str(refusal)
                 continue
             is_hidden = name == columns.now or (name in paired and name not in columns.vectors)
-            for feature, kind in {} if is_hidden else found.items():
+            for feature, kind in {} if is_hidden else features.items():
                 if feature in kinds:
                     raise DataError(f"expected each feature once, got {feature!r} twice; rename the column")
                 kinds[feature] = kind
@@ -103,7 +103,7 @@ class Encoder:
 
     def finish(self, matrix: NDArray[np.float32]) -> dict[str, Kind]:
         """Renumber the texts of a matrix that ``encode`` filled in sorted order; returns the kinds of the features."""
-        found: dict[str, Kind] = {}
+        kinds: dict[str, Kind] = {}
         for place, (name, kind) in enumerate(zip(self.names, self._kinds, strict=True)):
             if isinstance(kind, Category):
                 levels = sorted(self._codes[name])
@@ -114,8 +114,8 @@ class Encoder:
                     rows[:, place] = by_code[np.where(np.isnan(codes), len(levels), codes).astype(np.int64)]
                 kind = replace(kind, levels=tuple(levels))
             if kind is not None:
-                found[name] = kind
-        return found
+                kinds[name] = kind
+        return kinds
 
     def _encoded(self, source: _Source, name: str, kind: Kind | None) -> NDArray[Any]:
         if kind is None:
@@ -186,10 +186,10 @@ class _Source:
         return np.asarray(self._once(name, "days", _days), np.float64)
 
     def vectors(self, name: str, size: int | None = None) -> NDArray[np.float64]:
-        found = np.asarray(self._once(name, "vectors", _vectors), np.float64)
-        if size is not None and found.shape[1] != size and not np.isnan(found).all():
-            raise _Unusable(f"vectors of {found.shape[1]} numbers, where {size} were expected", name)
-        return found if size is None or found.shape[1] == size else np.full((len(found), size), np.nan)
+        vectors = np.asarray(self._once(name, "vectors", _vectors), np.float64)
+        if size is not None and vectors.shape[1] != size and not np.isnan(vectors).all():
+            raise _Unusable(f"vectors of {vectors.shape[1]} numbers, where {size} were expected", name)
+        return vectors if size is None or vectors.shape[1] == size else np.full((len(vectors), size), np.nan)
 
 
 def _kinds_of(table: Any, name: str, known: list[str], columns: Columns) -> dict[str, Kind | None]:
@@ -316,12 +316,12 @@ def _days(values: NDArray[Any]) -> NDArray[np.float64]:
     days = np.empty(len(values))
     for row, value in enumerate(values.tolist()):
         try:
-            found = known.get(value)
+            day = known.get(value)
         except TypeError:
             raise _Unusable(describe_values(as_object(value))) from None
-        if found is None:
-            found = known[value] = _day(value)
-        days[row] = found
+        if day is None:
+            day = known[value] = _day(value)
+        days[row] = day
     return days
 
 
@@ -345,12 +345,12 @@ def _part_of(days: NDArray[np.float64], part: str) -> NDArray[np.float64]:
     known = np.where(np.isnan(days), 0, days)
     whole = np.floor(known)
     if part == "month":
-        found = whole.astype(np.int64).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+        parts = whole.astype(np.int64).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
     elif part == "weekday":
-        found = (whole.astype(np.int64) + 3) % 7  # 1970-01-01 was a Thursday
+        parts = (whole.astype(np.int64) + 3) % 7  # 1970-01-01 was a Thursday
     else:
-        found = np.floor(np.round((known - whole) * 24, 6)).astype(np.int64) % 24
-    return np.where(np.isnan(days), np.nan, found)
+        parts = np.floor(np.round((known - whole) * 24, 6)).astype(np.int64) % 24
+    return np.where(np.isnan(days), np.nan, parts)
 
 
 def _vectors(values: NDArray[Any]) -> NDArray[np.float64]:

@@ -158,9 +158,9 @@ class WriteError(DataError, OSError):
         said = error.strerror or f"{error} (is the disk full?)"  # some libraries give no error number
         is_full = error.errno in (None, *_NO_ROOM)
         fix = "free some space, or write elsewhere" if is_full else None
-        own = kind(where=place, expected="a path that can be written", got=f": {said}", fix=fix)
-        own.errno = error.errno
-        return own
+        write_error = kind(where=place, expected="a path that can be written", got=f": {said}", fix=fix)
+        write_error.errno = error.errno
+        return write_error
 
 
 class WriteDenied(WriteError, PermissionError):

@@ -42,10 +42,10 @@ class FolderKind:
     def content(self, folder: Path) -> dict[str, Any] | None:
         """The content of the file; None if the folder is not of this kind."""
         try:
-            found = read_json(folder / self.file)
+            content = read_json(folder / self.file)
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and found.keys() >= set(self.names) else None
+        return content if isinstance(content, dict) and content.keys() >= set(self.names) else None
 
     def is_in(self, folder: Path) -> bool:
         """Whether the folder is of this kind."""
@@ -80,10 +80,10 @@ def read_json(file: Path) -> Any:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    content = dict(pairs)
+    if len(content) < len(pairs):
         raise ValueError("a duplicate key")
-    return found
+    return content
 
 
 def _no_constant(name: str) -> None:

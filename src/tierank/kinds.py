@@ -365,13 +365,13 @@ def kinds_to_json(kinds: Kinds) -> dict[str, dict[str, Any]]:
 def kinds_from_json(given: Any, features: Sequence[str] | None) -> dict[str, Kind]:
     """Kinds from the JSON of ``kinds_to_json``, for these features. Raises ``DataError`` if it is damaged."""
     try:
-        found = {name: _kind(dict(described)) for name, described in dict(given).items()}
+        kinds = {name: _kind(dict(described)) for name, described in dict(given).items()}
     except (KeyError, TypeError, ValueError):
         raise DataError("columns: expected kinds of features, got a damaged description") from None
-    unknown = next((name for name in found if name not in (features or ())), None)
+    unknown = next((name for name in kinds if name not in (features or ())), None)
     if unknown is not None:
         raise DataError(f"columns: expected kinds of the features, got one of {unknown!r}")
-    return found
+    return kinds
 
 
 def _kind(described: dict[str, Any]) -> Kind:

@@ -134,10 +134,10 @@ class FolderState(NamedTuple):
 def state_of(folder: Path) -> FolderState | None:
     """The state of a model folder; None if there is none."""
     try:
-        found = (folder / MODEL.file).stat()
+        status = (folder / MODEL.file).stat()
     except OSError:
         return None
-    return FolderState(found.st_ino, found.st_mtime_ns, found.st_size)
+    return FolderState(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def read_settled(folder: Path, read_once: Callable[[Path], T]) -> tuple[T, FolderState | None]:

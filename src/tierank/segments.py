@@ -140,10 +140,10 @@ def as_attributes(data: RankingDataset, by: Any) -> tuple[Attribute, ...]:
     >>> [(one.name, one.values, one.codes.tolist()) for one in as_attributes(data, {"a": "phone", "b": None, "c": 7})]
     [('segment', ('7', 'phone', '(missing)'), [1, 2, 0])]
     """
-    found = {name: _per_query(data, name, values) for name, values in _named(data, by).items()}
-    if not found:
+    per_query = {name: _per_query(data, name, values) for name, values in _named(data, by).items()}
+    if not per_query:
         raise ParameterError(argument="by", expected="at least one attribute of queries", got="none")
-    return tuple(Attribute(name, *_segments(values)) for name, values in found.items())
+    return tuple(Attribute(name, *_segments(values)) for name, values in per_query.items())
 
 
 def look_up(query_ids: Sequence[Hashable], by: Mapping[str, Mapping[Hashable, Any]]) -> tuple[Attribute, ...]:
@@ -153,7 +153,7 @@ def look_up(query_ids: Sequence[Hashable], by: Mapping[str, Mapping[Hashable, An
 
 def judge_segments(per_query: Mapping[str, Floats], attributes: Sequence[Attribute]) -> tuple[Segment, ...]:
     """Each segment against all other queries, in each metric."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for metric, values in per_query.items():
         judged = ~np.isnan(values)
         n, total = int(judged.sum()), float(values[judged].sum())
@@ -173,15 +173,15 @@ def judge_segments(per_query: Mapping[str, Floats], attributes: Sequence[Attribu
             name, value = attribute.name, attribute.values[code]
             rows.append((name, value, metric, len(here), float(here.mean()), error, difference, p))
         adjusted = control_discoveries(np.array([row[-1] for row in rows]), np.array([row[-2] for row in rows]))
-        found += [Segment(*row, float(p)) for row, p in zip(rows, adjusted, strict=True)]
-    return tuple(found)
+        segments += [Segment(*row, float(p)) for row, p in zip(rows, adjusted, strict=True)]
+    return tuple(segments)
 
 
 def compare_segments(
     differences: Mapping[str, Mapping[str, Floats]], attributes: Sequence[Attribute], seed: int, n_resamples: int
 ) -> tuple[SegmentContrast, ...]:
     """The differences to the baseline by segment; ``differences[system][metric]`` has one value per query."""
-    found: list[SegmentContrast] = []
+    segments: list[SegmentContrast] = []
     for metric in next(iter(differences.values()), {}):
         by_system = np.array([by_metric[metric] for by_metric in differences.values()])
         judged = ~np.isnan(by_system).any(axis=0)
@@ -194,8 +194,8 @@ def compare_segments(
         adjusted = control_discoveries(p, np.array([numbers[0] for _, numbers in rows]))
         for (head, row), q in zip(rows, adjusted.tolist(), strict=True):
             difference, low, high, p_here, *rest = row
-            found.append(SegmentContrast(*head, Contrast(difference, low, high, p_here, q, *rest)))
-    return tuple(found)
+            segments.append(SegmentContrast(*head, Contrast(difference, low, high, p_here, q, *rest)))
+    return tuple(segments)
 
 
 def cut(
@@ -302,9 +302,9 @@ def _looked_up(ids: Sequence[Hashable], name: str, values: Mapping[Hashable, Any
             expected="a mapping from query ids to values",
             got=f"one without any of the queries, such as {ids[0]!r}",
         )
-    found = np.empty(len(ids), object)
-    found[:] = [values.get(query) for query in ids]
-    return found
+    per_query = np.empty(len(ids), object)
+    per_query[:] = [values.get(query) for query in ids]
+    return per_query
 
 
 def _segments(values: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:

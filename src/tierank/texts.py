@@ -179,9 +179,9 @@ class _Table(NamedTuple):
         return cls(hashes, weights[:-1].copy(), float(weights[-1]), buckets, 64 - n_bits)
 
     def weights_of(self, hashes: Hashes) -> Floats:
-        found = np.empty(len(hashes))
-        kernel.look_up(hashes, self.hashes, self.weights, self.unknown, self.buckets, self.shift, found)
-        return found
+        weights = np.empty(len(hashes))
+        kernel.look_up(hashes, self.hashes, self.weights, self.unknown, self.buckets, self.shift, weights)
+        return weights
 
 
 def _numbered(texts: Sequence[str]) -> tuple[list[str], Counts]:

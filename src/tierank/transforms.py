@@ -655,11 +655,11 @@ def _sorted_columns(features: NDArray[np.float32], team: Team) -> Iterator[tuple
     counts = team.all_gather(len(features))
     n, start = min(sum(counts), _SAMPLE), sum(counts[: team.rank])
     rows = np.arange(n) * sum(counts) // max(1, n) - start
-    own = rows[(rows >= 0) & (rows < len(features))]
+    here = rows[(rows >= 0) & (rows < len(features))]
     n_values = _SORTED if team.size == 1 else _SORTED // 8  # what is sent from process to process is copied
     at_once = max(1, n_values // max(1, n))
     for first in range(0, features.shape[1], at_once):
-        sample = _sampled(features, own, slice(first, first + at_once))
+        sample = _sampled(features, here, slice(first, first + at_once))
         if team.size > 1:
             sample = np.ascontiguousarray(team.gather_rows(np.ascontiguousarray(sample.T)).T)
         sample.sort(axis=1)  # missing values last

@@ -86,13 +86,13 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
-        found = [f"Python {sys.version.split()[0]}"]
+        versions = [f"Python {sys.version.split()[0]}"]
         for library in ("lightgbm", "numba", "numpy", "torch"):
             try:
-                found.append(f"{library} {version(library)}")
+                versions.append(f"{library} {version(library)}")
             except PackageNotFoundError:
-                found.append(f"no {library}")
-        print(f"tierank {__version__} ({', '.join(found)})")
+                versions.append(f"no {library}")
+        print(f"tierank {__version__} ({', '.join(versions)})")
         parser.exit()
 
 

@@ -200,18 +200,18 @@ def _read(options: argparse.Namespace, columns: Sequence[str] = (), *, drop: boo
 def _describe(options: argparse.Namespace) -> None:
     from tierank.evaluation import format_number
 
-    found = _read(options, drop=True).describe()
+    summary = _read(options, drop=True).describe()
     if options.json:
-        print_json(found.to_dict())
+        print_json(summary.to_dict())
         return
     rows = [
         [str(k), f"{n:,}", format_number(rate)]
-        for k, (n, rate) in enumerate(zip(found.shown, found.click_through, strict=True), 1)
+        for k, (n, rate) in enumerate(zip(summary.shown, summary.click_through, strict=True), 1)
     ]
     notes = [
-        f"{found.n_sessions:,} sessions, {found.n_queries:,} queries, {found.n_documents:,} documents",
-        f"{found.clicks_per_session:.2f} clicks per session, {found.share_without_clicks:.1%} of sessions without",
-        *(f"looks wrong: {problem}" for problem in found.problems),
+        f"{summary.n_sessions:,} sessions, {summary.n_queries:,} queries, {summary.n_documents:,} documents",
+        f"{summary.clicks_per_session:.2f} clicks per session, {summary.share_without_clicks:.1%} of sessions without",
+        *(f"looks wrong: {problem}" for problem in summary.problems),
     ]
     print_table(_table(str(options.log), ["position", "shown", "click-through"], rows, notes))
 
@@ -227,8 +227,8 @@ def _fit(options: argparse.Namespace) -> None:
     check_place(options.out, read=[options.log])
     models = {name: make_model(name, **_settings(name, options)) for name in names}
     log = _read(options)
-    found = compare_models(log, models, held_out=options.held_out, seed=options.seed)
-    best = max(found, key=lambda name: found[name].log_likelihood)
+    by_model = compare_models(log, models, held_out=options.held_out, seed=options.seed)
+    best = max(by_model, key=lambda name: by_model[name].log_likelihood)
     if options.out is not None:
         save(models[best].fit(log), made(options.out))
         say(f"wrote {options.out}: {best}, fitted to all {log.n_sessions:,} sessions")
@@ -240,13 +240,13 @@ def _fit(options: argparse.Namespace) -> None:
                 "log_likelihood": one.log_likelihood,
                 "perplexity_by_position": [None if value != value else value for value in one.perplexity.tolist()],
             }
-            for name, one in found.items()
+            for name, one in by_model.items()
         }
         print_json({"n_sessions": log.n_sessions, "held_out": options.held_out, "best": best, "models": shown})
         return
     rows = [
         [name, *(f"{np.nanmean(one):.4f}" for one in (by.perplexity, by.conditional_perplexity, by.log_likelihood))]
-        for name, by in found.items()
+        for name, by in by_model.items()
     ]
     notes = [
         f"{options.held_out:.0%} of {log.n_sessions:,} sessions were held out; perplexities are means over positions",
@@ -263,17 +263,19 @@ def _propensities(options: argparse.Namespace) -> None:
     check_place(options.plot, read=[options.log])
     if options.plot is not None:
         check_figure(options.plot)
-    found = _estimated(options, options.bootstrap)[1]
+    propensities = _estimated(options, options.bootstrap)[1]
     if options.plot is not None:
-        save_figure(found.plot().figure, made(options.plot))
+        save_figure(propensities.plot().figure, made(options.plot))
         say(f"wrote {options.plot}")
     if options.json:
-        print_json(found.to_dict())
+        print_json(propensities.to_dict())
         return
-    numbers = zip(found.values, found.low, found.high, strict=True)
+    numbers = zip(propensities.values, propensities.low, propensities.high, strict=True)
     rows = [[str(k), *map(format_number, row)] for k, row in enumerate(numbers, 1)]
-    notes = [f"relative to position 1; {found.level:.0%} intervals by the bootstrap over sessions"]
-    print_table(_table(f"Propensities by {found.method}", ["position", "propensity", "low", "high"], rows, notes))
+    notes = [f"relative to position 1; {propensities.level:.0%} intervals by the bootstrap over sessions"]
+    print_table(
+        _table(f"Propensities by {propensities.method}", ["position", "propensity", "low", "high"], rows, notes)
+    )
 
 
 def _estimated(
@@ -290,9 +292,9 @@ def _estimated(
     ):
         if given is not None and options.method != method:
             raise ParameterError(f"{option}: expected together with --method {method}")
-    own = {"swaps": options.swap_column or "swap", "harvest": options.ranker_column or "ranker"}.get(options.method)
-    log = _read(options, [*columns, *([own] if own else [])])
-    settings: dict[str, Any] = {"column": own} if own else {}
+    column = {"swaps": options.swap_column or "swap", "harvest": options.ranker_column or "ranker"}.get(options.method)
+    log = _read(options, [*columns, *([column] if column else [])])
+    settings: dict[str, Any] = {"column": column} if column else {}
     seed = getattr(options, "seed", 0)
     return log, estimate_propensities(log, options.method, n_bootstrap=n_bootstrap, seed=seed, **settings)
 
@@ -302,10 +304,10 @@ def _judge(options: argparse.Namespace) -> None:
 
     _check_table(options)
     model = "best" if options.model == "best" else _model(options.model)
-    found = judgements(_read(options), model, top=options.top, half=options.half)
-    found.write(made(options.out))
-    n_sure = (found.weight > 0.5).sum()
-    say(f"wrote {options.out}: {len(found):,} judgements by {found.model.name}, {n_sure:,} with a weight above 0.5")
+    judged = judgements(_read(options), model, top=options.top, half=options.half)
+    judged.write(made(options.out))
+    n_sure = (judged.weight > 0.5).sum()
+    say(f"wrote {options.out}: {len(judged):,} judgements by {judged.model.name}, {n_sure:,} with a weight above 0.5")
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -324,7 +326,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     from tierank.evaluation import format_number
 
     log, propensities = _estimated(options, 0, [options.score_column])
-    found = evaluate_ranking(
+    value = evaluate_ranking(
         log,
         options.score_column,
         propensities,
@@ -334,16 +336,16 @@ def _evaluate(options: argparse.Namespace) -> None:
         clip=options.clip,
     )
     if options.json:
-        print_json(found.to_dict())
+        print_json(value.to_dict())
         return
     rows = [
-        [options.score_column, *map(format_number, (found.value, found.low, found.high))],
-        ["as shown", f"{found.logged:.4f}", "", ""],
+        [options.score_column, *map(format_number, (value.value, value.low, value.high))],
+        ["as shown", f"{value.logged:.4f}", "", ""],
     ]
     notes = [
-        f"{options.earn} per session by {found.method}, with its {found.level:.0%} interval",
+        f"{options.earn} per session by {value.method}, with its {value.level:.0%} interval",
         f"propensities by {propensities.method}",
-        f"effective sample size {found.effective_sample_size:,.0f} of {found.n_sessions:,} sessions",
+        f"effective sample size {value.effective_sample_size:,.0f} of {value.n_sessions:,} sessions",
     ]
     print_table(_table(f"Off-policy value on {options.log}", ["ranking", options.earn, "low", "high"], rows, notes))
 

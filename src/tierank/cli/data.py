@@ -83,16 +83,16 @@ def _describe(options: argparse.Namespace) -> None:
     else:
         data = read_data(options, is_rated=True)
     other = None if options.against is None else _read_against(options, data)
-    found = describe(data, other)
+    description = describe(data, other)
     if options.html:
         write_profile(profile(data, other), made(options.html), title=Path(options.data).name)
         say(f"wrote {options.html}")
     if options.json:
-        print_json(found.to_dict())
+        print_json(description.to_dict())
         return
-    print_table(tabulate_description(found, str(options.data)))
-    if found.drift is not None:
-        print_table(tabulate_drift(found.drift, f"From {options.data} to {options.against}"))
+    print_table(tabulate_description(description, str(options.data)))
+    if description.drift is not None:
+        print_table(tabulate_drift(description.drift, f"From {options.data} to {options.against}"))
 
 
 def _read_against(options: argparse.Namespace, data: RankingDataset) -> RankingDataset:

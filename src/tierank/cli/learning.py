@@ -312,10 +312,10 @@ def _launch(options: argparse.Namespace) -> None:
 def _identity(folder: Path) -> tuple[int, int] | None:
     """What distinguishes a folder from one that replaces it; None if there is no folder."""
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _check_places(options: argparse.Namespace) -> None:
@@ -349,16 +349,16 @@ def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
 
 def _rankers(asked: dict[str, tuple[str, dict[str, Any]]], common: dict[str, Any]) -> dict[str, Ranker]:
     """The rankers by name, from their kind and settings; ``common`` are settings of all of them."""
-    found: dict[str, Ranker] = {}
+    rankers: dict[str, Ranker] = {}
     refused: dict[str, ParameterError] = {}
     for name, (kind, settings) in asked.items():
         try:
-            found[name] = _ranker(kind, settings)
+            rankers[name] = _ranker(kind, settings)
         except ParameterError as error:
             refused[name] = error
     if refused:
-        raise _of_common(asked, found, refused, common)
-    return found
+        raise _of_common(asked, rankers, refused, common)
+    return rankers
 
 
 def _of_common(
@@ -404,8 +404,8 @@ def _value(text: str) -> Any:
 def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
     """The settings that ``tune`` wrote, if they are for this ranker."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        settings, of = dict(found["settings"]), found["ranker"]
+        content = json.loads(file.read_text(encoding="utf-8"))
+        settings, of = dict(content["settings"]), content["ranker"]
     except (ValueError, KeyError, TypeError):
         raise ParameterError(f'{file}: expected {{"ranker": ..., "settings": {{...}}}}, as tune writes it') from None
     if of != ranker:
@@ -517,16 +517,16 @@ def _tune(options: argparse.Namespace) -> None:
         train = read_to_learn(options, options.data)
         valid = read_to_learn(options, options.valid, train)
     study = options.out.with_name(options.out.name + ".trials")
-    found = tune(
+    tuning = tune(
         ranker, train, valid, trials=options.trials, space=space, seed=options.seed, study=study, progress=True
     )
     content = {
         "ranker": options.ranker,
-        "settings": held | found.settings,
-        found.metric: found.value,
-        "trials": found.trials,
+        "settings": held | tuning.settings,
+        tuning.metric: tuning.value,
+        "trials": tuning.trials,
     }
     with replacing(made(options.out)) as fresh:
         fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    say(f"best of {len(found.trials)}: {found.metric} {found.value:.4f} on validation data with {found.settings}")
+    say(f"best of {len(tuning.trials)}: {tuning.metric} {tuning.value:.4f} on validation data with {tuning.settings}")
     say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")

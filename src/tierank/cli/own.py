@@ -49,12 +49,12 @@ def import_own(text: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = import_module(module)
+        imported = import_module(module)
     except ImportError as error:
         raise ParameterError(where=text, expected="a module that can be imported", got=f": {error}") from None
-    if not hasattr(found, name):
-        raise ParameterError.unknown(f"name in {module}", name, (one for one in vars(found) if one[0] != "_"))
-    return getattr(found, name)
+    if not hasattr(imported, name):
+        raise ParameterError.unknown(f"name in {module}", name, (one for one in vars(imported) if one[0] != "_"))
+    return getattr(imported, name)
 
 
 def as_own(text: str) -> Any:
@@ -71,9 +71,9 @@ def load_model(options: argparse.Namespace, folder: str | Path) -> Ranker:
     for text in getattr(options, "own", ()):
         if not is_own(text):
             raise ParameterError(argument="import", expected="PACKAGE.MODULE:NAME", got=repr(text))
-        found = import_own(text)
-        if not isinstance(found, type):
-            raise ParameterError(argument="import", expected="a class", got=repr(found))
-        kind = next(base for base in classes if issubclass(found, base))
-        classes[kind].append(found)
+        imported = import_own(text)
+        if not isinstance(imported, type):
+            raise ParameterError(argument="import", expected="a class", got=repr(imported))
+        kind = next(base for base in classes if issubclass(imported, base))
+        classes[kind].append(imported)
     return load(folder, rankers=classes[Ranker], transforms=classes[Transform], networks=classes[object])

@@ -194,13 +194,13 @@ def _explain(options: argparse.Namespace) -> None:
         check_figure(options.out)
     ranker = load_model(options, options.model)
     data = read_for(options, ranker)
-    found = explain_pair(ranker, data, options.query_id, options.above, options.below)
+    explanation = explain_pair(ranker, data, options.query_id, options.above, options.below)
     if options.out is not None:
-        draw_explanation(found, made(options.out), top)
+        draw_explanation(explanation, made(options.out), top)
     if options.json:
-        print_json(found.to_dict())
+        print_json(explanation.to_dict())
     else:
-        print_table(tabulate_explanation(found, top))
+        print_table(tabulate_explanation(explanation, top))
 
 
 def _serve(options: argparse.Namespace) -> None:

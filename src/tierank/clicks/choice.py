@@ -109,8 +109,8 @@ def choose_model(
     candidates = {name: make_model(name, **settings) for name in names}
     if len(candidates) == 1:
         return candidates[names[0]].fit(log)
-    found = compare_models(log, candidates, held_out=held_out, seed=seed)
-    return candidates[max(found, key=lambda name: found[name].log_likelihood)].fit(log)
+    by_model = compare_models(log, candidates, held_out=held_out, seed=seed)
+    return candidates[max(by_model, key=lambda name: by_model[name].log_likelihood)].fit(log)
 
 
 def _judge(model: ClickModel, test: ClickLog) -> HeldOut:

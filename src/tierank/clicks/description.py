@@ -82,14 +82,14 @@ def _problems(log: ClickLog, clicks_per_session: Any) -> list[str]:
     if isinstance(log.document_ids[0], tuple):  # kinds of documents, which may be repeated in a list
         repeated = 0
     all_clicked = int(((clicks_per_session == lengths) & (lengths >= _LONG)).sum())
-    found = (
+    suspicions = (
         (int((last > lengths).sum()), "with gaps in their positions: rows of the list are missing"),
         (len(np.unique(log.session_of_row[is_beyond])), "with clicks beyond the list: in positions below its length"),
         (log.n_mixed, "mixing queries: each of their queries counts as a session"),
         (repeated, "showing a document twice"),
         (all_clicked, f"of {_LONG} documents or more in which all were clicked: robots?"),
     )
-    problems += [f"{_sessions(n)} {what}" for n, what in found if n]
+    problems += [f"{_sessions(n)} {what}" for n, what in suspicions if n]
     if not log.clicked.any():
         problems.append("there are no clicks")
     elif log.clicked.all():

@@ -123,10 +123,10 @@ class _Roles(NamedTuple):
     @classmethod
     def of(cls, names: list[str], where: str, wanted: Mapping[str, Any], columns: Sequence[str]) -> _Roles:
         """The roles by given or default names. Raises ``DataError`` for a missing column."""
-        found: dict[str, Any] = {}
+        columns_of: dict[str, Any] = {}
         for role, usual in _NAMES.items():
-            found[role] = wanted[role] or next((name for name in usual if name in names), None)
-            if found[role] is None and role != "query":
+            columns_of[role] = wanted[role] or next((name for name in usual if name in names), None)
+            if columns_of[role] is None and role != "query":
                 raise DataError(
                     where=where,
                     argument=role,
@@ -134,8 +134,9 @@ class _Roles(NamedTuple):
                     got=f"the columns {', '.join(names[:12])}",
                     fix=f"name yours with `{role}`",
                 )
-        found["document"] = (found["document"],) if isinstance(found["document"], str) else tuple(found["document"])
-        roles = cls(**found, columns=tuple(columns))
+        document = columns_of["document"]
+        columns_of["document"] = (document,) if isinstance(document, str) else tuple(document)
+        roles = cls(**columns_of, columns=tuple(columns))
         check_columns(names, roles.all, where)
         return roles
 

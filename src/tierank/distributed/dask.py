@@ -155,10 +155,10 @@ def _listed(client: Any) -> dict[str, DaskWorker]:
     while client.status == "running":
         with contextlib.suppress(OSError):  # the scheduler is busy or gone; the client will find out which
             # Not client.scheduler_info: it can return a concurrent request of the client itself, without workers.
-            found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+            workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
             return {
                 address: DaskWorker(address, info["host"], info["local_directory"], info.get("nanny"))
-                for address, info in sorted(found.items())
+                for address, info in sorted(workers.items())
             }
         time.sleep(_LOOK)
     return {}
@@ -236,7 +236,7 @@ class Cluster:
             for number, worker in enumerate(self.workers)
         }
         try:
-            found = self.results(list(futures.values()))
+            answers = self.results(list(futures.values()))
         except TierankError as error:
             self._settle(futures)
             cause = self._cause(futures) or error
@@ -247,10 +247,10 @@ class Cluster:
         except BaseException:  # interrupted by the caller: the tasks could run for hours
             self._stop(futures)
             raise
-        digests = [digest for _, digest in found]
+        digests = [digest for _, digest in answers]
         if len(set(digests)) > 1:
             raise TeamError(f"expected the same model on all workers, got different ones: {digests}; please report it")
-        return found[0][0]
+        return answers[0][0]
 
     def _lost(self) -> list[DaskWorker]:
         """The workers that have ended or restarted."""

@@ -38,9 +38,9 @@ class Training:
         if n_jobs is None:
             ranker.n_jobs = threads
         with Processes(number, self.size, address, self.timeout, holds_parts=by_parts, is_hosted=True) as team:
-            own = data if by_parts else [_everything(part, team) for part in data]
-            valid = own[1] if len(own) > 1 else None
-            ranker.fit(own[0], valid=valid, checkpoint=self.checkpoint, progress=self.progress, team=team)
+            held = data if by_parts else [_everything(part, team) for part in data]
+            valid = held[1] if len(held) > 1 else None
+            ranker.fit(held[0], valid=valid, checkpoint=self.checkpoint, progress=self.progress, team=team)
         if n_jobs is None:
             ranker.n_jobs = None
         return ranker

@@ -184,12 +184,12 @@ class _Pieces:
 
     def __init__(self, sizes: Sequence[tuple[NDArray[Any], Counts] | None]) -> None:
         codes: dict[Hashable, int] = {}
-        found = [size or (np.empty(0), np.empty(0, np.int64)) for size in sizes]
-        query = np.array([codes.setdefault(i, len(codes)) for ids, _ in found for i in ids.tolist()], np.int64)
+        sizes_of = [size or (np.empty(0), np.empty(0, np.int64)) for size in sizes]
+        query = np.array([codes.setdefault(i, len(codes)) for ids, _ in sizes_of for i in ids.tolist()], np.int64)
         if not len(query):
             raise DataError("expected at least one document, got partitions without any")
-        self._starts = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in found])])
-        self._counts = np.concatenate([counts for _, counts in found])
+        self._starts = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in sizes_of])])
+        self._counts = np.concatenate([counts for _, counts in sizes_of])
         largest_first = np.lexsort((-self._counts, query))
         home = largest_first[np.unique(query[largest_first], return_index=True)[1]]
         place = np.empty(len(codes), np.int64)

@@ -82,8 +82,8 @@ class Processes(Team):
 
     def all_gather(self, value: Any) -> list[Any]:
         """The values of all processes in the order of their ranks: anything that JSON can hold."""
-        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        return [json.loads(content.tobytes()) for content in self._gather(own)]
+        encoded = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        return [json.loads(content.tobytes()) for content in self._gather(encoded)]
 
     def gather_rows(self, rows: NDArray[Any]) -> NDArray[Any]:
         """The rows of all processes, in the order of their ranks; all matrices have the same type and width."""
@@ -92,11 +92,11 @@ class Processes(Team):
 
     def broadcast(self, content: bytes | None) -> bytes | None:
         """The value of the first process, in all processes."""
-        own = np.frombuffer(content or b"", np.uint8) if self.is_first else np.empty(0, np.uint8)
-        length = self.all_gather(None if self.is_first and content is None else len(own))[0]
+        encoded = np.frombuffer(content or b"", np.uint8) if self.is_first else np.empty(0, np.uint8)
+        length = self.all_gather(None if self.is_first and content is None else len(encoded))[0]
         if length is None:
             return None
-        sent = torch.from_numpy(own.copy()) if self.is_first else torch.empty(length, dtype=torch.uint8)
+        sent = torch.from_numpy(encoded.copy()) if self.is_first else torch.empty(length, dtype=torch.uint8)
         if length:
             self._together(torch_distributed.broadcast, sent, 0)
         return sent.numpy().tobytes()
@@ -106,13 +106,13 @@ class Processes(Team):
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(own)
         self._reduce(lengths)
-        found = []
+        arrays = []
         for rank, length in enumerate(lengths.tolist()):
             array = own.copy() if rank == self.rank else np.empty(length, own.dtype)
             if length:
                 self._together(torch_distributed.broadcast, torch.from_numpy(array), rank)
-            found.append(array)
-        return found
+            arrays.append(array)
+        return arrays
 
     def _reduce(self, tensor: Tensor) -> None:
         self._together(torch_distributed.all_reduce, tensor)
@@ -184,11 +184,11 @@ def open_meeting() -> Any:
 
 def _own_address(first: str) -> str:
     """The address of this machine, as seen from the machine of the first process."""
-    found = _address_towards(first)
-    if found.startswith("127.") and not first.startswith("127.") and first != "localhost":
+    own_address = _address_towards(first)
+    if own_address.startswith("127.") and not first.startswith("127.") and first != "localhost":
         # On the first machine, its own name often resolves to a loopback address.
         return _address_towards(_ELSEWHERE)
-    return found
+    return own_address
 
 
 def _address_towards(host: str) -> str:
@@ -236,12 +236,12 @@ def _interface_of(address: str) -> str | None:
 def _from_environment(name: str, value: int | None, variable: str) -> int:
     if value is not None:
         return int(value)
-    found = os.environ.get(variable, "")
-    if not found.isdigit():
+    text = os.environ.get(variable, "")
+    if not text.isdigit():
         raise ParameterError(
-            f"{name}: expected a number, or {variable} in the environment as torchrun sets it, got {found or None!r}"
+            f"{name}: expected a number, or {variable} in the environment as torchrun sets it, got {text or None!r}"
         )
-    return int(found)
+    return int(text)
 
 
 def _first_line(error: Exception) -> str:

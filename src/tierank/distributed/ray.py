@@ -254,8 +254,8 @@ def _deal(data: RankingDataset | None, ends: NDArray[Any]) -> list[RankingDatase
     if data is None:
         return [None] * (len(ends) + 1)
     part = np.searchsorted(ends, data.query_ids, side="right")
-    found = [np.flatnonzero(part == k) for k in range(len(ends) + 1)]
-    return [data.select(queries) if len(queries) else None for queries in found]
+    by_part = [np.flatnonzero(part == k) for k in range(len(ends) + 1)]
+    return [data.select(queries) if len(queries) else None for queries in by_part]
 
 
 def _results(futures: list[Any]) -> list[Any]:
@@ -338,11 +338,11 @@ class _Actors:
     def train(self, parts: list[list[_Part]]) -> Any:
         """Train in all actors at the same time; returns the fitted ranker."""
         (address,) = self._wait([self.actors[0].open.remote()])
-        found = self._wait([actor.fit.remote(address, own) for actor, own in zip(self.actors, parts, strict=True)])
-        digests = [digest for _, digest in found]
+        answers = self._wait([actor.fit.remote(address, own) for actor, own in zip(self.actors, parts, strict=True)])
+        digests = [digest for _, digest in answers]
         if len(set(digests)) > 1:
             raise TeamError(f"expected the same model in all actors, got different ones: {digests}; please report it")
-        return found[0][0]
+        return answers[0][0]
 
     def _wait(self, futures: list[Any]) -> list[Any]:
         """The results of the calls. After a failure, raises the error of the actor that failed first."""
@@ -386,9 +386,9 @@ class _Scorer:
     def __init__(self, ranker: Ranker, layout: Layout, needs_list: bool, score: str) -> None:
         self.ranker, self.layout, self.needs_list, self.score = ranker, layout, needs_list, score
         if getattr(ranker, "n_jobs", 0) is None:  # Ray runs one of these per CPU
-            own: Any = copy(ranker)
-            own.n_jobs = 1
-            self.ranker = own
+            scoring: Any = copy(ranker)
+            scoring.n_jobs = 1
+            self.ranker = scoring
 
     def add_scores(self, table: Any) -> Any:
         """The table with a column of scores."""

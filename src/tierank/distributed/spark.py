@@ -379,8 +379,8 @@ def _essence(error: Exception) -> str:
     ours = next(
         (line for line in lines if "Barrier" in line or "Lost task" in line or "Could not recover" in line), None
     )
-    found = ours or (lines[0] if lines else type(error).__name__)
-    return found if len(found) <= 400 else f"{found[:400]}..."
+    essence = ours or (lines[0] if lines else type(error).__name__)
+    return essence if len(essence) <= 400 else f"{essence[:400]}..."
 
 
 def _trained(ranker: R, job: Job, answers: Sequence[Any]) -> R:

@@ -108,15 +108,15 @@ def _data_set(table: Any, part: Part, number: int) -> RankingDataset:
     """The rows of one of the two data sets, grouped by query, with queries ordered by id."""
     import pyarrow.compute
 
-    own = table.filter(pyarrow.compute.equal(table.column(HELD_OUT), part.is_valid))
+    rows = table.filter(pyarrow.compute.equal(table.column(HELD_OUT), part.is_valid))
     names = [part.names["query"], part.names["rating"], *part.names["features"]]
-    own = take_columns(own, [*plain_names(names).values(), *part.weights]).rename_columns([*names, *part.weights])
-    data = read(own, **part.names) if len(own) else None
-    found = (0, 0) if data is None else (data.n_queries, data.n_documents)
-    if data is None or found != (part.n_queries[number], part.n_documents[number]):
+    rows = take_columns(rows, [*plain_names(names).values(), *part.weights]).rename_columns([*names, *part.weights])
+    data = read(rows, **part.names) if len(rows) else None
+    counts = (0, 0) if data is None else (data.n_queries, data.n_documents)
+    if data is None or counts != (part.n_queries[number], part.n_documents[number]):
         raise DataError(
             f"expected {part.n_queries[number]:,} queries with {part.n_documents[number]:,} documents, got"
-            f" {found[0]:,} with {found[1]:,}; the data changed while they were read: persist or write them first"
+            f" {counts[0]:,} with {counts[1]:,}; the data changed while they were read: persist or write them first"
         )
     return data.select(np.argsort(data.query_ids, kind="stable"))
 

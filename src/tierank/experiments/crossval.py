@@ -269,13 +269,13 @@ def _check_reading(reading: dict[str, Any]) -> None:
 
 def _by_name(rankers: Any) -> dict[str, Ranker]:
     """The rankers by display name: unfitted copies with checked settings."""
-    found = {name: clone(ranker) for name, ranker in _named(rankers).items()}
-    for name, ranker in found.items():
+    by_name = {name: clone(ranker) for name, ranker in _named(rankers).items()}
+    for name, ranker in by_name.items():
         try:
             ranker.check_settings()
         except ParameterError as error:
             raise ParameterError(f"{name}: {error}") from None
-    return found
+    return by_name
 
 
 def _named(rankers: Any) -> dict[str, Ranker]:
@@ -284,15 +284,15 @@ def _named(rankers: Any) -> dict[str, Ranker]:
     if isinstance(rankers, (str, Ranker)) or not isinstance(rankers, Iterable):
         rankers = [rankers]
     names = {ranker: name for name, ranker in RANKERS.items()}
-    found: dict[str, Ranker] = {}
+    by_name: dict[str, Ranker] = {}
     for ranker in map(as_ranker, rankers):
         name = names.get(type(ranker), type(ranker).__name__)
-        if name in found:
+        if name in by_name:
             raise ParameterError(
                 f"rankers: expected each name once, got {name!r} twice; give them as a mapping of names"
             )
-        found[name] = ranker
-    return found
+        by_name[name] = ranker
+    return by_name
 
 
 def _described(ranker: Ranker, trials: int | None) -> dict[str, Any]:
@@ -303,10 +303,10 @@ def _described(ranker: Ranker, trials: int | None) -> dict[str, Any]:
 def _as_seeds(seeds: int | Sequence[int]) -> list[int]:
     if isinstance(seeds, Integral) or not isinstance(seeds, Iterable):
         return list(range(as_whole("seeds", seeds)))
-    found = [as_whole("seeds", seed, 0) for seed in seeds]
-    if not found or len(set(found)) < len(found):
-        raise ParameterError(f"seeds: expected the number of seeds, or a list with each seed once, got {found}")
-    return found
+    checked = [as_whole("seeds", seed, 0) for seed in seeds]
+    if not checked or len(set(checked)) < len(checked):
+        raise ParameterError(f"seeds: expected the number of seeds, or a list with each seed once, got {checked}")
+    return checked
 
 
 def _as_metrics(metrics: str | Sequence[str] | None, rule: str | Rule) -> list[str]:
@@ -314,8 +314,8 @@ def _as_metrics(metrics: str | Sequence[str] | None, rule: str | Rule) -> list[s
     known = default_metrics(as_rule(rule))
     if metrics is None:
         return [metric for metric in PAPER_METRICS if not metric.startswith("err") or "err@10" in known]
-    found = [metrics] if isinstance(metrics, str) else list(metrics)
-    for metric in found:
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    for metric in names:
         if callable(metric):
             raise ParameterError(
                 argument="metrics",
@@ -324,7 +324,7 @@ def _as_metrics(metrics: str | Sequence[str] | None, rule: str | Rule) -> list[s
                 fix="run.judged_by([...]) takes functions",
             )
         parse_metric(metric)
-    return found
+    return names
 
 
 def _read_given(run: Run, name: str, given: Any) -> list[Any]:
@@ -337,11 +337,11 @@ def _read_given(run: Run, name: str, given: Any) -> list[Any]:
         given = [str(given).replace("{fold}", str(fold + 1)) for fold in range(run.n_folds)]
     if len(given) != run.n_folds:
         raise ParameterError(f"scores: expected {run.n_folds} for {name!r}, one per fold, got {len(given)}")
-    found = []
+    by_fold = []
     for source, test in zip(given, run.tests, strict=True):
         values = read_scores(Path(source), test) if isinstance(source, (str, os.PathLike)) else source
-        found.append(test.arrange(as_scores(values, test.n_documents)))
-    return found
+        by_fold.append(test.arrange(as_scores(values, test.n_documents)))
+    return by_fold
 
 
 def _add_scores(run: Run, given: Mapping[str, Sequence[Any]]) -> None:

@@ -73,8 +73,8 @@ def _check_file(file: Path, data: RankingDataset) -> None:
 
 def _holds(file: Path, data: RankingDataset) -> bool:
     try:
-        found = read(file, n_features=data.n_features, cache=False)
+        written = read(file, n_features=data.n_features, cache=False)
     except DataError:
         return False
-    pairs = ((found.offsets, data.offsets), (found.ratings, data.ratings), (found.features, data.features))
+    pairs = ((written.offsets, data.offsets), (written.ratings, data.ratings), (written.features, data.features))
     return all(np.array_equal(one, other, equal_nan=True) for one, other in pairs)

@@ -76,17 +76,19 @@ class Plan(Design):
         if not file.is_file():
             raise DataError(f"{folder}: expected the folder of a run, with {PLAN_FILE} in it, got none")
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(file.read_text(encoding="utf-8"))
         except ValueError:
-            found = None
-        if isinstance(found, dict) and found.get("format", RUN_FORMAT) != RUN_FORMAT:
+            content = None
+        if isinstance(content, dict) and content.get("format", RUN_FORMAT) != RUN_FORMAT:
             raise DataError(
-                f"{file}: expected format {RUN_FORMAT}, got {found['format']!r}; use the tierank that wrote it"
+                f"{file}: expected format {RUN_FORMAT}, got {content['format']!r}; use the tierank that wrote it"
             )
-        if not _is_whole(found):
+        if not _is_whole(content):
             raise DataError(f"{file}: expected the description of a run, got a damaged file")
-        origin = DataOrigin(**found["data"])
-        return cls(**{name: found[name] for name in _KINDS} | {"data": origin, "rule": decode(found["rule"], Known())})
+        origin = DataOrigin(**content["data"])
+        return cls(
+            **{name: content[name] for name in _KINDS} | {"data": origin, "rule": decode(content["rule"], Known())}
+        )
 
     def write(self, folder: Path) -> None:
         """Write ``run.json`` atomically."""

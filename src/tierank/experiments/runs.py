@@ -326,8 +326,10 @@ class Run:
         return [self.comparison.describe_marks(), self.comparison.describe_queries()]
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        found = self.comparison
-        rows = [[s, *(f"{found.mean(s, m):.4f}{found.mark(s, m)}" for m in self.metrics)] for s in self.systems]
+        comparison = self.comparison
+        rows = [
+            [s, *(f"{comparison.mean(s, m):.4f}{comparison.mark(s, m)}" for m in self.metrics)] for s in self.systems
+        ]
         return ["system", *self.metrics], rows
 
     @cached_property

@@ -136,17 +136,17 @@ def tune(
     check_dataset("train", train)
     check_dataset("valid", valid)
     search = _Search(start, train, valid, space_of(start) if space is None else space)
-    found = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
+    opened = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
     if study is not None:
-        _check_study(found, study, search.identity())
-    done = len(_completed(found))
+        _check_study(opened, study, search.identity())
+    done = len(_completed(opened))
     with Progress("tuning", trials, show=progress, done=done) as shown:
         for _ in range(trials - done):
-            trial = found.ask()
-            value = search.attempt(trial, is_first=not _completed(found))
-            found.tell(trial, value)
+            trial = opened.ask()
+            value = search.attempt(trial, is_first=not _completed(opened))
+            opened.tell(trial, value)
             shown.step(f"{search.metric} {value:.4f}")
-    return search.outcome(found)
+    return search.outcome(opened)
 
 
 def as_ranker(given: Any) -> Ranker:
@@ -174,8 +174,8 @@ class _Search:
         contents = [canonical_rows(data, self.settings["n_jobs"]).content for data in (self.train, self.valid)]
         settings = {name: value for name, value in self.settings.items() if name != "n_jobs"}
         identity = {"training data": contents[0], "validation data": contents[1], "space": self.space} | settings
-        found: dict[str, Any] = json.loads(json.dumps(identity, default=_plain))
-        return found
+        plain: dict[str, Any] = json.loads(json.dumps(identity, default=_plain))
+        return plain
 
     def attempt(self, trial: optuna.Trial, is_first: bool) -> float:
         """The value of a trial; the first one uses the settings of the ranker."""

@@ -268,11 +268,11 @@ class TreeBuilder:
             self.splits[split][column] = self._place(child, read, waiting)
 
     def _place(self, node: Any, read: Any, waiting: list[Any]) -> int:
-        found = read(node)
-        if isinstance(found, float):
-            self.values.append(found)
+        content = read(node)
+        if isinstance(content, float):
+            self.values.append(content)
             return ~(len(self.values) - 1)
-        feature, threshold, left, right, missing, default_left = found
+        feature, threshold, left, right, missing, default_left = content
         number = len(self.splits)
         self.splits.append([feature, threshold, 0, 0, missing, default_left])
         waiting += [(number, 3, right), (number, 2, left)]

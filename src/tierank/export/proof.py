@@ -101,8 +101,8 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
     constant = target.constant(model)
     theirs = [run(part.features, part.offsets) - constant for part in (data, generated)]
     parts = zip(ours, theirs, (data, generated), strict=True)
-    found = [_compare(a, b, part.offsets, float(a.std())) for a, b, part in parts]
-    same, close, swapped, largest = zip(*found, strict=True)
+    comparisons = [_compare(a, b, part.offsets, float(a.std())) for a, b, part in parts]
+    same, close, swapped, largest = zip(*comparisons, strict=True)
     return Proof(
         target.name,
         data.n_documents,

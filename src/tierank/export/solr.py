@@ -132,9 +132,12 @@ class _Scaled:
         self.written = np.empty_like(trees.threshold)
         self.powers = np.zeros(len(trees.threshold), np.int64)
         for feature in np.unique(trees.feature).tolist():
-            own = np.flatnonzero(trees.feature == feature)
-            without = _before_slack(trees.threshold[own])[1]
-            if not (self._take(trees, own) or (self._take(trees, own[without]) and self._take(trees, own[~without]))):
+            splits = np.flatnonzero(trees.feature == feature)
+            without = _before_slack(trees.threshold[splits])[1]
+            if not (
+                self._take(trees, splits)
+                or (self._take(trees, splits[without]) and self._take(trees, splits[~without]))
+            ):
                 raise refuse(
                     "solr",
                     f"it adds 1e-6 to thresholds, and feature {feature} has both such small and such large thresholds"

@@ -110,7 +110,7 @@ def log_model(
     """
     with needing("tierank.integrations.mlflow"):
         from mlflow.models import Model
-    found: ModelInfo = Model.log(
+    info: ModelInfo = Model.log(
         artifact_path=None,
         name=name,
         flavor=sys.modules[__name__],
@@ -118,7 +118,7 @@ def log_model(
         ranker=ranker,
         **saving,
     )
-    return found
+    return info
 
 
 def load_model(model_uri: str) -> Ranker:

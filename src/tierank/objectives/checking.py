@@ -117,10 +117,10 @@ class _Alone:
         around = [(self._value_and_gradient(self.scores + u), self._value_and_gradient(self.scores - u)) for u in steps]
         slopes = [(ahead[0] - behind[0]) / (2 * _STEP) for ahead, behind in around]
         worst = max(worst, self._same("derivative", 0, gradient.tolist(), slopes))
-        own = getattr(self.loss, "hessian", None)
-        if own is not None:
+        hessian = getattr(self.loss, "hessian", None)
+        if hessian is not None:
             bends = [(ahead[1][i] - behind[1][i]) / (2 * _STEP) for i, (ahead, behind) in enumerate(around)]
-            worst = max(worst, self._same("hessian", 0, own(self._tensor(self.scores), self.batch).tolist(), bends))
+            worst = max(worst, self._same("hessian", 0, hessian(self._tensor(self.scores), self.batch).tolist(), bends))
         return worst
 
     def _tensor(self, scores: Floats) -> Tensor:

@@ -148,9 +148,9 @@ class _Point:
 
     def hessian(self, signs: Tensor) -> Tensor:
         """The diagonal, if the loss knows it, or else z * (H z) with these signs."""
-        own = getattr(getattr(self.loss, "func", self.loss), "hessian", None)
-        if own is not None:
-            diagonal = own(self.scores.detach(), self.batch, **getattr(self.loss, "keywords", {}))
+        hessian = getattr(getattr(self.loss, "func", self.loss), "hessian", None)
+        if hessian is not None:
+            diagonal = hessian(self.scores.detach(), self.batch, **getattr(self.loss, "keywords", {}))
             if diagonal.shape != self.scores.shape:
                 raise ParameterError(
                     f"hessian: expected one value per document, {len(self.scores)} here,"

@@ -82,13 +82,13 @@ def from_lightgbm(model: Any, *, feature_names: Sequence[str] | None = None) -> 
         raise DataError(message, where=where) from None
     names: Sequence[str] = head_fields(text)["feature_names"].split()
     if list(names) == [f"Column_{number}" for number in range(len(names))]:
-        found = None
+        given_names = None
     else:
-        found = as_names(names, len(names))
+        given_names = as_names(names, len(names))
     if feature_names is not None:
-        found = as_names(feature_names, len(names))
-        text = with_names(text, found)
-    seen = Seen(len(names), found, has_queries=True, has_missing=has_missing(text))
+        given_names = as_names(feature_names, len(names))
+        text = with_names(text, given_names)
+    seen = Seen(len(names), given_names, has_queries=True, has_missing=has_missing(text))
     ranker = LightGBMRanker()
     ranker.hold(TreeModel(text, [], 0, seen, query_features=False, n_before=count_trees(text)), seen)
     return ranker

@@ -170,7 +170,8 @@ def read(
     name = _readable_format(path, format)
     if name == "tierank":
         return _widened(_read_binary(path, named), n_features, path)
-    settings, more, width = named, {"declared": declared}, None
+    settings, width = named, None
+    more: dict[str, Any] = {"declared": declared}
     if name == "letor":
         _refuse_columns_of_rows(path, named)
         settings, more, width = {"zero_based": zero_based}, {"n_jobs": n_jobs}, n_features

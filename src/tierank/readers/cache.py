@@ -73,8 +73,8 @@ class _CacheKind(FolderKind):
 
     def is_in(self, folder: Path) -> bool:
         """Whether the folder names the file that it was made from."""
-        found = self.content(folder)
-        return found is not None and found["source"] is not None
+        content = self.content(folder)
+        return content is not None and content["source"] is not None
 
 
 _DATA = FolderKind("a data set", "meta.json", ("format", "source", "feature_names", "files"))
@@ -195,9 +195,9 @@ def held_in(
     folder: Path, path: Path, settings: dict[str, Any], build: Callable[[Allocator], RankingDataset]
 ) -> RankingDataset:
     """The data set of the cache ``folder``, if made from ``path`` with these settings; otherwise ``build`` fills it."""
-    found = _cached(folder, path, settings)
-    if found is not None:
-        return found
+    cached = _cached(folder, path, settings)
+    if cached is not None:
+        return cached
     return build_folder(folder, build, _source(path, settings))
 
 
@@ -206,9 +206,9 @@ def held_beside(
 ) -> RankingDataset | None:
     """As ``held_in``, for the cache next to ``path``; None if there is none and none should or can be written."""
     folder, source = _beside(path), _source(path, settings)
-    found = _cached(folder, path, settings)
-    if found is not None:
-        return found
+    cached = _cached(folder, path, settings)
+    if cached is not None:
+        return cached
     if sum(size for _, size, *_ in source["files"]) < _WORTH_IT or not _writable(folder.parent):
         return None
     refusal: object = _CACHE.refusal(folder)
@@ -271,8 +271,8 @@ def _stamp(file: Path) -> list[str | int]:
     ``cp -p`` and ``rsync -t`` set the modification time, but not that of the inode (ctime). The device number is left
     out: machines that share a network disk do not agree on it.
     """
-    found = file.stat()
-    return [file.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    status = file.stat()
+    return [file.name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _fingerprint(file: Path) -> list[int]:

@@ -348,9 +348,9 @@ def _fill(
                 features[start:end] = rows
                 release_pages(features[start:end])
             else:
-                own = places[start:end]
-                features[own] = rows
-                release_pages(features[own.min() : own.max() + 1])
+                targets = places[start:end]
+                features[targets] = rows
+                release_pages(features[targets.min() : targets.max() + 1])
 
 
 def _checked_ratings(values: NDArray[Any], name: str, part: Part) -> NDArray[np.float64]:

@@ -103,8 +103,8 @@ class _Text:
         self.size = self._stamp[0]
 
     def _stamped(self) -> tuple[int, int]:
-        found = os.fstat(self._descriptor)
-        return found.st_size, found.st_mtime_ns
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
 
     def check(self) -> None:
         """Raise ``DataError`` if the file has changed since it was opened."""
@@ -290,8 +290,8 @@ class _Source:
         block = self.blocks[0]
         content = self.text.lines(block.start, block.end)
         lines = [_line(content, start) for start in block.line_starts[:_GUESS].tolist()]
-        found = [int(index) for line in lines for index in re.findall(rb"[ \t](\d{1,7}):", line)]
-        return max(found, default=0) + 1 - first_index
+        indices = [int(index) for line in lines for index in re.findall(rb"[ \t](\d{1,7}):", line)]
+        return max(indices, default=0) + 1 - first_index
 
     def _matrix(self, width: int, room: Allocator) -> NDArray[np.float32]:
         try:

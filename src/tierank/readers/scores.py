@@ -195,12 +195,13 @@ def write_run(data: RankingDataset, scores: NDArray[np.float64], path: str | Pat
     """
     check_dataset("data", data)
     queries, documents = _trec_names(data)
-    own = data.arrange(np.asarray(scores, np.float64))
+    arranged = data.arrange(np.asarray(scores, np.float64))
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
         for query, (start, end) in zip(queries, pairwise(data.offsets.tolist()), strict=True):
-            order = start + np.argsort(-own[start:end], kind="stable")
+            order = start + np.argsort(-arranged[start:end], kind="stable")
             file.writelines(
-                f"{query} Q0 {documents[i]} {k} {float(own[i])!r} {name}\n" for k, i in enumerate(order.tolist(), 1)
+                f"{query} Q0 {documents[i]} {k} {float(arranged[i])!r} {name}\n"
+                for k, i in enumerate(order.tolist(), 1)
             )
 
 

@@ -319,7 +319,7 @@ def read_attributes(
     query = query or next((name for name in QUERY_NAMES if name in known), QUERY_NAMES[0])
     columns = read_columns(path, [query, *names])
     rows = [str(i) for i in columns.pop(query).tolist()]
-    found: dict[str, dict[Any, Any]] = {}
+    attributes: dict[str, dict[Any, Any]] = {}
     for name, values in columns.items():
         by_text: dict[str, Any] = {}
         for text, value in zip(rows, values.tolist(), strict=True):
@@ -327,10 +327,10 @@ def read_attributes(
                 raise DataError(
                     f"{path}: column {name!r}: expected one value for query {text}, got {by_text[text]} and {value}"
                 )
-        found[name] = {i: by_text[str(i)] for i in query_ids if str(i) in by_text}
-        if not found[name]:
+        attributes[name] = {i: by_text[str(i)] for i in query_ids if str(i) in by_text}
+        if not attributes[name]:
             raise DataError(f"{path}: expected queries such as {query_ids[0]!s}, got {', '.join(rows[:3])}, ...")
-    return found
+    return attributes
 
 
 def _column_names(path: Path) -> list[str]:

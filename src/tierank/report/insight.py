@@ -89,14 +89,14 @@ def explain_documents(lists: Lists, swaps: Sequence[Swap]) -> dict[str, Any]:
     difference of scores: exactly for trees, and for networks along the path through that document.
     """
     run, data = lists.run, lists.run.read_test(0)
-    found: dict[str, Any] = {}
+    explained: dict[str, Any] = {}
     if data is None:
-        return found
+        return explained
     for system in run.systems:
         ranker = run.ranker(system, 0, run.seeds_of(system)[0])
         if ranker is not None:
-            found[system] = {str(s.query): _explained(lists, data, ranker, system, s.query) for s in swaps}
-    return found
+            explained[system] = {str(s.query): _explained(lists, data, ranker, system, s.query) for s in swaps}
+    return explained
 
 
 def _explained(lists: Lists, data: RankingDataset, ranker: Ranker, system: str, query: int) -> dict[str, Any]:
@@ -168,15 +168,15 @@ def find_swaps(lists: Lists, metric: str, system: str, rival: str) -> list[Swap]
     for query in dict.fromkeys([*order[: _SWAPS // 2], *order[::-1][: _SWAPS // 2]]):
         pair = _largest_swap(lists, query, system, rival)
         if pair is not None:
-            found = explain_pair(ranker, data, data.query_ids[query], *pair)
-            swaps.append(Swap(query, lists.query_ids[query], pair, found))
+            explanation = explain_pair(ranker, data, data.query_ids[query], *pair)
+            swaps.append(Swap(query, lists.query_ids[query], pair, explanation))
     return swaps
 
 
 def _largest_swap(lists: Lists, query: int, system: str, rival: str) -> tuple[int, int] | None:
     """The two documents, by row number from 1, whose swap changes DCG most; None if none changed places."""
-    own = slice(lists.offsets[query], lists.offsets[query + 1])
-    ratings, mine, theirs = lists.ratings[own], lists.ranks[system][own], lists.ranks[rival][own]
+    rows = slice(lists.offsets[query], lists.offsets[query + 1])
+    ratings, mine, theirs = lists.ratings[rows], lists.ranks[system][rows], lists.ranks[rival][rows]
     near = np.flatnonzero((np.minimum(mine, theirs) <= _SHOWN) & ~np.isnan(ratings))
     a, b = (grid.ravel() for grid in np.meshgrid(near, near, indexing="ij"))
     swapped = (mine[a] < mine[b]) & (theirs[a] > theirs[b]) & (ratings[a] != ratings[b])

@@ -232,18 +232,20 @@ def tabulate_worst(judged: Evaluation | Comparison, title: str = "Worst segments
 
 def tabulate_run(run: Run, title: str | None = None) -> Table:
     """A row per system in the layout of the paper, with the spread over seeds, and the paper's rows below."""
-    found = run.comparison
+    comparison = run.comparison
     rows = [
         [system, *(_run_cell(run, system, metric) for metric in run.metrics), format_seconds(run.cpu_seconds(system))]
         for system in run.systems
     ]
-    bold = {(run.systems.index(system), j) for j, metric in enumerate(run.metrics, 1) for system in found.best(metric)}
+    bold = {
+        (run.systems.index(system), j) for j, metric in enumerate(run.metrics, 1) for system in comparison.best(metric)
+    }
     seeds = sorted({len(run.seeds_of(system)) for system in run.systems})
     words = "one seed" if seeds == [1] else f"{' or '.join(map(str, seeds))} seeds; ±: standard deviation over seeds"
     notes = [
         f"means over the test queries{f' of {run.n_folds} folds' if run.n_folds > 1 else ''}; {words}",
-        found.describe_marks(),
-        *_notes(found),
+        comparison.describe_marks(),
+        *_notes(comparison),
     ]
     notes += [LEAKS] if run.plan.protocol == "lightgbm" else []
     of_paper, doubts = paper_rows(run)
@@ -263,12 +265,12 @@ def paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
     if run.plan.paper is None:
         return [], []
     paper, protocol = PAPERS[run.plan.paper], run.plan.protocol
-    found = run.plan.data.description
-    size = found.get("n_queries", 0), found.get("n_documents", 0)
+    description = run.plan.data.description
+    size = description.get("n_queries", 0), description.get("n_documents", 0)
     others = {metric: paper.why_other(protocol, run.rule, metric, size) for metric in run.metrics}
     if all(others.values()):
         return [], [f"no rows of the paper: {'; '.join(dict.fromkeys(filter(None, others.values())))}"]
-    tops = found.get("queries_per_top_rating")  # runs of earlier versions do not have it
+    tops = description.get("queries_per_top_rating")  # runs of earlier versions do not have it
     counts = None if tops is None else {float(rating): n for rating, n in tops.items()}
     reasons: dict[str, None] = {}
     rows = []

@@ -88,12 +88,12 @@ class Lists:
     @cached_property
     def ranks(self) -> dict[str, NDArray[np.int64]]:
         """The rank of each document in its list, counted from 1."""
-        found = {}
+        by_system = {}
         for system, scores in self.scores.items():
             ranks = np.empty(len(scores), np.int64)
             ranks[np.lexsort((-scores, self.query))] = self.row
-            found[system] = ranks
-        return found
+            by_system[system] = ranks
+        return by_system
 
     @cached_property
     def best_ranks(self) -> NDArray[np.int64]:

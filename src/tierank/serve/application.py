@@ -99,7 +99,7 @@ class Service:
 
     def application(self) -> Starlette:
         """The ASGI application. It needs no lifespan events, so it can be mounted anywhere."""
-        found = Starlette(
+        application = Starlette(
             routes=[
                 Route("/rank", self._endpoint("rank", self._scoring(self._rank)), methods=["POST"]),
                 Route("/score", self._endpoint("score", self._scoring(self._score)), methods=["POST"]),
@@ -111,8 +111,8 @@ class Service:
             ],
             exception_handlers={HTTPException: self._no_route},  # type: ignore[dict-item]
         )
-        found.router.redirect_slashes = False
-        return found
+        application.router.redirect_slashes = False
+        return application
 
     def replace(self, model: ServedModel) -> None:
         """Load the current content of the folder of a model; if that fails, the old model stays."""
@@ -141,16 +141,16 @@ class Service:
             try:
                 if route not in _OPEN:
                     self._check_key(request)
-                found = await answer(request)
+                response = await answer(request)
             except Refusal as refusal:
-                found = _refused(refusal)
+                response = _refused(refusal)
             except TierankError as error:
-                found = _refused(Refusal(422, "body", "what the model can score", str(error), "see GET /models"))
+                response = _refused(Refusal(422, "body", "what the model can score", str(error), "see GET /models"))
             except ClientDisconnect:  # the client has disconnected
-                found = _refused(Refusal(400, "body", "the whole body", "a part", "send the whole body"))
+                response = _refused(Refusal(400, "body", "the whole body", "a part", "send the whole body"))
             except Exception:
-                found = _our_bug()
-            return self._finished(request, route, found, start)
+                response = _our_bug()
+            return self._finished(request, route, response, start)
 
         return endpoint
 
@@ -165,12 +165,12 @@ class Service:
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
             fix = f"use {allowed} for {path[:_PATH]}"
-            found = _refused(Refusal(405, "method", allowed or "another", request.method, fix, {"Allow": allowed}))
+            response = _refused(Refusal(405, "method", allowed or "another", request.method, fix, {"Allow": allowed}))
         else:
             near = near_name(path, known)
             fix = f"did you mean {near}?" if near else "GET /openapi.json describes them"
-            found = _refused(Refusal(404, "path", ", ".join(known), shown(path), fix))
-        return self._finished(request, "other", found, start)
+            response = _refused(Refusal(404, "path", ", ".join(known), shown(path), fix))
+        return self._finished(request, "other", response, start)
 
     def _finished(self, request: Request, route: str, found: Answer, start: float) -> Response:
         seconds = time.perf_counter() - start
@@ -208,10 +208,10 @@ class Service:
                 await self._receive(request, body)
                 deadline = Deadline(self.limits.timeout)
                 lane = self._large_lane if len(body) > LARGE else self._scoring_lane
-                found = await lane.run(partial(work, body), deadline)
-                while not isinstance(found, Answer):
-                    found = await self._explaining_lane.run(found, deadline)
-                return found
+                result = await lane.run(partial(work, body), deadline)
+                while not isinstance(result, Answer):
+                    result = await self._explaining_lane.run(result, deadline)
+                return result
             finally:
                 self._room.give_back(max(0, len(body) - LARGE))
 

@@ -370,11 +370,11 @@ def _read_long_objects(span: Span, features: Features, limits: Limits, where: st
                 422, f"{where}[{piece.first}]", f"an id and {features.n} features", "more values", features.how
             )
         typed = features.wire.documents(piece.text)
-        found = None if typed is None else _typed_objects(typed, features, piece.first)
-        if found is None:
-            found = _objects(read_piece(piece, where), features, where, piece.first)
-        ids += found.ids or ()
-        parts.append(found.features)
+        documents = None if typed is None else _typed_objects(typed, features, piece.first)
+        if documents is None:
+            documents = _objects(read_piece(piece, where), features, where, piece.first)
+        ids += documents.ids or ()
+        parts.append(documents.features)
     return Documents(ids, np.concatenate(parts))
 
 
@@ -384,8 +384,8 @@ def _read_long_rows(span: Span, width: int, features: Features, limits: Limits, 
         if piece.n_commas >= width:
             raise _wrong_row(f"{where}[{piece.first}]", width, "more")
         typed = features.wire.rows(piece.text)
-        found = None if typed is None else _typed_matrix(typed, width)
-        parts.append(_rows(read_piece(piece, where), width, where, piece.first) if found is None else found)
+        matrix = None if typed is None else _typed_matrix(typed, width)
+        parts.append(_rows(read_piece(piece, where), width, where, piece.first) if matrix is None else matrix)
     return np.concatenate(parts)
 
 
@@ -417,8 +417,8 @@ def _all_names(names: Any, features: Features, where: str) -> Any:
 
 def read_piece(piece: Piece, where: str) -> list[Any]:
     """The elements of a piece, decoded."""
-    found: list[Any] = read_json(piece.text, f"body, {where} from [{piece.first}] on")
-    return found
+    elements: list[Any] = read_json(piece.text, f"body, {where} from [{piece.first}] on")
+    return elements
 
 
 # Values

@@ -67,9 +67,9 @@ class Keys:
     @classmethod
     def from_texts(cls, digests: Iterable[str]) -> Keys:
         """The keys from the result of ``to_texts``."""
-        found = cls.__new__(cls)
-        found._digests = tuple(bytes.fromhex(one) for one in digests)
-        return found
+        keys = cls.__new__(cls)
+        keys._digests = tuple(bytes.fromhex(one) for one in digests)
+        return keys
 
     def to_texts(self) -> list[str]:
         """The keys in a form that can be sent to another process."""

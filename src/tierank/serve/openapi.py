@@ -31,14 +31,14 @@ _KEY_NEEDED: Schema = {"security": [{"key": []}]}
 
 def describe_api(models: Sequence[str], limits: Limits, root: str = "", *, has_keys: bool = False) -> dict[str, Any]:
     """The description of the routes; all except two may need an API key."""
-    found = _described(models, limits, root)
+    description = _described(models, limits, root)
     if has_keys:
-        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        for path, methods in found["paths"].items():
+        description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, methods in description["paths"].items():
             for about in methods.values() if path not in ("/health", "/ready") else ():
                 about |= _KEY_NEEDED
                 about["responses"] |= {str(code): _response(why, "Error") for code, why in _NO_KEY.items()}
-    return found
+    return description
 
 
 def _described(models: Sequence[str], limits: Limits, root: str) -> dict[str, Any]:

@@ -109,8 +109,8 @@ class Span:
                 long[str(read_json(name[1]))] = Span(self.body, name.end(), end)
             else:
                 texts.append(self.body[start:end])  # a long text, or a number of many digits
-        found: dict[str, Any] = read_json(b"{" + b",".join(texts) + b"}", f"{where}, without its long lists")
-        return found | long
+        members: dict[str, Any] = read_json(b"{" + b",".join(texts) + b"}", f"{where}, without its long lists")
+        return members | long
 
 
 def outlined(body: bytearray) -> dict[str, Any]:

@@ -115,13 +115,13 @@ def _typed_score(body: bytearray, choose: Choose[Version], limits: Limits) -> Sc
 
 
 def _typed_queries(queries: list[Any], features: Features, limits: Limits) -> list[tuple[Any, Documents]] | None:
-    found = []
+    read = []
     for query in queries:
         documents = typed_documents(query, features, limits)
         if documents is None:
             return None
-        found.append((None if query.id is UNSET else query.id, documents))
-    return found
+        read.append((None if query.id is UNSET else query.id, documents))
+    return read
 
 
 def _peeked(body: bytearray, choose: Choose[Version]) -> tuple[str, Version] | None:
@@ -161,10 +161,10 @@ def _read_score(body: bytearray, choose: Choose[Version], limits: Limits) -> Sco
 def _read_object(body: bytearray) -> dict[str, Any]:
     if len(body) > LARGE:
         return outlined(body)
-    found = read_json(body)
-    if type(found) is not dict:
-        raise Refusal(422, "body", "an object", shown(found), 'send {"documents": [...]}')
-    return found
+    content = read_json(body)
+    if type(content) is not dict:
+        raise Refusal(422, "body", "an object", shown(content), 'send {"documents": [...]}')
+    return content
 
 
 def _read_k(given: Mapping[str, Any]) -> tuple[int | None, bool]:

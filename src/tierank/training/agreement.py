@@ -100,11 +100,11 @@ def check_contents(team: Team, train: RankingDataset, valid: RankingDataset | No
 
 
 def _versions() -> dict[str, str]:
-    found = {"tierank": __version__}
+    versions = {"tierank": __version__}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package).partition("+")[0]  # with or without graphics cards
-    return found
+            versions[package] = version(package).partition("+")[0]  # with or without graphics cards
+    return versions
 
 
 def _shape(data: RankingDataset, team: Team) -> Facts:
@@ -128,11 +128,11 @@ def _weights(data: RankingDataset) -> dict[str, NDArray[Any]]:
 
 
 def _digest(values: NDArray[Any]) -> str:
-    found = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
+    digest = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
     for start in range(0, len(values), CHUNK):  # in chunks, to save memory
         part = values[start : start + CHUNK]
-        found.update((part + 0.0 if values.dtype.kind == "f" else part).tobytes())  # -0.0 is 0.0
-    return found.hexdigest()
+        digest.update((part + 0.0 if values.dtype.kind == "f" else part).tobytes())  # -0.0 is 0.0
+    return digest.hexdigest()
 
 
 def _content(digest: str = "") -> Facts:

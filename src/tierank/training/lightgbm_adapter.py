@@ -145,17 +145,17 @@ class Rows(lightgbm.Sequence):
         return len(self.order)
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = self.features[self.order[rows]]
+        chosen: NDArray[np.float32] = self.features[self.order[rows]]
         release_pages(self.features)  # pages of a mapped matrix are released
-        return found
+        return chosen
 
     def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Some scattered rows, in chunks: for each row of a mapped matrix the system maps much around it."""
-        found = np.empty((len(rows), self.features.shape[1]), np.float32)
+        sampled = np.empty((len(rows), self.features.shape[1]), np.float32)
         for start in range(0, len(rows), _SCATTERED):
             some = slice(start, start + _SCATTERED)
-            found[some] = self[rows[some]]
-        return found
+            sampled[some] = self[rows[some]]
+        return sampled
 
 
 def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset:
@@ -168,16 +168,16 @@ def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset
     wanted = int(params.get("bin_construct_sample_cnt", _SAMPLE))
     n_own = len(rows) if total <= wanted else max(1, wanted * len(rows) // total)
     sample = team.gather_rows(rows.sample(np.arange(n_own) * len(rows) // n_own))
-    found = lightgbm.Dataset(None, params=params)
+    dataset = lightgbm.Dataset(None, params=params)
     values, places = zip(*(_known(column) for column in sample.T), strict=True)
-    found._init_from_sample(list(values), list(places), len(sample), len(rows))
+    dataset._init_from_sample(list(values), list(places), len(sample), len(rows))
     del sample, values, places
     # Many small arrays, whose memory would not be released otherwise.
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)
     for start in range(0, len(rows), rows.batch_size):
-        found._push_rows(rows[start : start + rows.batch_size])
-    return found
+        dataset._push_rows(rows[start : start + rows.batch_size])
+    return dataset
 
 
 def _be_silent() -> None:
@@ -197,10 +197,10 @@ def _known(column: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np
 
 def check_is_global(text: str, n_documents: int) -> None:
     """Raise an error unless the root of the first tree counts all documents: else processes trained separately."""
-    found = re.search(r"^internal_count=(\d+)", text, re.MULTILINE)
-    if found is not None and int(found[1]) != n_documents:
+    root = re.search(r"^internal_count=(\d+)", text, re.MULTILINE)
+    if root is not None and int(root[1]) != n_documents:
         raise TeamError(
-            f"expected trees of all {n_documents} documents, got a root of {found[1]}: the processes did not train"
+            f"expected trees of all {n_documents} documents, got a root of {root[1]}: the processes did not train"
             " together"
         )
 

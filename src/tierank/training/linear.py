@@ -344,12 +344,12 @@ class Queries:
 
     def __init__(self, data: RankingDataset, model: LinearModel, gain: Gain, n_jobs: int | None, team: Team) -> None:
         self.data, self.model, self.n_jobs, self.team = data, model, n_jobs, team
-        found = canonical_rows(data, n_jobs)
-        self.order, self.offsets, self.content = found.rows, found.offsets, found.content
+        canonical = canonical_rows(data, n_jobs)
+        self.order, self.offsets, self.content = canonical.rows, canonical.offsets, canonical.content
         self.gains = _gains(np.nan_to_num(data.ratings), gain, team)[self.order]
         self.row_weight = np.ones(data.n_documents) if data.row_weight is None else data.row_weight[self.order]
         self.row_weight = np.where(data.is_judged[self.order], self.row_weight, 0.0)
-        by_id = found.queries
+        by_id = canonical.queries
         self.query_weight = np.ones(data.n_queries) if data.query_weight is None else data.query_weight[by_id]
         # Queries are ordered by hashes of their content, so neighbours are unrelated.
         self.edges = (np.arange(N_FOLDS + 1) * data.n_queries // N_FOLDS).tolist()

@@ -65,12 +65,12 @@ class Numbering:
         """The values of all queries, by number; ``values`` are those of this process."""
         if self.team.size == 1:
             return values
-        found = np.empty(self.n_queries, values.dtype)
-        found[self._of_all] = self.team.gather_rows(values[:, None])[:, 0]
-        return found
+        gathered = np.empty(self.n_queries, values.dtype)
+        gathered[self._of_all] = self.team.gather_rows(values[:, None])[:, 0]
+        return gathered
 
     def own(self) -> Rows:
         """For each number the query of this process that has it, or -1."""
-        found = np.full(self.n_queries, -1, np.int64)
-        found[self.places] = np.arange(len(self.places))
-        return found
+        indices = np.full(self.n_queries, -1, np.int64)
+        indices[self.places] = np.arange(len(self.places))
+        return indices

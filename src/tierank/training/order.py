@@ -160,12 +160,12 @@ def digest_features(data: RankingDataset, n_jobs: int | None) -> str:
 
     The hash of a row is certain to differ if one value does, and almost certain (2^64 to 1) if several do.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     n_rows = rows_in(data.features, _KEPT_BYTES)
     for start in range(0, data.n_documents, n_rows):
         rows = slice(start, min(start + n_rows, data.n_documents))
-        found.update(_hash_span(data, None, n_jobs, rows)[1].tobytes())
-    return found.hexdigest()
+        digest.update(_hash_span(data, None, n_jobs, rows)[1].tobytes())
+    return digest.hexdigest()
 
 
 def _known(data: RankingDataset) -> NDArray[np.float64]:

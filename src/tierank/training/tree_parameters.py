@@ -114,8 +114,8 @@ def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[s
     if main is None:
         return None
     if RENAMED.get(main, main) in known:
-        own = RENAMED.get(main, main)
-        return ParameterError(argument=name, expected=f"{own}, which is the name of this setting in {ranker}")
+        our_name = RENAMED.get(main, main)
+        return ParameterError(argument=name, expected=f"{our_name}, which is the name of this setting in {ranker}")
     if main in _FIXED:
         return ParameterError(f"is set by {ranker}; remove it: {_FIXED[main]}", argument=name)
     if main in instead:
@@ -130,15 +130,17 @@ def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[s
 
 def lightgbm_parameters(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of LightGBM: our settings by its names, and its own that differ from its defaults."""
-    own = {name: settings[name] for name in defaults if name not in _TRANSLATED and settings[name] != defaults[name]}
+    changed = {
+        name: settings[name] for name in defaults if name not in _TRANSLATED and settings[name] != defaults[name]
+    }
     if settings["use_quantized_grad"]:
-        own |= {name: settings[name] for name in _QUANTISED}
+        changed |= {name: settings[name] for name in _QUANTISED}
     return {
         # The same bits whatever the number of threads.
         "deterministic": True,
         # Bins then do not depend on the smallest leaf that is allowed, and tiny data sets keep all features.
         "feature_pre_filter": False,
-        **own,
+        **changed,
         "learning_rate": settings["learning_rate"],
         "num_leaves": settings["n_leaves"],
         "max_depth": kept_depth(settings["max_depth"], settings["n_leaves"]),
@@ -178,23 +180,23 @@ def for_features(
     >>> for_features({"categorical_feature": ["b"], "monotone_constraints": [1, 0]}, 2, ("a", "b"), copies=3)
     {'categorical_feature': [1], 'monotone_constraints': [1, 0, 1, 0, 1, 0]}
     """
-    found: dict[str, Any] = {}
+    adapted: dict[str, Any] = {}
     if "categorical_feature" in params:  # the copies of a category are not categories
-        found["categorical_feature"] = _numbers("categorical_feature", params, n_features, names)
+        adapted["categorical_feature"] = _numbers("categorical_feature", params, n_features, names)
     for name in _OF_EACH_FEATURE:
         if name in params:
             if len(params[name]) != n_features:
                 raise ParameterError(f"{name}: expected {n_features}, one for each feature, got {len(params[name])}")
-            found[name] = list(params[name]) * copies  # a value for a feature applies to its copies
+            adapted[name] = list(params[name]) * copies  # a value for a feature applies to its copies
     if "interaction_constraints" in params:
         groups = [
             _numbers("interaction_constraints", {"interaction_constraints": group}, n_features, names)
             for group in params["interaction_constraints"]
         ]
-        found["interaction_constraints"] = [
+        adapted["interaction_constraints"] = [
             [number + copy * n_features for copy in range(copies) for number in group] for group in groups
         ]
-    return found
+    return adapted
 
 
 def for_size(params: Mapping[str, Any], n_documents: int, n_features: int) -> dict[str, Any]:
@@ -230,10 +232,10 @@ def check_files(params: Mapping[str, Any]) -> None:
         if name not in params:
             continue
         try:
-            found = json.loads(Path(params[name]).read_text(encoding="utf-8"))
+            content = json.loads(Path(params[name]).read_text(encoding="utf-8"))
         except OSError as error:
             raise ParameterError(f"{name}: expected a file, got {params[name]}: {error.strerror}") from None
         except ValueError:
-            found = None
-        if not isinstance(found, kind):
+            content = None
+        if not isinstance(content, kind):
             raise ParameterError(f"{name}: expected {what} as JSON in {params[name]}, got something else")
