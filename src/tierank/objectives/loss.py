@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tierank.checks import as_offsets, as_propensities
-from tierank.errors import DataError, ParameterError
+from tierank.errors import ParameterError
 from tierank.kernels import n_threads
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.relevance import Gain, as_gain
@@ -107,9 +107,7 @@ class LossObjective(Objective):
         """Gradient and hessian at these scores, one number per document."""
         import torch
 
-        if self._data is None:
-            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
-        parts, edges, scale = self._data
+        parts, edges, scale = self._prepared()
         checked = self._checked_scores(scores, int(edges[-1])).astype(np.float32)
         # Random draws depend on the scores, so that a resumed run draws the same.
         seed = (zlib.crc32(checked.tobytes()) + self.seed) % (1 << 32)

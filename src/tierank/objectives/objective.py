@@ -48,6 +48,12 @@ class Objective(ABC):
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
 
+    def _prepared(self) -> Any:
+        """What ``prepare`` has set."""
+        if self._data is None:
+            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        return self._data
+
     def state(self) -> dict[str, list[float]]:
         """What the objective has learned, for JSON; a resumed training continues from it."""
         return {}

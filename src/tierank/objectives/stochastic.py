@@ -103,9 +103,7 @@ class StochasticUMartObjective(UMartObjective):
 
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
-        data: Prepared | None = self._data
-        if data is None:
-            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        data: Prepared = self._prepared()
         scores = self._checked_scores(scores, len(data.order)) + 0.0  # -0.0 has other bits than 0.0
         bits, chance = scores.view(np.uint64), Chance(self.seed, self.n_draws, self.noise, self._decays)
 

@@ -195,9 +195,7 @@ class UMartObjective(Objective):
 
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
-        data: Prepared | None = self._data
-        if data is None:
-            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        data: Prepared = self._prepared()
         scores = self._checked_scores(scores, len(data.order))
         pairs = data.pairs
         if pairs is not None:

@@ -301,7 +301,7 @@ def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: s
     path = Path(source)
     kind = format or ("parquet" if path.is_dir() or path.suffix in PARQUET_ENDINGS else "csv")
     if kind not in ("csv", "parquet") or (format is None and kind == "csv" and not _is_csv(path)):
-        raise DataError(f"{path}: expected a CSV or Parquet file, whose columns have names, got another format")
+        raise _nameless(path)
     needs_arrow("CSV" if kind == "csv" else "Parquet")
     parts = [_Csv(path).texts(names)] if kind == "csv" else [_of_parquet(file, names) for file in files_of(path)]
     return {name: np.concatenate([as_column(part, name) for part in parts]) for name in names}
@@ -337,8 +337,12 @@ def _column_names(path: Path) -> list[str]:
     if path.is_dir() or path.suffix in PARQUET_ENDINGS:
         return list(ParquetPart(files_of(path)[0]).names)
     if not _is_csv(path):
-        raise DataError(f"{path}: expected a CSV or Parquet file, whose columns have names, got another format")
+        raise _nameless(path)
     return _Csv(path).names()
+
+
+def _nameless(path: Path) -> DataError:
+    return DataError(f"{path}: expected a CSV or Parquet file, whose columns have names, got another format")
 
 
 def _is_csv(path: Path) -> bool:
