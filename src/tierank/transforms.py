@@ -91,7 +91,22 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
     __metadata_request__transform: ClassVar[dict[str, bool]] = {"qid": True}
 
     def fit(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> Self:
-        """Learn the statistics of all documents; ``y`` is ignored. Without ``qid`` queries are unknown."""
+        """Learn the statistics of all documents; ``y`` is ignored. Without ``qid`` queries are unknown.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        y : array, optional
+            Ignored.
+        qid : array, optional
+            One query id per row. Without it queries are unknown.
+
+        Returns
+        -------
+        self
+            The fitted transform.
+        """
         return self._fit(as_dataset(X, None, qid), isinstance(X, RankingDataset) or qid is not None, Team())
 
     def fit_in_team(self, data: RankingDataset, team: Team) -> Self:
@@ -117,7 +132,20 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return self
 
     def transform(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.float32]:
-        """The transformed features, in the caller's order. Per-query transforms need ``qid`` if ``fit`` had it."""
+        """The transformed features, in the caller's order. Per-query transforms need ``qid`` if ``fit`` had it.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        qid : array, optional
+            One query id per row.
+
+        Returns
+        -------
+        array of float32
+            One row per document.
+        """
         self._check_fitted()
         if self.needs_queries:
             self._check_queries(isinstance(X, RankingDataset) or qid is not None)
@@ -128,19 +156,61 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return transformed
 
     def fit_transform(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> NDArray[np.float32]:
-        """``fit``, then ``transform`` with the same query ids."""
+        """``fit``, then ``transform`` with the same query ids.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        y : array, optional
+            Ignored.
+        qid : array, optional
+            One query id per row. Without it queries are unknown.
+
+        Returns
+        -------
+        array of float32
+            One row per document.
+        """
         return self.fit(X, y, qid).transform(X, qid)
 
     @abstractmethod
     def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
-        """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
+        """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown.
+
+        Parameters
+        ----------
+        features : array of float32
+            One row per document, grouped by query.
+        offsets : array of int64 or None
+            Where queries begin, and where the last one ends; None if queries are unknown.
+
+        Returns
+        -------
+        array of float32
+            One row per document, ``n_columns(n_features)`` columns.
+        """
 
     @abstractmethod
     def learn(self, features: NDArray[np.float32]) -> None:
-        """Set the fitted arrays."""
+        """Set the fitted arrays.
+
+        Parameters
+        ----------
+        features : array of float32
+            One row per document, grouped by query.
+        """
 
     def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
-        """Set the fitted arrays to those of the documents of all processes; ``features`` are those of this process."""
+        """Set the fitted arrays to those of the documents of all processes; ``features`` are those of this process.
+
+        Parameters
+        ----------
+        features : array of float32
+            The documents of this process.
+        team : Team
+            The processes that fit the transform together.
+        """
         raise NotImplementedError
 
     @property
@@ -155,11 +225,28 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return owners[0] is owners[1]
 
     def n_columns(self, n_features: int) -> int:
-        """The number of columns for this many features, a multiple: column c is of feature c mod ``n_features``."""
+        """The number of columns for this many features, a multiple: column c is of feature c mod ``n_features``.
+
+        Parameters
+        ----------
+        n_features : int
+            Number of features.
+
+        Returns
+        -------
+        int
+            Number of columns.
+        """
         return n_features
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The fitted arrays by name; ``from_state`` restores the transform from them."""
+        """The fitted arrays by name; ``from_state`` restores the transform from them.
+
+        Returns
+        -------
+        dict of str to array
+            The fitted arrays.
+        """
         self._check_fitted()
         return {"has_queries": np.array(self.has_queries_)} | {name: getattr(self, f"{name}_") for name in self.ARRAYS}
 
@@ -174,7 +261,20 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return cls().load_state(state, n_features)
 
     def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape."""
+        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            The result of ``state``.
+        n_features : int
+            Number of features.
+
+        Returns
+        -------
+        self
+            The fitted transform.
+        """
         cls = type(self)
         if set(state) != {"has_queries", *cls.ARRAYS}:
             raise DataError(

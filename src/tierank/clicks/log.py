@@ -129,7 +129,18 @@ class ClickLog:
         return np.repeat(self.queries, self.lengths)
 
     def per_session(self, values: ArrayLike) -> Floats:
-        """The sum of one value per row over each session; 0 for an empty list."""
+        """The sum of one value per row over each session; 0 for an empty list.
+
+        Parameters
+        ----------
+        values : array
+            One value per row.
+
+        Returns
+        -------
+        array of float64, shape (n_sessions,)
+            The sums.
+        """
         given = as_numbers(as_array(values), "values").astype(np.float64)
         if given.shape != (self.n_rows,):
             raise DataError(
@@ -138,7 +149,18 @@ class ClickLog:
         return sum_by(self.session_of_row, given, self.n_sessions)
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column that was kept when the log was read. The error for other columns says how to keep them."""
+        """A column that was kept when the log was read. The error for other columns says how to keep them.
+
+        Parameters
+        ----------
+        name : str
+            The name of the column.
+
+        Returns
+        -------
+        array
+            One value per row.
+        """
         if name not in self.columns:
             raise DataError(
                 argument="columns",
@@ -194,11 +216,33 @@ class ClickLog:
         return [self.select(np.sort(order[a:b])) for a, b in pairwise(cuts)]
 
     def with_clicks(self, clicked: ArrayLike) -> ClickLog:
-        """The same lists with other clicks, one value per row in the order of this log."""
+        """The same lists with other clicks, one value per row in the order of this log.
+
+        Parameters
+        ----------
+        clicked : array of bool
+            One value per row, in the order of this log.
+
+        Returns
+        -------
+        ClickLog
+            The new log.
+        """
         return replace(self, clicked=as_clicks(clicked, self.n_rows))
 
     def with_columns(self, **columns: ArrayLike) -> ClickLog:
-        """The same log with more columns, one value per row in the order of this log."""
+        """The same log with more columns, one value per row in the order of this log.
+
+        Parameters
+        ----------
+        **columns : array
+            One value per row, in the order of this log, for each name.
+
+        Returns
+        -------
+        ClickLog
+            The new log.
+        """
         added = {name: np.array(values) for name, values in columns.items()}
         for name, values in added.items():
             if len(values) != self.n_rows:
@@ -206,7 +250,18 @@ class ClickLog:
         return replace(self, columns={**self.columns, **added})
 
     def arrange(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Convert per-row values from the caller's order to the order of this log."""
+        """Convert per-row values from the caller's order to the order of this log.
+
+        Parameters
+        ----------
+        values : array
+            One value per row, in the caller's order.
+
+        Returns
+        -------
+        array
+            The same values, in the order of this log.
+        """
         return values if self.source_rows is None else values[self.source_rows]
 
     def restore(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -223,13 +278,25 @@ class ClickLog:
         return restored
 
     def describe(self) -> LogDescription:
-        """Click-through by position, counts, and what looks wrong."""
+        """Click-through by position, counts, and what looks wrong.
+
+        Returns
+        -------
+        LogDescription
+            Click-through by position, counts and problems.
+        """
         from tierank.clicks.description import describe
 
         return describe(self)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """The log as a table: one array per column, one value per row; without ``query`` if there is only one."""
+        """The log as a table: one array per column, one value per row; without ``query`` if there is only one.
+
+        Returns
+        -------
+        dict of str to array
+            The columns by name.
+        """
         has_queries = self.query_ids.tolist() != [None]
         taken = next((name for name in self.columns if name in _OWN), None)
         if taken is not None:
@@ -249,12 +316,29 @@ class ClickLog:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the log as CSV or Parquet, by the ending of ``path``."""
+        """Write the log as CSV or Parquet, by the ending of ``path``.
+
+        Parameters
+        ----------
+        path : path
+            The file, which ends in ``.csv`` or ``.parquet``.
+        """
         write_columns(self.to_columns(), Path(path))
 
     @classmethod
     def of(cls, **columns: ArrayLike) -> ClickLog:
-        """A log from arrays: the same as ``tierank.clicks.read`` with a dict of arrays."""
+        """A log from arrays: the same as ``tierank.clicks.read`` with a dict of arrays.
+
+        Parameters
+        ----------
+        **columns : array
+            The columns of ``tierank.clicks.read`` by their default names.
+
+        Returns
+        -------
+        ClickLog
+            The log.
+        """
         from tierank.clicks.reading import read
 
         others = [name for name in columns if name not in _OWN]

@@ -182,7 +182,18 @@ class Run:
         return [self.store.read_test(fold) for fold in range(self.n_folds)]
 
     def read_fold(self, fold: int) -> Fold | None:
-        """Training, validation and test data of a fold; None if they were moved, deleted or changed."""
+        """Training, validation and test data of a fold; None if they were moved, deleted or changed.
+
+        Parameters
+        ----------
+        fold : int
+            The fold, from 0.
+
+        Returns
+        -------
+        tuple of RankingDataset or None
+            Training, validation and test data.
+        """
         self._check_fold(fold)
         folds = found_folds(self.plan.data.source, self.folder / "parts")
         try:
@@ -192,12 +203,34 @@ class Run:
         return data if data is not None and digest_data(data[2]) == self.plan.folds[fold] else None
 
     def read_test(self, fold: int) -> RankingDataset | None:
-        """The test data of a fold with features; None if they were moved, deleted or changed."""
+        """The test data of a fold with features; None if they were moved, deleted or changed.
+
+        Parameters
+        ----------
+        fold : int
+            The fold, from 0.
+
+        Returns
+        -------
+        RankingDataset or None
+            The test data.
+        """
         data = self.read_fold(fold)
         return None if data is None else data[2]
 
     def seeds_of(self, system: str) -> tuple[int, ...]:
-        """The seeds that a system has results for, in every fold."""
+        """The seeds that a system has results for, in every fold.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        tuple of int
+            The seeds.
+        """
         return tuple(
             seed
             for seed in self.seeds
@@ -205,19 +238,75 @@ class Run:
         )
 
     def cells(self, system: str) -> list[Cell]:
-        """The finished cells of the seeds that are complete in every fold, ordered by seed."""
+        """The finished cells of the seeds that are complete in every fold, ordered by seed.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        list of Cell
+            System, fold and seed of each result.
+        """
         return [Cell(system, fold, seed) for seed in self.seeds_of(system) for fold in range(self.n_folds)]
 
     def scores(self, system: str, fold: int, seed: int) -> Floats:
-        """The scores of a system for the test documents of a fold."""
+        """The scores of a system for the test documents of a fold.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        fold : int
+            The fold, from 0.
+        seed : int
+            A seed of the run.
+
+        Returns
+        -------
+        array
+            One score per document, in the order of ``tests[fold]``.
+        """
         return self.store.scores(self._cell(system, fold, seed), self.tests[fold].n_documents)
 
     def model(self, system: str, fold: int, seed: int) -> Path | None:
-        """The folder of the model, for ``load``; None if only scores were given."""
+        """The folder of the model, for ``load``; None if only scores were given.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        fold : int
+            The fold, from 0.
+        seed : int
+            A seed of the run.
+
+        Returns
+        -------
+        Path or None
+            The model folder.
+        """
         return self.store.model(self._cell(system, fold, seed))
 
     def ranker(self, system: str, fold: int, seed: int) -> Ranker | None:
-        """The fitted ranker; None if only scores were given, or if it needs the caller's own code."""
+        """The fitted ranker; None if only scores were given, or if it needs the caller's own code.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        fold : int
+            The fold, from 0.
+        seed : int
+            A seed of the run.
+
+        Returns
+        -------
+        Ranker or None
+            The fitted ranker.
+        """
         cell = self._cell(system, fold, seed)
         return None if "code" in self.plan.systems[system] else self.store.ranker(cell)
 
@@ -246,7 +335,18 @@ class Run:
         return compare_evaluations({system: self.evaluation(system) for system in self.systems}, self.baseline)
 
     def evaluation(self, system: str) -> Evaluation:
-        """The evaluation of one system over all test queries of all folds, averaged over its seeds for each query."""
+        """The evaluation of one system over all test queries of all folds, averaged over its seeds for each query.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        Evaluation
+            One value per query and metric.
+        """
         by_seed = self.per_query(system)
         per_query = {metric: np.mean([values[metric] for values in by_seed], axis=0) for metric in self.metrics}
         n_empty = self._judge.n_empty
@@ -255,7 +355,18 @@ class Run:
         return Evaluation(per_query, self._pooled.query_ids, self.rule, n_empty, left_out, n_unjudged=n_unjudged)
 
     def per_query(self, system: str) -> list[dict[str, Floats]]:
-        """For each seed of a system, the values of all test queries."""
+        """For each seed of a system, the values of all test queries.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        list of dict of str to array
+            For each seed, one value per query for each metric.
+        """
         if system not in self._per_query:
             if system not in self.plan.systems:
                 raise ParameterError.unknown("system", system, self.plan.systems)
@@ -266,12 +377,36 @@ class Run:
         return self._per_query[system]
 
     def spread(self, system: str, metric: str) -> float:
-        """The standard deviation of the mean over seeds; NaN for one seed."""
+        """The standard deviation of the mean over seeds; NaN for one seed.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        metric : str
+            A name of ``metrics``.
+
+        Returns
+        -------
+        float
+            The standard deviation.
+        """
         means = [float(np.nanmean(values[metric])) for values in self.per_query(system)]
         return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
 
     def cpu_seconds(self, system: str) -> float:
-        """The mean CPU time of a fit (of a resumed fit, since its last start); NaN for given scores."""
+        """The mean CPU time of a fit (of a resumed fit, since its last start); NaN for given scores.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return float(np.mean([self.store.result(cell).get("cpu_seconds", np.nan) for cell in self.cells(system)]))
 
     def to_dict(self) -> dict[str, Any]:
@@ -284,7 +419,13 @@ class Run:
         return self.plan.to_dict() | results
 
     def tidy(self) -> Tidy:
-        """The mean of each metric for each system, fold and seed, one per row."""
+        """The mean of each metric for each system, fold and seed, one per row.
+
+        Returns
+        -------
+        Tidy
+            Columns ``system``, ``fold``, ``seed``, ``metric`` and ``value``.
+        """
         rows = []
         ends = np.cumsum([0, *(test.n_queries for test in self.tests)])
         for system in self.systems:

@@ -34,12 +34,12 @@ class Step:
         Whether this is the best round so far; always true without validation data.
     settings : mapping of str to object
         The settings of the ranker that trains; those of the base or the member, if ``part`` names one.
-    part : str
+    part : str, default ""
         The part of the ranker that trains: "base", then "trees" or "learners", for a ranker with a base; the family,
         such as "trees", for the members of a blend; "" for a ranker with only one part.
-    member : int
+    member : int, default 0
         The network, of ``n_seeds``, or the member of a blend, from 0.
-    learner : int
+    learner : int, default 1
         The learner of UBoost or UrBoost, from 1; 1 for other rankers.
 
     Examples

@@ -49,15 +49,15 @@ class Seen:
     ----------
     n_features : int
         Number of features.
-    feature_names : tuple of str or None
+    feature_names : tuple of str, optional
         Their names, if the data had any.
-    has_queries : bool
+    has_queries : bool, default True
         Whether query ids were given.
-    has_missing : bool
+    has_missing : bool, default False
         Whether any feature value was missing.
-    longest_query : int
+    longest_query : int, default 1
         Documents in the longest query.
-    columns : Plan
+    columns : Plan, optional
         What was learned about columns that are not plain numbers.
     """
 
@@ -126,19 +126,19 @@ class FitContext:
     ----------
     seen : Seen
         Facts about the training data.
-    checkpoint : Path or None
+    checkpoint : Path, optional
         The folder for the state of training, if one was given.
-    progress : bool
+    progress : bool, default False
         Whether to show a progress bar.
-    team : Team
+    team : Team, optional
         The processes that train together; a team of one by default.
-    callbacks : Callbacks
+    callbacks : Callbacks, optional
         The callbacks of this call, which ``step`` calls.
-    start : FittedModel or None
+    start : FittedModel, optional
         The model to continue from, which ``Ranker.check_start`` has accepted.
-    part : str
+    part : str, default ""
         The part of the ranker that trains, for callbacks.
-    member : int or None
+    member : int, optional
         The member of a blend that trains, for callbacks.
     """
 
@@ -274,7 +274,20 @@ class FittedModel(ABC):
 
     @abstractmethod
     def predict(self, data: RankingDataset, resources: Resources) -> Floats:
-        """One score per document, in the order of the data set; higher is better."""
+        """One score per document, in the order of the data set; higher is better.
+
+        Parameters
+        ----------
+        data : RankingDataset
+            Documents with the features of the training data.
+        resources : Resources
+            Threads and device.
+
+        Returns
+        -------
+        array of float64
+            One score per document.
+        """
 
     @property
     def needs_list(self) -> bool:
@@ -282,14 +295,36 @@ class FittedModel(ABC):
         return False
 
     def used_features(self, n_features: int) -> NDArray[np.bool_]:
-        """Which features the scores can depend on."""
+        """Which features the scores can depend on.
+
+        Parameters
+        ----------
+        n_features : int
+            Number of features.
+
+        Returns
+        -------
+        array of bool
+            One value per feature.
+        """
         return np.ones(n_features, bool)
 
     def contributions(self, data: RankingDataset, above: Rows, below: Rows, resources: Resources) -> Floats:
         """What each feature adds to ``score[above] - score[below]``, for pairs of rows of one query.
 
-        Returns an array of pairs x features. A row sums to the difference of the scores, up to the error of the
-        method.
+        Parameters
+        ----------
+        data : RankingDataset
+            Documents with the features of the training data.
+        above, below : array of int64
+            The rows of each pair.
+        resources : Resources
+            Threads and device.
+
+        Returns
+        -------
+        array of float64
+            Pairs x features. A row sums to the difference of the scores, up to the error of the method.
         """
         raise ParameterError(f"{type(self).__name__} cannot explain its scores; trees and networks can")
 
