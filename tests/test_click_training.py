@@ -382,10 +382,10 @@ def test_other_rankers_say_why_not(name, lists):
 @pytest.mark.parametrize(
     ("ranker", "message"),
     [
-        (URank(), "^position: expected propensity beside it, or the setting position_tower, got positions alone"),
-        (tierank.Blend(n_configs=1), "^position: expected propensity beside it, or the setting position_tower"),
-        (tierank.TreeRanker("urank"), "^position: expected propensity beside it, as a loss learns no propensities"),
-        (UMart(base=URank()), "^position: expected propensity beside it"),
+        (URank(), "^position: expected propensity too, or the setting position_tower, got positions alone"),
+        (tierank.Blend(n_configs=1), "^position: expected propensity too, or the setting position_tower"),
+        (tierank.TreeRanker("urank"), "^position: expected propensity too, as a loss learns no propensities"),
+        (UMart(base=URank()), "^position: expected propensity too"),
         (tierank.UBoost(position_tower="additive"), "^position_tower: expected 'none', as learners are fitted to"),
         (tierank.LinearRanker(), "^position: expected None, as LinearRanker cannot correct for positions"),
     ],
@@ -400,7 +400,7 @@ def test_arguments_that_do_not_go_together(lists):
         URank(position_tower="additive").fit(lists.replace(position=None))
     with pytest.raises(ParameterError, match=r"^position_tower: expected position alone in fit, got propensities"):
         URank(position_tower="additive").fit(lists, propensity=[1, 0.5])
-    with pytest.raises(DataError, match=r"^propensity: expected None beside data that hold propensities"):
+    with pytest.raises(DataError, match=r"^propensity: expected None with data that have propensities"):
         UMart().fit(lists.with_propensity([1, 0.5]), propensity=[1, 0.5])
     with pytest.raises(DataError, match=r"^position: expected None with a RankingDataset, which has its own"):
         UMart().fit(lists, position=lists.position)
@@ -451,7 +451,7 @@ def test_the_command_line_trains_on_positions(lists, tmp_path, capsys, monkeypat
     assert "--propensity: expected --position-column too" in capsys.readouterr().err
     urank = ["train", "urank", "--train", "lists.csv", "--position-column", "position", "--out", "other"]
     assert main(urank) == 2
-    assert "--position-column: expected --propensity beside it, or --set position_tower" in capsys.readouterr().err
+    assert "--position-column: expected --propensity too, or --set position_tower" in capsys.readouterr().err
 
 
 def test_training_data_keep_what_columns_stand_for(tmp_path):

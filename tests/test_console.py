@@ -47,7 +47,7 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     [
         (
             "row",
-            "each of the 2,001 rows is a query of its own, and a list of one document has no order to learn: name the",
+            "each of the 2,001 rows is a separate query, and a list of one document has no order to learn: name the",
         ),
         ("shop", "all 2,001 rows are one query, longer than lists of candidates are: name the"),
     ],

@@ -354,7 +354,7 @@ def test_without_room_on_disk_data_are_read_into_memory(tmp_path, monkeypatch, c
     data = read(tmp_path / "data.parquet")
     assert not is_mapped(data)
     assert_same(data, read(table_of()))
-    assert "no cache was written beside" in caplog.text
+    assert "no cache was written for" in caplog.text
     assert [file.name for file in tmp_path.iterdir()] == ["data.parquet"]
     with pytest.raises(DataError, match=r"x.tierank: expected a path that can be written, got: No space left"):
         read(tmp_path / "data.parquet", cache=tmp_path / "x.tierank")

@@ -265,7 +265,7 @@ def test_odd_data(name):
             fitted = make(name).fit(data)
         assert np.isfinite(fitted.predict(data)).all(), label
     lonely = RankingDataset(rng.normal(size=(30, 3)), rng.integers(0, 3, 30), qid=np.arange(30))
-    with pytest.warns(UserWarning, match="each of the 30 rows is a query of its own"):
+    with pytest.warns(UserWarning, match="each of the 30 rows is a separate query"):
         fitted = make(name).fit(lonely)
     assert np.isfinite(fitted.predict(lonely)).all()
     features = np.ones((40, 2))

@@ -495,7 +495,7 @@ def test_a_data_set_that_somebody_wrote_is_no_cache(cached_file, data, caplog):
     folder = cached_file.parent / "data.txt.tierank"
     write(data, folder)
     assert read(cached_file).n_documents == 50
-    assert "no cache was written beside" in caplog.text
+    assert "no cache was written for" in caplog.text
     with pytest.raises(DataError, match="expected a new name or the cache of a file, got something else there"):
         read(cached_file, cache=folder)
     assert_equal(read(folder), data)

@@ -55,7 +55,7 @@ _WORDS = [
         (r"^(.*: )?position: ", r"\1--position-column: "),
         (r"^(.*: )?(row|query)_weight: (?=expected (a table|data))", r"\1--\2-weight-column: "),
         (r"^propensity: ", "--propensity: "),
-        (r"(?<=: expected )propensity(?= beside it)", "--propensity"),
+        (r"(?<=: expected )propensity(?= too)", "--propensity"),
         (r"the setting (?=position_tower)", "--set "),
         (r"^position_tower: expected position alone in fit", "--set position_tower: expected --position-column alone"),
         (r"^(.*: )?date_parts: ", r"\1--date-parts: "),

@@ -172,7 +172,7 @@ def add_tune(commands: Any) -> None:
         "--set", action="append", default=[], metavar="NAME=VALUE", help="a fixed setting, which is not searched"
     )
     tune.add_argument(
-        "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials beside it"
+        "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials are stored next to it"
     )
     tune.add_argument("--seed", type=int, default=0)
     add_reading(tune)

@@ -346,7 +346,7 @@ class ClickLog:
 
 
 def check_log(log: object) -> None:
-    """Raise ``DataError`` if this is not a log, but for example the table to read one from."""
+    """Raise ``DataError`` if this is not a log, such as the table that one is read from."""
     if not isinstance(log, ClickLog):
         raise DataTypeError(
             argument="log",

@@ -423,7 +423,7 @@ curl "$HOST/solr/COLLECTION/query?q=...&rq=%7B!ltr%20model={name}%20reRankDocs=1
   feature without a value counts as 0. A feature that the trees split very near to 0 and far from it may be there twice,
   the second time as `NAME_near_0`: replace both by the same.
 * `model.json`: the model. SolrCloud keeps it in ZooKeeper, which takes files of up to 1 MB unless told otherwise
-  (`jute.maxbuffer`); larger ones go into a file beside it, by `DefaultWrapperModel`.
+  (`jute.maxbuffer`); larger ones go into a file next to it, by `DefaultWrapperModel`.
 """
 
 SOLR = Target("solr", _check, _write, _open, keeps_limits=False)

@@ -96,7 +96,7 @@ class StochasticUMartObjective(UMartObjective):
     ) -> Self:
         """Prepare for these documents; weights as in ``Objective.prepare``. Propensities have to be given."""
         if position is not None and propensity is None:
-            raise DataError(argument="position", expected="`propensity` beside it", got="positions alone")
+            raise DataError(argument="position", expected="`propensity` too", got="positions alone")
         super().prepare(ratings, offsets, row_weight, query_weight, position=position, propensity=propensity)
         self._decays = self.decay ** np.arange(len(self._data.queries.discounts), dtype=np.float64)
         return self

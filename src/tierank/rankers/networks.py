@@ -129,7 +129,7 @@ class NeuralRanker(JudgedRanker):
     encoding: str = setting(
         "piecewise",
         Choice(("none", "piecewise")),
-        "what a network sees beside the scaled features: none, or piecewise, how far each one, by log1p, has come"
+        "what a network sees besides the scaled features: none, or piecewise, how far each one, by log1p, has come"
         " between each two neighbouring quantiles of the training documents (0, 1/8, ..., 1)",
     )
     category_encoding: str = setting(
@@ -153,7 +153,7 @@ class NeuralRanker(JudgedRanker):
     query_order: str = setting(
         "shuffled",
         Choice(("shuffled", "given")),
-        "order of the training queries in an epoch: shuffled anew, or given (the authors' program): as in the data,"
+        "order of the training queries in an epoch: shuffled, or given (the authors' program): as in the data,"
         " where the order of the rows then matters",
     )
     queries_per_step: int = setting(8, Integer(1), "number of queries per step of Adam", search=OneOf((4, 8, 16, 32)))
@@ -245,7 +245,7 @@ class NeuralRanker(JudgedRanker):
         elif train.position is not None and tower == "none":
             raise ParameterError(
                 argument="position",
-                expected="`propensity` beside it, or the setting `position_tower`",
+                expected="`propensity` too, or the setting `position_tower`",
                 got="positions alone",
                 fix="tierank.clicks.estimate_propensities finds them; UMart and LambdaMART learn them in training",
             )

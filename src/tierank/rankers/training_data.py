@@ -133,7 +133,7 @@ def with_propensities(
     data = [train, valid]
     if propensity is not None:
         if train.propensity is not None:
-            raise DataError(argument="propensity", expected="None beside data that hold propensities", got="some")
+            raise DataError(argument="propensity", expected="None with data that have propensities", got="some")
         data[0] = train.with_propensity(propensity)
         is_of_rows = not hasattr(propensity, "at") and len(as_array(propensity)) == train.n_documents
         if valid is not None and valid.position is not None and valid.propensity is None and not is_of_rows:
@@ -207,7 +207,7 @@ def _doubt_of_queries(data: RankingDataset) -> str | None:
     """
     if data.n_queries == data.n_documents > 1:
         return (
-            f"each of the {data.n_documents:,} rows is a query of its own, and a list of one document has no order to"
+            f"each of the {data.n_documents:,} rows is a separate query, and a list of one document has no order to"
             " learn: give the documents of one list the same query id"
         )
     if data.n_queries == 1 and data.n_documents > _LONG_LIST:

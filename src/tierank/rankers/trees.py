@@ -344,7 +344,7 @@ class UMart(BoostedTrees):
         if settings["noise"] > 0 and train.position is not None and train.propensity is None:
             raise ParameterError(
                 argument="position",
-                expected="`propensity` beside it with `noise` above 0, which learns no propensities",
+                expected="`propensity` too with `noise` above 0, which learns no propensities",
                 got="positions alone",
                 fix="`noise`=0 learns them",
             )
@@ -491,7 +491,7 @@ class TreeRanker(BoostedTrees):
         elif train.position is not None:
             raise ParameterError(
                 argument="position",
-                expected="`propensity` beside it, as a loss learns no propensities",
+                expected="`propensity` too, as a loss learns no propensities",
                 got="positions alone",
                 fix="UMart and LambdaMART learn them",
             )

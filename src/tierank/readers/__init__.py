@@ -89,7 +89,7 @@ def read(
 ) -> RankingDataset:
     """Read a data set from a file or from a table in memory.
 
-    Files are LETOR/SVMLight text (also ``.gz``), LightGBM text with ``<file>.query`` beside it, CSV and Parquet with
+    Files are LETOR/SVMLight text (also ``.gz``), LightGBM text with a ``<file>.query``, CSV and Parquet with
     named columns, folders of Parquet files, and the ``.tierank`` folders that ``write`` makes. Tables are those of
     pandas, polars and Arrow.
 

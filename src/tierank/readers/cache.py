@@ -1,6 +1,6 @@
 """The binary form of a data set: a folder of ``.npy`` files that are mapped, not read, and a ``meta.json``.
 
-``read`` keeps one beside each large file, so that the second reading is near-instant. It is used only while the file is
+``read`` keeps one next to each large file, so that reading it again is near-instant. It is used only while the file is
 the same as when the cache was written, by size, times and inode. It is never trusted: types, checksums and values are
 checked each time, as for any other data (only a sample of the features, so that opening takes milliseconds).
 
@@ -217,7 +217,7 @@ def held_beside(
             return build_folder(folder, build, source)
     except OSError as error:
         refusal = error
-    logging.getLogger("tierank").warning("tierank: no cache was written beside %s: %s", path, refusal)
+    logging.getLogger("tierank").warning("tierank: no cache was written for %s: %s", path, refusal)
     return None
 
 

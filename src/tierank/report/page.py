@@ -262,7 +262,7 @@ class _Page:
             series[system] = [_mean(share[long & (lists.tiers == tier)]) for tier in range(n_tiers)]
         labels = [f"tier {tier + 1}" for tier in range(n_tiers)]
         words = (
-            "Where the documents of each tier stand on average: 0% is the top of the list, 100% its end."
+            "Where the documents of each tier are on average: 0% is the top of the list, 100% its end."
             " Tier 1 has the highest rating of its query."
         )
         return charts.bars("By tier", words, labels, series, form=".1f", unit="%", colours=self.colours, width=500)

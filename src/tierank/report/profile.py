@@ -83,8 +83,8 @@ def find_troubles(found: Profile) -> list[tuple[str, str]]:
 def _summary(found: Profile) -> list[Html]:
     troubles = find_troubles(found)
     rows = [[what, why] for what, why in troubles]
-    shown = table(["what to look at", "why"], rows, class_="words") if rows else element("p", "Nothing looks wrong.")
-    return [from_table(tabulate_description(found.description, "")), element("h3", "To look at"), shown]
+    shown = table(["what to check", "why"], rows, class_="words") if rows else element("p", "Nothing looks wrong.")
+    return [from_table(tabulate_description(found.description, "")), element("h3", "To check"), shown]
 
 
 def _lists(found: Profile) -> list[Html]:

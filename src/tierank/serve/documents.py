@@ -249,7 +249,7 @@ def read_documents(given: Mapping[str, Any], features: Features, limits: Limits,
         return _read_matrix(given, features, limits, where)
     extra = next((name for name in ("ids", "names") if name in given), None)
     if extra is not None:
-        raise Refusal(422, f"{where}{extra}", "only beside a matrix of features", "it", "give each document its id")
+        raise Refusal(422, f"{where}{extra}", "only with a matrix of features", "it", "give each document its id")
     return _read_objects(given["documents"], features, limits, f"{where}documents")
 
 

@@ -235,7 +235,7 @@ def train_trees(
     if team.size > 1 and train.position is not None and train.propensity is None:
         raise ParameterError(
             argument="position",
-            expected="`propensity` beside it if several processes train, as each would learn other propensities",
+            expected="`propensity` too if several processes train, as each would learn other propensities",
             got="positions alone",
         )
     judge = None
