@@ -77,7 +77,7 @@ class LinearRanker(SelectingRanker):
     feature_transform: str | Transform | Sequence[str | Transform] = setting(
         ("query_minmax", "query_rank", "query_log1p"),
         Checked(EXPECTED, _with_a_weight_each),
-        "how features are scaled: a key of TRANSFORMS, a Transform, or several side by side; the default looks at the"
+        "how features are scaled: a key of TRANSFORMS, a Transform, or several side by side; the default uses the"
         " whole list of a query, so predict needs it; standard and none score one document at a time",
     )
     ridge: float | None = setting(

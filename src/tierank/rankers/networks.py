@@ -123,7 +123,7 @@ class NeuralRanker(JudgedRanker):
         ("query_minmax", "query_log1p", "log1p"),
         _TRANSFORM,
         "how features are scaled, a key of TRANSFORMS, a Transform, or several side by side, kept within -5 and 5;"
-        " query_minmax and query_log1p look at the whole list of a query, so predict needs it, with its qid",
+        " query_minmax and query_log1p use the whole list of a query, so predict needs it, with its qid",
         search=OneOf(("query_minmax", "query_log1p", "quantile")),
     )
     encoding: str = setting(
