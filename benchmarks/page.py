@@ -45,7 +45,7 @@ def measure(n_queries: int, n_systems: int) -> None:
         seconds = time.perf_counter() - start
         n_documents = sum(test.n_documents for test in run.tests)
         text = (folder / "page.html").read_text()
-        depth = "all" if "Lists are whole." in text else text.split("it holds the first ")[1].split()[0]
+        depth = "all" if "Lists are complete." in text else text.split("it holds the first ")[1].split()[0]
         size = (folder / "page.html").stat().st_size
         print(f"{n_queries:>8,} {n_documents:>10,} {n_systems:>8} {seconds:>8.1f} {size:>10,} {depth:>25}")
 

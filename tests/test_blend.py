@@ -488,7 +488,7 @@ def test_what_cannot_be_distilled(fitted, parts):
         distill(fitted, train, valid=valid, mix=2)
     with pytest.raises(DataError, match="train: expected the data that the blend was fitted on"):
         distill(fitted, parts[2], valid=valid)
-    with pytest.raises(tierank.NotFittedError, match="this Blend has learned nothing yet: call fit first"):
+    with pytest.raises(tierank.NotFittedError, match="this Blend is not fitted: call fit first"):
         distill(Blend(), train)
 
 

@@ -267,7 +267,7 @@ def test_demo(tmp_path, capsys):
         (["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "n_tree=3"], "did you mean 'n_trees'?"),
         (
             ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--timeout", "9"],
-            "--timeout: expected --ranks above 1, as one process waits for no other, got 1",
+            "--timeout: expected --ranks above 1, as a single process does not wait, got 1",
         ),
         (["predict", "{}/nothing", "{}/data.txt"], "expected a model folder"),
         (["demo", "--out", "{}/x", "--queries", "0"], "--queries: expected an integer"),
@@ -337,9 +337,9 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
     [
         (["umrat", "--data", "x"], "unknown ranker 'umrat': did you mean 'umart'?"),
         (["umart", "umart", "--data", "x"], "expected each name once, got 'umart' twice; name one: other=umart"),
-        (["umart"], "expected --data: a folder of folds, or a file to be cut in five"),
+        (["umart"], "expected --data: a folder of folds, or a file to split into five parts"),
         (["umart", "--data", "x", "--paper", "oshumed"], "unknown paper 'oshumed': did you mean 'ohsumed'?"),
-        (["umart", "--data", "x", "--as", "authors"], "--as: expected --paper beside it"),
+        (["umart", "--data", "x", "--as", "authors"], "--as: expected --paper too"),
         (
             ["umart", "--data", "x", "--paper", "ohsumed", "--as", "author"],
             "unknown family 'author': did you mean 'authors'?",
@@ -451,7 +451,7 @@ def test_tune_writes_settings_that_train_takes(tmp_path, capsys):
     assert cli.main(["train", "urank", *files, "--settings", str(found), "--out", str(tmp_path / "other")]) == 2
     assert "expected settings of urank, got those of umart" in capsys.readouterr().err
     assert cli.main(["tune", "umart", "--data", str(tmp_path / "train.txt"), "--out", str(found)]) == 2
-    assert "expected --valid F beside a file of training data" in capsys.readouterr().err
+    assert "expected --valid F with a file of training data" in capsys.readouterr().err
 
 
 def test_a_comparison_can_be_kept_as_a_run(tmp_path, capsys):

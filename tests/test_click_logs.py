@@ -157,18 +157,18 @@ def test_describe_says_what_looks_wrong():
     assert log.describe().problems == [
         "1 session left out: a position that is not an integer >= 1",
         "1 session left out: two documents in one position",
-        "1 session with holes in their positions: rows of the list are missing",
+        "1 session with gaps in their positions: rows of the list are missing",
         "1 session with clicks beyond the list: in positions below its length",
         "1 session mixing queries: each of their queries counts as a session",
         "1 session showing a document twice",
     ]
-    with pytest.raises(tierank.DataError, match="the order of the rows is lost: some were left out"):
+    with pytest.raises(tierank.DataError, match="the caller's row order is unknown: some sessions were left out"):
         log.restore(np.zeros(log.n_rows))
 
 
 def test_describe_knows_logs_with_nothing_or_only_clicks():
     table = {"session": [1] * 5, "document": range(5), "position": range(1, 6)}
-    assert read(table | {"clicked": [0] * 5}).describe().problems == ["there are no clicks at all"]
+    assert read(table | {"clicked": [0] * 5}).describe().problems == ["there are no clicks"]
     everything = read(table | {"clicked": [1] * 5}).describe()
     assert [problem.split(":")[0] for problem in everything.problems] == [
         "1 session of 5 documents or more in which all were clicked", "everything was clicked",
@@ -306,7 +306,7 @@ def test_a_kept_column_does_not_take_the_place_of_one_of_the_log(tmp_path, name)
     """``clicked`` was kept beside ``bought``, which says what was clicked: the file would have had the wrong one."""
     log = read({**ROWS, "bought": [1] * 6}, clicked="bought", columns=["ranker"]).with_columns(**{name: [7] * 6})
     for write in (log.to_columns, lambda: log.write(tmp_path / "log.csv")):
-        with pytest.raises(tierank.DataError, match=f"expected other names than session, .* got a column '{name}'"):
+        with pytest.raises(tierank.DataError, match=f"expected names other than session, .* got a column '{name}'"):
             write()
     assert not list(tmp_path.iterdir())
 

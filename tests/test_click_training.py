@@ -81,9 +81,10 @@ def test_a_propensity_is_by_position_or_by_row_or_fitted():
 
 
 def test_propensities_are_checked():
-    with pytest.raises(DataError, match=r"^propensity: expected position, which propensities by position need"):
+    refusal = r"^propensity: expected one propensity per row, or one per position together with position, got neither"
+    with pytest.raises(DataError, match=refusal):
         small().with_propensity([1, 0.5])
-    for given, got in (([1, 0, 1], "0 at 1"), ([1, -1], "-1 at 1"), ([np.inf], "inf at 0"), ([], "no list of them")):
+    for given, got in (([1, 0, 1], "0 at 1"), ([1, -1], "-1 at 1"), ([np.inf], "inf at 0"), ([], "no list")):
         with pytest.raises(DataError, match=f"^propensity: expected finite numbers above 0, got {got}"):
             small(position=POSITION).with_propensity(given)
 
@@ -381,11 +382,11 @@ def test_other_rankers_say_why_not(name, lists):
 @pytest.mark.parametrize(
     ("ranker", "message"),
     [
-        (URank(), "^position: expected propensity beside it, or the setting position_tower, got positions alone"),
-        (tierank.Blend(), "^position: expected propensity beside it, as stochastic trees and networks do not learn"),
-        (tierank.Blend(trees="lambdamart"), "^position: expected propensity beside it, or the setting position_tower"),
-        (tierank.TreeRanker("urank"), "^position: expected propensity beside it, as a loss learns no propensities"),
-        (UMart(base=URank()), "^position: expected propensity beside it"),
+        (URank(), "^position: expected propensity too, or the setting position_tower, got positions alone"),
+        (tierank.Blend(), "^position: expected propensity too, as stochastic trees and networks do not learn"),
+        (tierank.Blend(trees="lambdamart"), "^position: expected propensity too, or the setting position_tower"),
+        (tierank.TreeRanker("urank"), "^position: expected propensity too, as a loss learns no propensities"),
+        (UMart(base=URank()), "^position: expected propensity too"),
         (tierank.UBoost(position_tower="additive"), "^position_tower: expected 'none', as learners are fitted to"),
         (tierank.LinearRanker(), "^position: expected None, as LinearRanker cannot correct for positions"),
     ],
@@ -400,9 +401,9 @@ def test_arguments_that_do_not_go_together(lists):
         URank(position_tower="additive").fit(lists.replace(position=None))
     with pytest.raises(ParameterError, match=r"^position_tower: expected position alone in fit, got propensities"):
         URank(position_tower="additive").fit(lists, propensity=[1, 0.5])
-    with pytest.raises(DataError, match=r"^propensity: expected None beside data that hold propensities"):
+    with pytest.raises(DataError, match=r"^propensity: expected None with data that have propensities"):
         UMart().fit(lists.with_propensity([1, 0.5]), propensity=[1, 0.5])
-    with pytest.raises(DataError, match=r"^position: expected None beside a RankingDataset, which holds its own"):
+    with pytest.raises(DataError, match=r"^position: expected None with a RankingDataset, which has its own"):
         UMart().fit(lists, position=lists.position)
 
 
@@ -448,10 +449,10 @@ def test_the_command_line_trains_on_positions(lists, tmp_path, capsys, monkeypat
     told = capsys.readouterr().err
     assert "rated.csv: no column position: its ratings are used as plain ratings, not as clicks at positions" in told
     assert main([*train, "--propensity", "p.json"]) == 2
-    assert "--propensity: expected --position-column beside it" in capsys.readouterr().err
+    assert "--propensity: expected --position-column too" in capsys.readouterr().err
     urank = ["train", "urank", "--train", "lists.csv", "--position-column", "position", "--out", "other"]
     assert main(urank) == 2
-    assert "--position-column: expected --propensity beside it, or --set position_tower" in capsys.readouterr().err
+    assert "--position-column: expected --propensity too, or --set position_tower" in capsys.readouterr().err
 
 
 def test_training_data_keep_what_columns_stand_for(tmp_path):

@@ -150,10 +150,10 @@ def test_a_log_through_a_pipe(folder, capsys, monkeypatch):
         (["evaluate", "log.csv"], "the following arguments are required: --score-column"),
         (
             ["fit", "log.csv", "--model", "pbm", "--out", "log.csv"],
-            "log.csv: expected another file than the one that is",
+            "log.csv: expected a file other than the one that is",
         ),
-        (["judge", "log.csv", "--out", "./log.csv"], "log.csv: expected another file than the one that is read"),
-        (["simulate", "log.csv", "--out", "log.csv"], "log.csv: expected another file than the one that is read"),
+        (["judge", "log.csv", "--out", "./log.csv"], "log.csv: expected a file other than the one that is read"),
+        (["simulate", "log.csv", "--out", "log.csv"], "log.csv: expected a file other than the one that is read"),
         (["propensities", "log.csv", "--swap-column", "new"], "--swap-column: expected together with --method swaps"),
         (["evaluate", "log.csv", "--score-column", "new", "--ranker-column", "r"], "together with --method harvest"),
         (["simulate", "log.csv", "--out", "r.csv", "--seed", "-1"], "--seed: expected an integer >= 0, got -1"),
@@ -241,7 +241,7 @@ def test_logs_of_one_and_two_sessions(tmp_path, capsys):
         code, out, error = run(capsys, "evaluate", tmp_path / "log.csv", "--score-column", "position")
         assert code == 0
         assert "nan" not in out + error
-        assert ("one session alone has no interval" in error) == (n == 1)
+        assert ("a single session has no interval" in error) == (n == 1)
     code, out, error = run(capsys, "fit", tmp_path / "log.csv")
     assert code == 0
     assert "nan" not in out + error

@@ -636,7 +636,7 @@ def test_a_declared_column_has_to_be_there(argument):
         tierank.UMart(n_trees=1).fit(table, y, qid=qid, columns=columns)
     with pytest.raises(DataError, match="unknown column 'b'"):
         RankingDataset(table, y, qid, columns=columns)
-    with pytest.raises(ParameterError, match="columns: expected None beside an array"):
+    with pytest.raises(ParameterError, match="columns: expected None with an array"):
         RankingDataset(table.to_numpy(), y, qid, columns=columns)
 
 
@@ -658,7 +658,7 @@ def test_numbers_that_are_categories_may_be_missing_and_not_infinite(make):
 
 
 def test_names_of_texts_come_from_the_table():
-    with pytest.raises(DataError, match="feature_names: expected None beside a table with texts, dates or vectors"):
+    with pytest.raises(DataError, match="feature_names: expected None with a table that has texts, dates or vectors"):
         RankingDataset(pd.DataFrame({"brand": ["a", "b"]}), feature_names=["maker"])
 
 

@@ -47,7 +47,7 @@ def run(capsys, *arguments) -> tuple[int, str, str]:
     [
         (
             "row",
-            "each of the 2,001 rows is a query of its own, and a list of one document has no order to learn: name the",
+            "each of the 2,001 rows is a separate query, and a list of one document has no order to learn: name the",
         ),
         ("shop", "all 2,001 rows are one query, longer than lists of candidates are: name the"),
     ],
@@ -171,12 +171,12 @@ def test_folders_above_what_is_written_are_made(model, capsys):
 def test_the_system_speaks_of_the_callers_path():
     for unfinished in ("models/.best.4711.new", "models/.best.abcd1234.new/best"):
         line = line_of(OSError(28, "No space left on device", unfinished))
-        assert line == "models/best: expected a place that can be read or written, got: No space left on device"
+        assert line == "models/best: expected a path that can be read or written, got: No space left on device"
 
 
 def test_messages_of_runs_speak_of_options():
     for message, line in (
-        ("the same call with the same folder (out) goes on", "the same command goes on"),
+        ("the same call with the same folder (out) resumes", "the same command resumes"),
         ("fewer processes (n_jobs) need less", "fewer processes (--jobs) need less"),
         ("a name of its own, or", "a name of its own, or"),
         (
@@ -191,7 +191,7 @@ def test_messages_of_runs_speak_of_options():
 def test_convert_refuses_what_its_name_does_not_say_and_its_own_input(model, capsys):
     for out, message in (
         ("a.xlsx", "a.xlsx: expected a name that ends in .txt, "),
-        ("data.txt", "data.txt: expected another file than the one that is read"),
+        ("data.txt", "data.txt: expected a file other than the one that is read"),
     ):
         before = (model.parent / "data.txt").stat().st_mtime_ns
         code, _, err = run(capsys, "convert", "data.txt", out)
@@ -248,7 +248,7 @@ def test_data_and_scores_come_through_pipes(model, capsys, monkeypatch):
     assert run(capsys, "describe", "-")[2].startswith("tierank: standard input:1: expected a rating as the first field")
     piped(monkeypatch, b"")
     code, _, err = run(capsys, "evaluate", "-", "-")
-    assert (code, err) == (2, "tierank: -: expected once, for what comes through a pipe can be read only once\n")
+    assert (code, err) == (2, "tierank: -: expected once, as a pipe can be read only once\n")
 
 
 def test_the_rows_of_queries_go_to_standard_output(model, capsys):
@@ -317,7 +317,7 @@ def test_every_command_says_what_it_does_and_shows_it(capsys):
     ("message", "expected"),
     [
         ("a.txt:1: expected feature indices >= 1, got '0:2'; or read with zero_based=True", "with --zero-based"),
-        ("b.parquet: expected the columns of a.parquet, got 'x' too; name the columns with features=", "--features"),
+        ("b.parquet: expected the columns of a.parquet, got also 'x'; name the columns with features=", "--features"),
         (
             "d: expected a file, got a folder; read_fold reads a folder of folds",
             "cv and tune take, as --data, a folder",
@@ -341,7 +341,7 @@ def test_what_is_read_is_never_replaced(model, capsys):
     ):
         code, _, err = run(capsys, *arguments)
         assert code == 2
-        assert "expected another file than the one that is read; choose another name" in err
+        assert "expected a file other than the one that is read; choose another name" in err
     assert Path("data.txt").read_text() == before
 
 

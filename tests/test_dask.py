@@ -209,7 +209,7 @@ def test_dask_arrays_are_cut_at_queries(client, parts):
         placed(client, (arrays[0], arrays[1][:-1], arrays[2]))
     with pytest.raises(DataError, match="with the same partitions, got 5, 5, 4"):
         placed(client, (*unknown[:2], dask.array.from_array(ids, chunks=-1).rechunk(-(-len(ids) // 4))))
-    with pytest.raises(DataError, match="expected Dask collections alone, got ndarray beside them"):
+    with pytest.raises(DataError, match="expected only Dask collections, got also ndarray"):
         placed(client, (arrays[0], train.ratings, ids))
 
 
@@ -367,7 +367,7 @@ def test_workers_in_one_process_are_refused(parts):
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
-        pytest.raises(ParameterError, match="workers: expected each to be a process of its own, got several in one"),
+        pytest.raises(ParameterError, match="workers: expected each to be a separate process, got several in one"),
     ):
         fit(UMart(), parts[0], client)
 
@@ -438,7 +438,8 @@ def test_a_worker_that_is_killed_ends_the_run_and_the_next_one_goes_on(client, p
         return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
 
     ranker = TreeRanker(loss=ends_the_victim, n_trees=120, patience=120)
-    message = f"worker {victim} was lost: .*{re.escape(str(kept))} has what .*: run fit again with this checkpoint"
+    advice = f"{re.escape(str(kept))} has the saved state: call fit again with this checkpoint"
+    message = f"worker {victim} was lost: .*{advice}"
     with pytest.raises(TeamError, match=message):
         fit(ranker, train, client, valid=valid, checkpoint=kept, workers=sorted(pids)[:3])
     assert not training(client)
@@ -462,7 +463,7 @@ def test_a_task_that_fails_alone_ends_the_others(client, parts, pids):
             raise ZeroDivisionError("in this loss")
         return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
 
-    with pytest.raises(TeamError, match=r"a task failed: .*ZeroDivisionError\('in this loss'\).*; nothing was kept"):
+    with pytest.raises(TeamError, match=r"a task failed: .*ZeroDivisionError\('in this loss'\).*; nothing was saved"):
         fit(TreeRanker(loss=fails_there, n_trees=5), parts[0], client, workers=sorted(pids)[:2])
     assert not training(client)
 
@@ -475,7 +476,7 @@ def test_a_worker_that_was_restarted_is_no_longer_the_same(client, tmp_path):
         while not file.exists():
             time.sleep(0.01)
 
-    with pytest.raises(TeamError, match=f"worker {worker.address} was lost: .*nothing was kept: with checkpoint="):
+    with pytest.raises(TeamError, match=f"worker {worker.address} was lost: .*nothing was saved: with checkpoint="):
         cluster.results([cluster.submit(wait_until, tmp_path / "over")])
     (tmp_path / "over").touch()
     training = tasks.Training(UMart(), 2, 1.0, None, False)

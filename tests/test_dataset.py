@@ -145,7 +145,7 @@ def test_missing_ids_of_tables_are_refused():
 def test_ids_that_are_arrays_are_refused():
     ids = np.empty(2, object)
     ids[:] = [np.array([1, 2]), np.array([1, 3])]
-    with pytest.raises(DataError, match="qid: expected ids that can be hashed"):
+    with pytest.raises(DataError, match="qid: expected hashable ids"):
         RankingDataset(np.eye(2), qid=ids)
 
 
@@ -160,12 +160,12 @@ def test_integers_beyond_all_floats_are_infinite():
 def test_texts_that_utf8_cannot_hold_are_refused(tmp_path):
     for changes in ({"feature_names": ["a", "\ud800"]}, {"document_ids": ["\ud800", "b", "c", "d"]}):
         with pytest.raises(
-            DataError, match=rf"{next(iter(changes))}: expected texts that UTF-8 can hold, got '.ud800'"
+            DataError, match=rf"{next(iter(changes))}: expected text that can be encoded as UTF-8, got '.ud800'"
         ):
             small(**changes)
     data = small(qid=["\ud800", "b", "c", "d"])
     for ending in ("txt", "tierank", "qrels", "csv", "parquet"):
-        with pytest.raises(DataError, match=r"query.ids: expected texts that UTF-8 can hold"):
+        with pytest.raises(DataError, match=r"query.ids: expected text that can be encoded as UTF-8"):
             write(data, tmp_path / f"x.{ending}")
     assert not list(tmp_path.iterdir())
 
@@ -257,7 +257,7 @@ def test_sparse_matrices_mean_zero_where_nothing_is():
         ),
         (
             {"qid": [[1], [1, 2], [1], [2]]},
-            "qid: expected ids that can be hashed: numbers, texts, tuples; got: .*unhashable",
+            "qid: expected hashable ids, such as numbers, texts or tuples, got: .*unhashable",
         ),
         ({"row_weight": [1, 1]}, "row_weight: expected 4 weights"),
         ({"row_weight": [1, 1, -1, 1]}, "row_weight: expected finite weights that are not negative .*, got -1 at 2"),
@@ -310,9 +310,9 @@ def test_parts():
         RankingDataset.concat([data, RankingDataset(np.eye(2), [0, 1], qid=[77, 77])])
     with pytest.raises(DataError, match="row_weight: expected in all of the parts or in none, got 1 of 2"):
         RankingDataset.concat([data, RankingDataset([[1]], [0], qid=[77])])
-    with pytest.raises(DataError, match="expected at least one data set to put together, got none"):
+    with pytest.raises(DataError, match="expected at least one data set to join, got none"):
         RankingDataset.concat([])
-    with pytest.raises(DataError, match="no query is left"):
+    with pytest.raises(DataError, match="expected at least one query to select, got none"):
         data.select(np.zeros(6, bool))
     with pytest.raises(
         ParameterError, match=r"expected positive shares that sum to at most 1, such as 0.8 and 0.2, got \(0.9, 0.2\)"

@@ -481,7 +481,7 @@ def test_refusals_say_what_to_do(team):
         assert re.match(r"TrainingStopped: the loss of query \d+ is not finite in epoch 1", refused["explodes"])
         assert refused["few"].startswith("DataError: expected at least one query for each of")
         assert refused["parts"].startswith(
-            "ParameterError: team: expected all data in every process: these settings of"
+            "ParameterError: team: expected all data in every process, which these settings of"
         )
     assert len({told["refused"]["explodes"] for _, told in team}) == 1
 
@@ -567,12 +567,12 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_pat
     with_fault(blow, monkeypatch, grace=LONG if blow == "killed" else 2.0)
     assert main([*arguments, "--ranks", "2"]) == 2
     said, state = capfd.readouterr().err, tmp_path / "m.checkpoint" / "state.json"
-    assert f"{state.parent} keeps what was learned: --resume goes on from it, with any --ranks" in said
+    assert f"{state.parent} holds its state: --resume continues from it, with any --ranks" in said
     assert "process 0 of 2 on 127.0.0.1: lost contact with the other processes (1 on 127.0.0.1)" in said
     if blow == "killed":
         assert "process 1 of 2 was ended by SIGKILL (out of memory?)" in said
     else:
-        assert "process 1 of 2 did not answer, and was ended" in said
+        assert "process 1 of 2 did not respond, and was killed" in said
     assert len(tierank.load(out).history_) == 2  # the earlier model stays, and does not count as the new one
     learned = json.loads(state.read_text())["history"]
     assert 50 <= len(learned) < 120
@@ -586,7 +586,7 @@ def test_a_lost_process_ends_the_others_and_the_run_goes_on(blow, files, tmp_pat
     [
         ("first killed after saving", "process 0 of 2 was ended by SIGKILL", False),
         ("last killed after saving", "process 1 of 2 was ended by SIGKILL", True),
-        ("silent after saving", "process 1 of 2 did not answer, and was ended", True),
+        ("silent after saving", "process 1 of 2 did not respond, and was killed", True),
     ],
 )
 def test_a_model_that_was_written_counts(fault, words, is_new, files, tmp_path, capfd, monkeypatch):
@@ -596,7 +596,7 @@ def test_a_model_that_was_written_counts(fault, words, is_new, files, tmp_path, 
     assert main(tierank_train(files, tmp_path / "m", "umart", "--set", "n_trees=5", "--ranks", "2")) == 0
     said = capfd.readouterr().err
     assert words in said
-    assert f"that was after the end of training: {tmp_path / 'm'} is written, and whole" in said
+    assert f"that was after the end of training: {tmp_path / 'm'} is complete" in said
     assert len(tierank.load(tmp_path / "m").history_) == 5
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 

@@ -125,7 +125,7 @@ def test_runs_that_cannot_stand_side_by_side(run, tmp_path):
         tierank.side_by_side({"old": run})
     other = tierank.make_ranking(20, n_features=3, mean_length=6, max_length=9, seed=9)
     elsewhere = cross_validate({"linear": tierank.LinearRanker()}, other, out=tmp_path / "other", n_jobs=1)
-    with pytest.raises(DataError, match=r"other: expected the test data of .*, got others; only runs of the same test"):
+    with pytest.raises(DataError, match=r"other: expected the test data of .*, got others; only runs with equal test"):
         tierank.side_by_side({"old": run, "new": elsewhere})
 
 
@@ -263,7 +263,7 @@ def test_a_run_that_ended_before_it_began_leaves_nothing_to_the_next(data, tmp_p
     out = tmp_path / "run"
     cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=out)
     (out / "run.json").unlink()
-    with pytest.raises(DataError, match=r"expected a new folder, or one with a run\.json, got results without"):
+    with pytest.raises(DataError, match=r"expected a new folder, or one with a run\.json, got results alone"):
         cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=out)
     shutil.rmtree(out / "results")
     other = relabelled(data)
@@ -299,9 +299,7 @@ def test_a_damaged_result_says_how_to_mend_it(data, tmp_path):
     run = cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=tmp_path / "run")
     place = run.store.place(Cell("umart", 0, 0))
     (place / "scores.npy").write_bytes(b"\x93NUMPY")
-    with pytest.raises(
-        DataError, match=r"scores\.npy: expected scores, got a damaged file; delete the folder it is in"
-    ):
+    with pytest.raises(DataError, match=r"scores\.npy: expected scores, got a damaged file; delete its folder"):
         _ = Run.open(run.folder).comparison
     (place / "result.json").write_text("[")
     with pytest.raises(DataError, match=r"result\.json: expected the description of a result, got a damaged file"):
@@ -376,7 +374,7 @@ def test_data_that_are_no_folds(given, message):
         ({"metrics": "ndcg@10", "rule": "lightgmb"}, r"unknown rule 'lightgmb': did you mean 'lightgbm'\?"),
         ({"protocol": "lightgmb"}, r"unknown protocol 'lightgmb': did you mean 'lightgbm'\?"),
         ({"trials": 0}, "trials: expected an integer >= 1.*, got 0"),
-        ({"scores": {"mine": [[1.0]]}}, "scores: expected 5 for 'mine', one a fold, got 1"),
+        ({"scores": {"mine": [[1.0]]}}, "scores: expected 5 for 'mine', one per fold, got 1"),
     ],
 )
 def test_requests_that_cannot_be_met(data, settings, message):
@@ -594,7 +592,7 @@ def test_a_lost_process_is_told_in_the_words_of_python(data, tmp_path):
 
     rankers = {"a": NetworkRanker(deadly, max_epochs=1), "b": NetworkRanker(deadly, max_epochs=1)}
     lost = r"^the process that worked on [ab], fold 1, seed 0 was ended by SIGKILL, probably out of memory; "
-    advice = r"the same call with the same folder \(out\) goes on where it stopped, fewer processes \(n_jobs\) need"
+    advice = r"the same call with the same folder \(out\) resumes it, and fewer processes \(n_jobs\) need"
     with pytest.raises(ProcessError, match=lost + advice):
         cross_validate(rankers, one_fold(data), n_jobs=2)
 
@@ -801,7 +799,7 @@ def test_tuning_is_never_worse_than_the_settings_it_starts_from(data, tmp_path):
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
-        ("ranker", lambda _: UMart(n_trees=4), "other n_trees; delete it to start anew, or choose another file"),
+        ("ranker", lambda _: UMart(n_trees=4), "other n_trees; delete it to start over, or choose another file"),
         ("ranker", lambda _: UMart(n_trees=3, base=LambdaMART(n_trees=2)), "with other base;"),
         ("train", lambda data: relabelled(data), "with other training data;"),
         ("valid", lambda data: relabelled(data), "with other validation data;"),

@@ -176,7 +176,7 @@ def test_documents_go_by_id_or_by_row(data):
 
 def test_what_cannot_be_explained(data):
     ranker = tierank.UMart(**TREES)
-    with pytest.raises(NotFittedError, match="has learned nothing yet"):
+    with pytest.raises(NotFittedError, match="is not fitted: call fit first"):
         explain_pair(ranker, data, data.query_ids[0], 1, 2)
     ranker.fit(data)
     with pytest.raises(DataError, match=r"query: expected an id of the data, such as .*, got 'none'"):

@@ -327,16 +327,16 @@ def test_a_folder_in_the_place_of_a_file_is_said(project):
 def test_a_place_that_cannot_be_written_is_named(tmp_path, monkeypatch):
     (tmp_path / "x.txt").write_text("old")
     for error, said in (
-        (OSError(28, "No space left on device"), "No space left on device; make room, or choose another place"),
+        (OSError(28, "No space left on device"), "No space left on device; free some space, or write elsewhere"),
         (
             OSError("640 requested and 0 written"),
-            r"640 requested and 0 written \(no room left on the disk\?\); make room",
+            r"640 requested and 0 written \(is the disk full\?\); free some space",
         ),
         (PermissionError(13, "Permission denied", str(tmp_path / "x.txt")), "Permission denied$"),
         (PermissionError(13, "Permission denied", str(tmp_path / ".x.txt.abcdefgh.new" / "x.txt")), "Permission deni"),
         (OSError(5, "Input/output error"), "Input/output error$"),
     ):
-        message = rf"x.txt: expected a place that can be written, got: {said}"
+        message = rf"x.txt: expected a path that can be written, got: {said}"
         with pytest.raises(WriteError, match=message) as found, replacing(tmp_path / "x.txt"):
             raise error
         assert isinstance(found.value, PermissionError) == isinstance(error, PermissionError)
@@ -356,16 +356,16 @@ def test_what_says_nothing_of_the_place_stays_what_it_is(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_said(model, tmp_path):
-    with pytest.raises(DataError, match=r"nowhere/x.txt: expected a folder .*nowhere to write into, got none; make it"):
+    with pytest.raises(DataError, match=r"nowhere/x.txt: expected a folder .*nowhere to write to, got none; create it"):
         write_text(tmp_path / "nowhere" / "x.txt", "x")
     (tmp_path / "file").write_text("x")
-    with pytest.raises(WriteError, match="file: expected a place that can be written, got: "):
+    with pytest.raises(WriteError, match="file: expected a path that can be written, got: "):
         model.save(tmp_path / "file" / "m")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")  # noqa: PTH110
 def test_a_device_that_is_full_is_said():
-    with pytest.raises(WriteError, match="/dev/full: expected a place that can be written, got: No space left on dev"):
+    with pytest.raises(WriteError, match="/dev/full: expected a path that can be written, got: No space left on dev"):
         tierank.write_scores([0.5] * 10_000, "/dev/full")
 
 

@@ -78,7 +78,7 @@ def test_missing_values_go_the_way_they_went(parts):
 def test_the_best_round_is_used_as_lightgbm_does(parts):
     data, valid, test = parts
     own = lightgbm.LGBMRanker(n_estimators=60, min_child_samples=5, verbosity=-1, n_jobs=1)
-    with pytest.raises(NotFittedError, match="this LGBMRanker has learned nothing yet"):
+    with pytest.raises(NotFittedError, match="this LGBMRanker is not fitted: call fit first"):
         tierank.from_lightgbm(own)
     own.fit(
         data.features,
@@ -149,7 +149,7 @@ def test_it_cannot_be_fitted(parts):
     ranker = tierank.from_lightgbm(train(parts[0]))
     with pytest.raises(ParameterError, match="LightGBMRanker holds a trained model and cannot be fitted; LambdaMART"):
         ranker.fit(parts[0])
-    with pytest.raises(NotFittedError, match="this LightGBMRanker has learned nothing yet"):
+    with pytest.raises(NotFittedError, match="this LightGBMRanker is not fitted: call fit first"):
         tierank.LightGBMRanker().predict(parts[2])
 
 
@@ -192,7 +192,7 @@ def categories(data):
     [
         (classes, "model: expected a model with one score per row, got 5 scores, of a model of classes"),
         (forest, "model: expected boosted trees, got a random forest, whose trees are averaged"),
-        (categories, "model: expected features that are numbers, got columns of pandas categories; train on their"),
+        (categories, "model: expected numeric features, got columns of pandas categories; train on their"),
     ],
 )
 def test_models_that_are_refused(make, message, parts):

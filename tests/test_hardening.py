@@ -112,7 +112,7 @@ def test_a_checkpoint_with_broken_trees_is_refused(data, tmp_path):
     state = json.loads((folder / "state.json").read_text())
     state["texts"][0] = state["texts"][0].replace("left_child=1", "left_child=7")
     (folder / "state.json").write_text(json.dumps(state))
-    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one; delete it to start anew"):
+    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one; delete it to start over"):
         UMart(n_trees=60, n_jobs=1).fit(data, checkpoint=folder)
 
 
@@ -238,7 +238,8 @@ def test_everything_that_is_written_says_that_the_disk_is_full(tmp_path):
     for one in full:
         place = str(tmp_path / f"of {one['name']}" / one["name"])
         assert one["how"].startswith(f"WriteError: {place}"), one
-        assert re.search(r": expected a place that can be written, got: .+; make room, or choose another", one["how"])
+        refusal = r": expected a path that can be written, got: .+; free some space, or write elsewhere"
+        assert re.search(refusal, one["how"])
         assert "\n" not in one["how"]
         assert one["kept"], one
         assert not any(name.endswith(".new") for name in one["files"]), one
@@ -298,7 +299,7 @@ def test_a_model_that_never_stays_is_given_up(data, tmp_path, monkeypatch):
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
 def test_a_folder_that_cannot_be_written_to(data, tmp_path):
     (tmp_path / "locked").mkdir(mode=0o500)
-    with pytest.raises(PermissionError, match="m: expected a place that can be written, got: Permission denied"):
+    with pytest.raises(PermissionError, match="m: expected a path that can be written, got: Permission denied"):
         UMart(n_trees=2, n_jobs=1).fit(data).save(tmp_path / "locked" / "m")
 
 

@@ -32,7 +32,7 @@ def data():
         ("eval_metric", "^eval_metric: expected the setting select_by"),
         ("init_model", "^init_model: expected start, a fitted ranker; tierank.from_lightgbm makes one"),
         ("xgb_model", "^xgb_model: expected start, a fitted ranker"),
-        ("init_score", "^init_score: expected the setting base, a ranker whose scores are the start"),
+        ("init_score", "^init_score: expected the setting base, a ranker whose scores the trees add to"),
         ("sample_weight", r"^sample_weight: expected row_weight, one weight per row, or query_weight"),
         ("early_stopping_rounds", "^early_stopping_rounds: expected the setting patience"),
         ("verbose", "^verbose: expected progress=True for a progress bar, or callbacks"),
@@ -124,8 +124,8 @@ def functions_of_data():
 @pytest.mark.parametrize(
     ("given", "fix"),
     [
-        ("shop.csv", "got str; tierank.read makes one of a file"),
-        ((np.eye(3), [0, 1, 2]), "got tuple; RankingDataset.X, y, qid=qid. makes one of arrays or a table"),
+        ("shop.csv", "got str; tierank.read makes one from a file"),
+        ((np.eye(3), [0, 1, 2]), "got tuple; RankingDataset.X, y, qid=qid. makes one from arrays or a table"),
     ],
 )
 def test_what_is_no_data_set_is_refused_with_how_to_make_one(function, parameter, given, fix, data, tmp_path):
@@ -191,6 +191,6 @@ class OwnInit(LambdaMART):
 def test_lists_of_different_lengths_are_no_matrix(data):
     ranker = LambdaMART(n_trees=2).fit(data)
     with pytest.raises(
-        DataError, match="expected an array, or lists of one length, got tuple of parts of different shapes"
+        DataError, match="expected an array, or lists of equal length, got tuple of parts of different shapes"
     ):
         ranker.predict((data.features, data.ratings))

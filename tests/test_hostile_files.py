@@ -354,7 +354,7 @@ def test_all_columns_that_cannot_be_used_are_named_at_once(tmp_path, kind):
         message = str(caught.value)
         assert all(f"column {name!r}: expected numbers, texts, dates or vectors, got " in message for name in ODD)
         assert not any(name in message for name in ("price", "title", *DATES))
-        assert message.endswith(f"; make them one of these, or leave the columns out with ignore={ODD}")
+        assert message.endswith(f"; convert them to one of these, or leave the columns out with ignore={ODD}")
         assert in_options(message).endswith(f"or leave the columns out with --ignore {','.join(ODD)}")
     found = read(table, ignore=ODD, columns=columns)
     assert found.features[:, :3].tolist() == [[18292] * 3, [18293] * 3]
@@ -563,22 +563,22 @@ INFINITE = np.where(np.arange(ROWS * 3).reshape(ROWS, 3) == 7, np.inf, 1).astype
         ("query_weight", np.full(4, np.nan), "query_weight: expected finite weights .*, got nan at 0"),
         ("offsets", np.array([0, 5, 3, 7, 12]), "offsets: expected 0 and then the end of each query, ascending"),
         ("offsets", np.array([1, 3, 5, 7, 12]), "offsets: expected 0 and then the end of each query, ascending"),
-        ("offsets", np.array([0, 3, 6, 9, 13]), "expected arrays that fit each other"),
+        ("offsets", np.array([0, 3, 6, 9, 13]), "expected consistent arrays"),
         ("query_ids", np.array([1, 2, 2, 3]), "query_ids: expected each query once, got one twice"),
         ("query_ids", np.array([1, 2, np.nan, 3]), "qid: expected a query id in every row, got none in row 2"),
         ("query_ids", np.array(["2020", "NaT", "2021", "2022"], "M8[D]"), "qid: expected a query id in every row"),
-        ("query_ids", np.array(["a", "b", "\ud800", "c"]), "query_ids: expected texts that UTF-8 can hold"),
-        ("query_ids", np.zeros(4, [("a", "f4")]), "expected arrays that fit each other"),
-        ("query_ids", np.array(1), "expected arrays that fit each other"),
+        ("query_ids", np.array(["a", "b", "\ud800", "c"]), "query_ids: expected text that can be encoded as UTF-8"),
+        ("query_ids", np.zeros(4, [("a", "f4")]), "expected consistent arrays"),
+        ("query_ids", np.array(1), "expected consistent arrays"),
         ("features", INFINITE, "X: expected values that float32 can hold .*, got inf in row 2, column 1"),
-        ("features", np.asfortranarray(np.ones((ROWS, 3), np.float32)), "expected arrays that fit each other"),
-        ("features", np.ones((ROWS, 0), np.float32), "expected arrays that fit each other|damaged file"),
-        ("features", np.float32(1), "expected arrays that fit each other|damaged file"),
-        ("document_ends", np.arange(ROWS) - 1, "expected arrays that fit each other"),
-        ("document_ends", np.full(ROWS, 10**6), "expected arrays that fit each other"),
-        ("document_ends", np.arange(ROWS)[::-1].copy(), "expected arrays that fit each other"),
-        ("source_rows", np.full(ROWS, -1), "expected arrays that fit each other"),
-        ("source_rows", np.full(ROWS, 10**12), "expected arrays that fit each other"),
+        ("features", np.asfortranarray(np.ones((ROWS, 3), np.float32)), "expected consistent arrays"),
+        ("features", np.ones((ROWS, 0), np.float32), "expected consistent arrays|damaged file"),
+        ("features", np.float32(1), "expected consistent arrays|damaged file"),
+        ("document_ends", np.arange(ROWS) - 1, "expected consistent arrays"),
+        ("document_ends", np.full(ROWS, 10**6), "expected consistent arrays"),
+        ("document_ends", np.arange(ROWS)[::-1].copy(), "expected consistent arrays"),
+        ("source_rows", np.full(ROWS, -1), "expected consistent arrays"),
+        ("source_rows", np.full(ROWS, 10**12), "expected consistent arrays"),
     ],
 )
 def test_values_that_no_data_have_are_refused_though_their_sums_fit(tmp_path, name, array, message):
@@ -623,9 +623,7 @@ def test_query_ids_of_a_folder_are_what_they_were(tmp_path, ids):
 
 def test_query_ids_that_a_folder_would_make_one_are_refused(tmp_path):
     data = RankingDataset(np.eye(2), [0, 1], qid=["a", "a\0"])
-    with pytest.raises(
-        DataError, match="expected query ids that differ by more than zeros at their end, got 'a' twice"
-    ):
+    with pytest.raises(DataError, match="expected query ids that differ by more than trailing NULs, got 'a' twice"):
         write(data, tmp_path / "x.tierank")
 
 
@@ -704,7 +702,7 @@ def test_pipes_among_the_files_of_a_data_set_are_refused(tmp_path):
     (tmp_path / "rank.train").write_text("0 1:2\n")
     os.mkfifo(tmp_path / "rank.train.query")
     with pytest.raises(
-        DataError, match=r"rank.train.query: expected a file with a number per line, got something else"
+        DataError, match=r"rank.train.query: expected a file with one number per line, got something else"
     ):
         read(tmp_path / "rank.train")
     for name in ("meta.json", "ratings.npy"):

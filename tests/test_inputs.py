@@ -249,7 +249,7 @@ def test_settings_that_cannot_be_used(given, message):
 
 @pytest.mark.parametrize("wide", [Piecewise(), SideBySide([Log1p(), Log1p()])])
 def test_linear_ranker_has_one_weight_for_a_feature(wide):
-    with pytest.raises(ParameterError, match="expected transforms that make one number of a feature"):
+    with pytest.raises(ParameterError, match="expected transforms that return one column per feature"):
         LinearRanker(feature_transform=wide).check_settings()
 
 
@@ -381,5 +381,5 @@ def test_own_transforms_are_not_exported(parts, target, tmp_path):
     settings = {"hidden": (3,), "max_epochs": 1, "n_jobs": 1, "encoding": "none"}
     ranker = URank(**settings, feature_transform=[Halved(), "log1p"]).fit(parts[0])
     assert ranker.transform_.n_columns(7) == 14
-    with pytest.raises(ParameterError, match=r"it holds the transforms of TRANSFORMS.*Halved"):
+    with pytest.raises(ParameterError, match=r"it supports the transforms of TRANSFORMS.*Halved"):
         ranker.export(tmp_path / "model", target)

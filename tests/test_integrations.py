@@ -125,12 +125,12 @@ def test_a_tensorboard_that_cannot_write_says_where(train, tmp_path, monkeypatch
 
     (tmp_path / "file").touch()
     for place in (tmp_path / "file", tmp_path / "file" / "run"):
-        with pytest.raises(WriteError, match=f"{place}: expected a place that can be written, got: Not a directory"):
+        with pytest.raises(WriteError, match=f"{place}: expected a path that can be written, got: Not a directory"):
             TensorBoard(place)
     board = TensorBoard(tmp_path / "full")
     for name in ("flush", "close"):
         monkeypatch.setattr(f"tensorboardX.SummaryWriter.{name}", no_room)
-    with pytest.raises(WriteError, match="full: expected a place that can be written, got: No space left"), board:
+    with pytest.raises(WriteError, match="full: expected a path that can be written, got: No space left"), board:
         tierank.UMart(n_trees=2).fit(train, valid=train, callbacks=[board])
 
 

@@ -123,7 +123,7 @@ def test_bad_scores_and_settings():
         urank(torch.zeros(3), batch)
     with pytest.raises(DataError, match=r"got shape \(2,\) of torch.float64"):
         urank(torch.zeros(2, dtype=torch.float64), batch)
-    with pytest.raises(DataError, match="no query is left: expected at least one query to take"):
+    with pytest.raises(DataError, match="expected at least one query to take, got none"):
         batch.take([])
     with pytest.raises(DataError, match="this batch has no ratings"):
         urank(torch.zeros(2), Batch([0, 2]))

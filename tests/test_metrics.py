@@ -407,7 +407,7 @@ def test_huge_ratings_keep_their_ratio():
 
 
 def test_dcg_beyond_float64_is_refused():
-    with pytest.raises(DataError, match=r"dcg: ratings up to 2000 have gains beyond .* ask for ndcg"):
+    with pytest.raises(DataError, match=r"dcg: ratings up to 2000 have gains beyond .* use ndcg"):
         value("dcg", [2000, 0], [1, 2])
 
 

@@ -201,7 +201,7 @@ def other_part(**changes):
     [
         ({"f3": None}, r"part-9.parquet: expected the column 'f3', as in .*part-00000.parquet, got qid, label"),
         ({"qid": None}, "part-9.parquet: expected the column 'qid', as in"),
-        ({"extra": [1.0] * 9}, r"part-9.parquet: expected the columns of .*, got 'extra' too; name the columns with"),
+        ({"extra": [1.0] * 9}, r"part-9.parquet: expected the columns of .*, got also 'extra'; name the columns with"),
         ({"f2": ["x"] * 9}, "part-9.parquet: column 'f2': expected numbers, texts, dates or vectors, got 'x'"),
         ({"f2": ["1.5"] * 9}, r"part-9.parquet: column 'f2': expected numbers, texts, dates or vectors, got '1.5'"),
         ({"qid": [1] * 9}, r"part-9.parquet: expected query ids of type string, as in .*part-00000.parquet, got int64"),
@@ -354,9 +354,9 @@ def test_without_room_on_disk_data_are_read_into_memory(tmp_path, monkeypatch, c
     data = read(tmp_path / "data.parquet")
     assert not is_mapped(data)
     assert_same(data, read(table_of()))
-    assert "no cache was written beside" in caplog.text
+    assert "no cache was written for" in caplog.text
     assert [file.name for file in tmp_path.iterdir()] == ["data.parquet"]
-    with pytest.raises(DataError, match=r"x.tierank: expected a place that can be written, got: No space left"):
+    with pytest.raises(DataError, match=r"x.tierank: expected a path that can be written, got: No space left"):
         read(tmp_path / "data.parquet", cache=tmp_path / "x.tierank")
     monkeypatch.setattr("tierank.memory._memory", lambda: 1000)
     with pytest.raises(DataError, match=r"data.parquet: 211 documents x 5 features need .* GB, this machine has"):
@@ -564,7 +564,7 @@ def test_generated_data_are_the_same_on_disk(tmp_path):
     assert_same(read(tmp_path / "x.tierank"), mapped)
     with pytest.raises(ParameterError, match=r"out: expected the name of a folder that ends in .tierank, got 'x'"):
         make_ranking(2, out="x")
-    with pytest.raises(DataError, match=r"expected a folder .*nowhere to write into, got none; make it first"):
+    with pytest.raises(DataError, match=r"expected a folder .*nowhere to write to, got none; create it first"):
         make_ranking(2, out=tmp_path / "nowhere" / "x.tierank")
 
 

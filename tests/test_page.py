@@ -408,7 +408,7 @@ def test_long_lists_are_cut_and_the_page_says_so(run):
     ]
     assert n_kept.tolist() == expected
     assert "it holds the first 5 documents of each list" in make_viewer(run, small)
-    assert "Lists are whole." in make_viewer(run, whole)
+    assert "Lists are complete." in make_viewer(run, whole)
 
 
 def test_ranks_follow_scores_and_rows_break_ties(run, monkeypatch):
@@ -417,6 +417,20 @@ def test_ranks_follow_scores_and_rows_break_ties(run, monkeypatch):
     monkeypatch.setattr(run, "scores", lambda system, fold, seed: np.zeros(run.tests[fold].n_documents))
     assert all((ranks == lists.row).all() for ranks in lists.ranks.values())
     assert len(lists.row) == n
+
+
+@pytest.mark.parametrize("twice", ["query", "document", "title"])
+def test_titles_with_a_column_twice_are_refused(run, tmp_path, capsys, twice):
+    """Which of the two was meant cannot be known; what is not used may come twice."""
+    file = tmp_path / "titles.csv"
+    file.write_text(f"query,document,title,{twice}\n1,d,one,other\n")
+    refusal = f"titles.csv: expected each column once, got '{twice}' twice; rename one of them"
+    with pytest.raises(DataError, match=refusal):
+        Titles.read(file)
+    assert cli.main(["report", str(run.folder), "--titles", str(file), "--out", str(tmp_path / "r.html")]) == 2
+    assert refusal in capsys.readouterr().err
+    file.write_text("query,document,title,spare,spare\n1,d,one,0,1\n")
+    assert Titles.read(file).by_name == {("1", "d"): "one"}
 
 
 def test_titles_and_folders_that_cannot_be_used(run, tmp_path, capsys):

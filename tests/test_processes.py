@@ -149,7 +149,8 @@ def test_errors_that_hold_what_cannot_travel_come_back_as_text():
 
 def test_what_cannot_be_sent_is_refused_at_once():
     lock = threading.Lock()
-    with pytest.raises(ParameterError, match=r"expected what can be sent .*'_thread.lock'.* n_jobs=1 works in this"):
+    refusal = r"expected objects that can be sent .*'_thread.lock'.* n_jobs=1 works in this process"
+    with pytest.raises(ParameterError, match=refusal):
         answers(lambda _: lock.locked(), [1])
 
 

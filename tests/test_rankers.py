@@ -181,14 +181,14 @@ def test_a_damaged_model_is_refused(name, parts, tmp_path):
 def test_what_cannot_be_used_is_refused(name, parts):
     train, valid, test = parts
     ranker = make(name)
-    with pytest.raises(NotFittedError, match="has learned nothing yet: call fit first"):
+    with pytest.raises(NotFittedError, match="is not fitted: call fit first"):
         ranker.predict(test)
     unrated = RankingDataset(train.features)
     with pytest.raises(DataError, match="this data set has no ratings"):
         ranker.fit(unrated)
     with pytest.raises(DataError, match="this data set has no ratings"):
         ranker.fit(train, valid=unrated)
-    with pytest.raises(DataError, match="qid: expected None beside a RankingDataset"):
+    with pytest.raises(DataError, match="qid: expected None with a RankingDataset"):
         ranker.fit(train, qid=[1])
     with pytest.raises(DataError, match=r"valid: expected a RankingDataset or \(X, y, qid\)"):
         ranker.fit(train, valid=5)
@@ -265,7 +265,7 @@ def test_odd_data(name):
             fitted = make(name).fit(data)
         assert np.isfinite(fitted.predict(data)).all(), label
     lonely = RankingDataset(rng.normal(size=(30, 3)), rng.integers(0, 3, 30), qid=np.arange(30))
-    with pytest.warns(UserWarning, match="each of the 30 rows is a query of its own"):
+    with pytest.warns(UserWarning, match="each of the 30 rows is a separate query"):
         fitted = make(name).fit(lonely)
     assert np.isfinite(fitted.predict(lonely)).all()
     features = np.ones((40, 2))
@@ -351,7 +351,7 @@ def test_a_checkpoint_of_another_run_is_refused(name, parts, tmp_path):
         ):
             other.fit(data, checkpoint=tmp_path / "c")
     (tmp_path / "c" / "state.json").write_text("{")
-    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one; delete it to start anew"):
+    with pytest.raises(DataError, match="expected a checkpoint, got a damaged one; delete it to start over"):
         make(name).fit(train, checkpoint=tmp_path / "c")
 
 
@@ -649,7 +649,7 @@ def test_data_without_an_order_are_noticed():
 NO_QUERIES = {
     "no ids": (lambda n: None, "all 2,001 rows are one query, longer than lists of candidates are: give one query id"),
     "one id": (lambda n: ["q"] * n, "all 2,001 rows are one query"),
-    "an id in each row": (np.arange, "each of the 2,001 rows is a query of its own, .* the same query id"),
+    "an id in each row": (np.arange, "each of the 2,001 rows is a separate query, .* the same query id"),
 }
 
 

@@ -138,7 +138,8 @@ def test_an_actor_that_is_killed_ends_the_run_and_the_next_one_goes_on(parts, tm
 
     ranker = TreeRanker(loss=ends_the_second, n_trees=70, patience=70)
     settings = {"valid": as_ray(valid, 1), "actors": 2, "features": FEATURES, "checkpoint": kept}
-    message = f"actor 1 of 2 was lost: .*{re.escape(str(kept))} has what .* run fit again with this checkpoint"
+    advice = f"{re.escape(str(kept))} has the saved state: call fit again with this checkpoint"
+    message = f"actor 1 of 2 was lost: .*{advice}"
     with pytest.raises(TeamError, match=message):
         fit(ranker, as_ray(train, 2), **settings)
     fitted = fit(ranker, as_ray(train, 2), **settings)
@@ -154,7 +155,7 @@ def test_an_actor_that_fails_is_named(parts):
         return torch.zeros(batch.n_queries).index_add(0, batch.query, (scores - batch.gains) ** 2)
 
     with pytest.raises(
-        TeamError, match=r"actor 1 of 2 failed: .*ZeroDivisionError\('in this loss'\); nothing was kept"
+        TeamError, match=r"actor 1 of 2 failed: .*ZeroDivisionError\('in this loss'\); nothing was saved"
     ):
         fit(TreeRanker(loss=fails_there, n_trees=5), as_ray(parts[0], 2), actors=2, features=FEATURES)
 

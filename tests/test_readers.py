@@ -76,8 +76,8 @@ def test_tables_in_memory(data, tmp_path):
         ({"qid": [1], "label": [1]}, "table: expected at least one feature column, got only qid, label"),
         (
             {"qid": [1], "label": [1], "name": [b"x"]},
-            "table: column 'name': expected numbers, texts, dates or vectors, got b'x'; make them one of these, or"
-            r" leave the column out with ignore=\['name'\]",
+            "table: column 'name': expected numbers, texts, dates or vectors, got b'x'; convert them to one of these,"
+            r" or leave the column out with ignore=\['name'\]",
         ),
         (
             {"qid": [1], "label": [-1.0], "f": [1]},
@@ -119,7 +119,7 @@ def test_files_that_cannot_be_used(tmp_path, data):
         read(tmp_path / "train.txt", format="parket")
     with pytest.raises(DataError, match="expected data with features, got qrels"):
         read(tmp_path / "train.txt", format="qrels")
-    with pytest.raises(DataError, match=r"expected a folder .* to write into, got none; make it first"):
+    with pytest.raises(DataError, match=r"expected a folder .* to write to, got none; create it first"):
         write(data, tmp_path / "nowhere" / "x.txt")
 
 
@@ -159,7 +159,7 @@ def test_without_ratings_their_names_are_taken(tmp_path):
     [
         ([("a", 1), ("b", 2)], r"expected query ids of one type that a column can hold, .* got \('a', 1\) and others"),
         ([(1, 2), (3, 4)], r"expected query ids of one type that a column can hold, .* got \(1, 2\) and others"),
-        ([1, "1"], "expected query ids of one type that a column can hold, .* got 1 and others; make texts of them"),
+        ([1, "1"], "expected query ids of one type that a column can hold, .* got 1 and others; convert them to texts"),
     ],
 )
 def test_query_ids_that_a_table_cannot_hold(tmp_path, ids, message):
@@ -302,14 +302,14 @@ def test_qrels(data, tmp_path):
     lines = [line.split() for line in (tmp_path / "x.qrels").read_text().splitlines()]
     assert [int(rating) for _, _, _, rating in lines] == data.ratings.tolist()
     assert [document for _, _, document, _ in lines] == data.document_ids
-    with pytest.raises(DataError, match=r"expected whole ratings, which qrels files hold, got 0.5"):
+    with pytest.raises(DataError, match=r"expected integer ratings for a qrels file, got 0.5"):
         tierank.write_qrels(RankingDataset([[1.0]], [0.5]), tmp_path / "y.qrels")
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "expected a score per line, got an empty file"),
+        ("", "expected one score per line, got an empty file"),
         ("1\n2\n", "expected 12 scores, one per document, got 2"),
         ("1\nx\n", r"s.txt:2: expected a score, got 'x'"),
         ("1\n2 3\n", r"s.txt:2: expected 1 fields as in the first line, got 2"),
@@ -341,13 +341,13 @@ def test_scores_that_cannot_be_used(data, tmp_path, content, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"qid": ["a b", "a_b"]}, "expected queries that differ with '_' for blanks, .* got 'a_b' twice"),
+        ({"qid": ["a b", "a_b"]}, "expected queries that still differ with '_' for blanks, .* got 'a_b' twice"),
         ({"qid": ["", "a"]}, "expected query ids that are not empty"),
         (
             {"document_ids": ["a b", "a_b"]},
-            "expected documents in query 0 that differ with '_' for blanks, .* 'a_b' twice",
+            "expected documents in query 0 that still differ with '_' for blanks, .* 'a_b' twice",
         ),
-        ({"document_ids": ["row1", ""]}, "expected documents in query 0 that differ .* got 'row1' twice"),
+        ({"document_ids": ["row1", ""]}, "expected documents in query 0 that still differ .* got 'row1' twice"),
     ],
 )
 def test_names_that_would_become_one_in_trec_files(tmp_path, changes, message):
@@ -495,7 +495,7 @@ def test_a_data_set_that_somebody_wrote_is_no_cache(cached_file, data, caplog):
     folder = cached_file.parent / "data.txt.tierank"
     write(data, folder)
     assert read(cached_file).n_documents == 50
-    assert "no cache was written beside" in caplog.text
+    assert "no cache was written for" in caplog.text
     with pytest.raises(DataError, match="expected a new name or the cache of a file, got something else there"):
         read(cached_file, cache=folder)
     assert_equal(read(folder), data)
@@ -560,7 +560,7 @@ def test_arrays_that_do_not_fit_are_refused(data, tmp_path, name, array):
     meta = json.loads((folder / "meta.json").read_text())
     meta["files"][name] = cache._fingerprint(folder / f"{name}.npy")
     (folder / "meta.json").write_text(json.dumps(meta))
-    with pytest.raises(DataError, match="expected arrays that fit each other"):
+    with pytest.raises(DataError, match="expected consistent arrays"):
         read(folder)
 
 
@@ -589,9 +589,7 @@ def test_a_failed_write_leaves_the_old_file(data, tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("tierank.readers.letor._heads", fail)
-    with pytest.raises(
-        DataError, match=r"data.txt: expected a place that can be written, got: No space left on device"
-    ):
+    with pytest.raises(DataError, match=r"data.txt: expected a path that can be written, got: No space left on device"):
         write(data, path)
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("data.txt", "old")]
 

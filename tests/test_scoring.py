@@ -300,7 +300,7 @@ def test_damaged_trees_are_refused():
         *(np.repeat(getattr(stump, name), 2) for name in ("missing", "default_left")),
         np.zeros(3),
     )
-    with pytest.raises(DataError, match="got a circle"):
+    with pytest.raises(DataError, match="got a cycle"):
         TreeScorer.of(circle)
 
 

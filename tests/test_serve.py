@@ -331,10 +331,10 @@ def test_it_can_be_mounted_without_a_lifespan(trees):
 @pytest.mark.parametrize(
     ("body", "code", "where", "words"),
     [
-        (b"", 400, "body, line 1, column 1", "mend the JSON"),
+        (b"", 400, "body, line 1, column 1", "correct the JSON"),
         (b'{"documents": [\n}', 400, "body, line 2, column 1", "Expecting value"),
         (b"\xff{}", 400, "body, byte 0", "UTF-8"),
-        (b'{"documents": [{"features": [NaN]}]}', 400, "body", "null where a value is missing"),
+        (b'{"documents": [{"features": [NaN]}]}', 400, "body", "null for a missing value"),
         (b'{"documents": [{"features": [-Infinity]}]}', 400, "body", "-Infinity"),
         (b"[" * 100_000, 400, "body", "nesting"),
         (b'{"k": ' + b"1" * 5000 + b"}", 400, "body", "number"),
@@ -365,7 +365,7 @@ def test_it_can_be_mounted_without_a_lifespan(trees):
         ({"features": {}}, 422, "features", "base64"),
         ({"features": [ROW, 1]}, 422, "features[1]", "a list of 6 numbers"),
         ({"features": "é"}, 422, "features", "base64"),
-        ({"features": "AAAA"}, 422, "features", "no multiple of 24"),
+        ({"features": "AAAA"}, 422, "features", "not a multiple of 24"),
         ({"features": as_base64([[np.inf] * 6])}, 422, "features, row 0, column 0", "infinity"),
         ({"features": [[1]], "names": ["bm25", "bm25"]}, 422, "features[0]", "a list of 2"),
         ({"features": [[1, 1]], "names": ["bm25", "bm25"]}, 422, "names", "each once"),
@@ -454,7 +454,7 @@ def test_scores_that_are_not_finite_are_refused(held):
 
 
 def test_what_python_callers_get_wrong(trees):
-    with pytest.raises(ParameterError, match="expected one at least"):
+    with pytest.raises(ParameterError, match="expected at least one"):
         app({})
     with pytest.raises(ParameterError, match="expected a fitted ranker of tierank, got str"):
         app({"m": "folder"})

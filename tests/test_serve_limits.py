@@ -500,8 +500,8 @@ def test_keys_are_read_from_a_file(tmp_path, caplog):
     assert "every user of this machine can read the API keys" in caplog.text
     assert "first-key" not in caplog.text
     for content, words in (
-        (b"", "expected an API key on each line, got none"),
-        (b"# none\n\n", "expected an API key on each line, got none"),
+        (b"", "expected one API key per line, got none"),
+        (b"# none\n\n", "expected one API key per line, got none"),
         (b"good\ntwo words\n", "keys:2: expected a key of printable ASCII"),
         ("schlüssel\n".encode(), "keys:1: expected a key of printable ASCII"),
         (b"x" * (2 << 20), "got more than 1048576 bytes"),

@@ -351,7 +351,7 @@ def test_clients_are_told_that_the_server_is_about_to_close(tmp_path, trees):
 def test_a_port_is_taken_before_anything_is_loaded():
     with _bound("127.0.0.1", 0) as first:
         port = first.getsockname()[1]
-        with pytest.raises(ParameterError, match="another process has; choose another"), _bound("127.0.0.1", port):
+        with pytest.raises(ParameterError, match="another process uses; choose another"), _bound("127.0.0.1", port):
             pass
     with _bound("127.0.0.1", port):
         pass  # free again
@@ -391,12 +391,12 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
         taken.listen()
         port = taken.getsockname()[1]
         for arguments, words in (
-            ([tmp_path / "m", "--port", port], "another process has; choose another"),
-            ([tmp_path / "none", "--port", port], "another process has; choose another"),
+            ([tmp_path / "m", "--port", port], "another process uses; choose another"),
+            ([tmp_path / "none", "--port", port], "another process uses; choose another"),
             ([tmp_path / "m", "--port", "0", "--api-key-file", tmp_path / "none"], "No such file"),
             (
                 [tmp_path / "m", "--port", "0", "--api-key-file", tmp_path / "no-keys"],
-                "expected an API key on each line",
+                "expected one API key per line",
             ),
             ([tmp_path / "m", "--workers", "2", "--port", "0", "--api-key-file", tmp_path / "no-keys"], "an API key"),
             ([tmp_path / "m", "--timeout", "0"], "timeout: expected a number > 0"),

@@ -321,7 +321,7 @@ def test_a_task_that_fails_ends_the_others(tables):
         if BarrierTaskContext.get().partitionId() == 1:
             raise ZeroDivisionError("in this loss")
 
-    message = r"^task 1 of 2 on \S+ failed: .*ZeroDivisionError\('in this loss'\); nothing was kept"
+    message = r"^task 1 of 2 on \S+ failed: .*ZeroDivisionError\('in this loss'\); nothing was saved"
     with pytest.raises(TeamError, match=message):
         fit(TreeRanker(loss=squares(fail_in_the_second), n_trees=2), tables[0])
 
@@ -338,7 +338,7 @@ def test_a_task_that_is_lost_ends_the_run_and_the_next_one_goes_on(tables, tmp_p
             os.kill(os.getpid(), signal.SIGKILL)
 
     ranker = TreeRanker(loss=squares(end_the_second_once), n_trees=60, n_leaves=2)
-    with pytest.raises(TeamError, match=r"^a task was lost: .*has what the first process had written: run fit again"):
+    with pytest.raises(TeamError, match=r"^a task was lost: .*has the saved state: call fit again"):
         fit(ranker, tables[0], valid=tables[1], checkpoint=kept)
     fitted = fit(ranker, tables[0], valid=tables[1], checkpoint=kept)
     before = json.loads(killed.read_text())["history"]
@@ -354,7 +354,7 @@ def test_a_task_that_is_lost_without_a_checkpoint(tables):
             os.kill(os.getpid(), signal.SIGKILL)
 
     with pytest.raises(
-        TeamError, match=r"^a task was lost: expected all 2 tasks to stay .* task.* 1.*nothing was kept"
+        TeamError, match=r"^a task was lost: expected all 2 tasks to stay .* task.* 1.*nothing was saved"
     ):
         fit(TreeRanker(loss=squares(end_the_second), n_trees=2), tables[0])
 
@@ -367,7 +367,7 @@ def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_goes_on(tmp_pa
     assert done.returncode == 0, done.stderr[-2000:]
     lost, resumed = [line for line in done.stdout.splitlines() if line.startswith(("lost", "trees"))]
     assert "a task was lost: expected all 2 tasks to stay until fit is done" in lost
-    assert "has what the first process had written: run fit again with this checkpoint" in lost
+    assert "has the saved state: call fit again with this checkpoint" in lost
     assert resumed == "trees 2000"
 
 

@@ -95,7 +95,8 @@ def test_a_base_stays_as_it_is(parts):
         later.booster_.predict(test.features, num_iteration=8), first.predict(test) - first.base_.predict(test)
     )
     for other in ({"base": None}, {"base": URank(**NETWORK | {"max_epochs": 5})}):
-        with pytest.raises(ParameterError, match="start: expected a model with the same base, which stays as it is"):
+        refusal = "start: expected a model with the same base, which is not trained again"
+        with pytest.raises(ParameterError, match=refusal):
             UMart(**{**TREES, **other}).fit(new, start=first)
 
 
@@ -201,8 +202,8 @@ def test_features_are_matched_by_their_names(parts):
         (UBoost(), URank(**NETWORK), "start: expected None, as the learners of UBoost are fitted to residuals"),
         (UrBoost(), URank(**NETWORK), "start: expected None, as the learners of UrBoost are fitted to residuals"),
         (UMart(), URank(**NETWORK), r"start: expected a tree ranker, got URank; UMart\(base=URank\(\)\) grows trees"),
-        (URank(), UMart(**TREES), "start: expected a ranker that is one network, such as URank, got UMart"),
-        (URank(), UBoost(**NETWORK), "start: expected a ranker that is one network, such as URank, got UBoost"),
+        (URank(), UMart(**TREES), "start: expected a network ranker, such as URank, got UMart"),
+        (URank(), UBoost(**NETWORK), "start: expected a network ranker, such as URank, got UBoost"),
         (URank(), URank(**NETWORK), r"start: expected a model with hidden=\(100, 50\), as in this ranker, got hidden"),
         (
             URank(**NETWORK, feature_transform="standard"),
@@ -242,7 +243,7 @@ def test_monotone_and_linear_trees_go_on(parts):
 
 
 def test_a_start_must_be_a_fitted_ranker(parts):
-    with pytest.raises(tierank.NotFittedError, match="this UMart has learned nothing yet"):
+    with pytest.raises(tierank.NotFittedError, match="this UMart is not fitted: call fit first"):
         UMart(**TREES).fit(parts[0], start=UMart())
     with pytest.raises(ParameterError, match=r"start: expected a fitted ranker, got str; tierank\.load reads a"):
         UMart(**TREES).fit(parts[0], start="model")

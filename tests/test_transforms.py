@@ -365,7 +365,7 @@ def test_queries_are_known_in_both_or_in_neither(name, data):
 def test_before_fit(name):
     unfitted = TRANSFORMS[name]()
     for error in (NotFittedError, SklearnNotFittedError):
-        with pytest.raises(error, match="has learned nothing yet: call fit first"):
+        with pytest.raises(error, match="is not fitted: call fit first"):
             unfitted.transform([[1.0]])
     with pytest.raises(NotFittedError, match="call fit first"):
         unfitted.state()
@@ -395,7 +395,7 @@ def test_sparse_and_pickle(data):
 
 
 def test_qid_beside_a_data_set(data):
-    with pytest.raises(DataError, match="qid: expected None beside a RankingDataset"):
+    with pytest.raises(DataError, match="qid: expected None with a RankingDataset"):
         QueryMinMax().fit(data, qid=[1])
 
 

@@ -204,7 +204,7 @@ def test_the_bounds_hold_for_ratings_of_any_height():
     data = dataset([3, NAN, 0, 5000], [3, 1])
     found = Judge(data, ["ndcg_lower", "ndcg", "ndcg_upper"])([1, 3, 2, 0])
     assert [values[0] for values in found.values()] == [EXACT(0.5), EXACT(0.5), EXACT(1)]  # 1 / log2(4) and all
-    with pytest.raises(ParameterError, match="expected other metrics than bounds of NDCG with this rule"):
+    with pytest.raises(ParameterError, match="expected metrics other than bounds of NDCG with this rule"):
         value("ndcg_upper", [1, NAN], [2, 1], "catboost")
 
 

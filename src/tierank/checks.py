@@ -19,7 +19,7 @@ _DATES = (datetime.date, np.datetime64)
 _SPANS = (datetime.timedelta, np.timedelta64)
 _OF_TIME = (*_DATES, datetime.time, *_SPANS)
 
-# The lowest position that is taken: what is below is a rank among candidates that nobody has seen.
+# The largest position that is accepted: anything beyond is a rank among candidates that no user has seen.
 MOST_POSITIONS = 2_000
 
 
@@ -28,8 +28,8 @@ def group_runs(
 ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
     """Group n rows by query, given the runs of neighbouring rows with the same id.
 
-    Returns the ids in order of first appearance, the offsets, and the caller's number of each grouped
-    row (None where every query is one run, so that nothing moves).
+    Returns the ids in order of first appearance, the offsets, and the caller's row number of each grouped row (None if
+    every query is a single run, so that no row moves).
     """
     seen: dict[Hashable, int] = {}
     codes = np.array([seen.setdefault(i, len(seen)) for i in run_ids.tolist()], dtype=np.int64)
@@ -44,7 +44,7 @@ def group_runs(
 def group_codes(
     ids: NDArray[Any], codes: NDArray[np.integer[Any]]
 ) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
-    """Group rows by query, given the ids in order of first appearance and which of them each row has.
+    """Group rows by query, given the ids in order of first appearance and the index of each row's id.
 
     Returns as ``group_runs`` does.
     """
@@ -54,7 +54,7 @@ def group_codes(
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """An array of what was handed in; NaN (or None, where it holds no numbers) in the masked places of a masked array.
+    """The values as an array; masked values become NaN, or None if the array does not hold numbers.
 
     >>> as_array(np.ma.masked_array([1, 2], [False, True]))
     array([ 1., nan])
@@ -66,7 +66,7 @@ def as_array(values: Any) -> NDArray[Any]:
             if "inhomogeneous" not in str(error):  # numpy's word for lists of different lengths
                 raise
             raise DataError(
-                f"expected an array, or lists of one length, got {type(values).__name__} of parts of different shapes"
+                f"expected an array, or lists of equal length, got {type(values).__name__} of parts of different shapes"
             ) from None
     is_number = values.dtype.kind in "biuf"
     filled = np.array(values.data, dtype=np.float64 if is_number else object)
@@ -75,7 +75,7 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
-    """An array of numbers as it is; NaN for None; an error that says where for anything else."""
+    """An array of numbers, unchanged; None becomes NaN. Anything else is an error that says where it is."""
     numbers = to_numbers(values)
     if numbers is not None:
         return numbers
@@ -107,11 +107,11 @@ def to_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
 
 
 def _as_number(value: object) -> float:
-    if isinstance(value, (str, bytes, np.ndarray)):  # float would take "1" and [1.0], and hide a wrong type
+    if isinstance(value, (str, bytes, np.ndarray)):  # float would accept "1" and [1.0], and hide a wrong type
         raise TypeError
     try:
         return float(value)  # type: ignore[arg-type]
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer too large for a float
         return np.inf if value > 0 else -np.inf  # type: ignore[operator]
 
 
@@ -120,12 +120,12 @@ def _first_odd(values: NDArray[Any]) -> object:
     flat = values.ravel()
     if values.dtype.kind == "O":
         return next((value for value in flat if not is_missing(value) and to_numbers(as_object(value)) is None), None)
-    odd = next((value for value in flat if value == value), flat[0])  # not NaT, where there is another
+    odd = next((value for value in flat if value == value), flat[0])  # another value than NaT, if there is one
     return odd if values.dtype.kind in "mM" else odd.item()
 
 
 def as_object(value: object) -> NDArray[Any]:
-    """An array of one object, whatever it is."""
+    """An array of one object, of any type."""
     array = np.empty(1, object)
     array[0] = value
     return array
@@ -148,12 +148,12 @@ def describe_values(values: NDArray[Any]) -> str:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value says 'nothing here': None, NaN, NaT or pandas.NA."""
+    """Whether a value is missing: None, NaN, NaT or pandas.NA."""
     if value is None or type(value).__name__ == "NAType":
         return True
     try:
         return bool(value != value)
-    except (TypeError, ValueError):  # an array, which is something
+    except (TypeError, ValueError):  # an array is not a missing value
         return False
 
 
@@ -163,9 +163,9 @@ def check_finite(
     first: int,
     columns: Sequence[tuple[int, str]] | None = None,
 ) -> None:
-    """An error if a value is infinite as float32; ``given`` is what it was before, ``first`` the number of row 0.
+    """Raise ``DataError`` if a value is infinite as float32; ``first`` is the number of row 0, ``given`` the input.
 
-    ``columns`` are the numbers and names of the columns, where they have names.
+    ``columns`` are the indices and names of the columns, if they have names.
     """
     infinite = np.isinf(rows)
     if infinite.any():
@@ -178,14 +178,14 @@ def check_finite(
 
 
 def as_places(places: ArrayLike, n: int, argument: str, what: str) -> NDArray[np.int64]:
-    """Which of n things are meant, by their numbers from 0 (or from -1 down, from the end) or by a mask.
+    """Indices of some of n things, given by index (negative ones count from the end) or by a mask.
 
     >>> as_places([True, False, True], 3, "queries", "queries").tolist()
     [0, 2]
     >>> as_places([7], 3, "queries", "queries")
     Traceback (most recent call last):
     tierank.errors.DataError: queries: expected numbers from 0 to 2, or a mask of 3 values, for 3 queries, got 7;
-    np.flatnonzero(np.isin(data.query_ids, ids)) finds them by their ids
+    np.flatnonzero(np.isin(data.query_ids, ids)) finds indices by id
     """
     given = as_array(places)
     if given.size == 0 and given.ndim == 1:
@@ -199,13 +199,13 @@ def as_places(places: ArrayLike, n: int, argument: str, what: str) -> NDArray[np
         got = str(given[bad.argmax()])
     if got is not None:
         expected = f"numbers from 0 to {n - 1:,}, or a mask of {n:,} values, for {n:,} {what}"
-        fix = "np.flatnonzero(np.isin(data.query_ids, ids)) finds them by their ids" if what == "queries" else None
+        fix = "np.flatnonzero(np.isin(data.query_ids, ids)) finds indices by id" if what == "queries" else None
         raise DataError(argument=argument, expected=expected, got=got, fix=fix)
     return np.asarray(np.arange(n)[given], np.int64)
 
 
 def as_offsets(offsets: ArrayLike) -> NDArray[np.int64]:
-    """Where queries begin, and where the last one ends: compiled loops trust them."""
+    """Checked offsets: where queries begin, and where the last one ends. Compiled loops trust them."""
     edges = np.ascontiguousarray(offsets, dtype=np.int64)
     if edges.ndim != 1 or len(edges) < 2 or edges[0] != 0 or (np.diff(edges) < 1).any():
         raise DataError(f"offsets: expected 0 and then the end of each query, ascending, got {edges}")
@@ -213,7 +213,7 @@ def as_offsets(offsets: ArrayLike) -> NDArray[np.int64]:
 
 
 def as_ratings(y: ArrayLike, n: int, *, may_be_unjudged: bool = False) -> NDArray[np.float64]:
-    """One checked rating per row; NaN where a document is unjudged, if that may be."""
+    """One checked rating per row; NaN for an unjudged document, if those are allowed."""
     given = _as_vector(as_array(y))
     if given.shape != (n,):
         raise DataError(f"y: expected {n} ratings, one per row of X, got shape {given.shape}")
@@ -224,9 +224,9 @@ def as_ratings(y: ArrayLike, n: int, *, may_be_unjudged: bool = False) -> NDArra
 
 
 def check_ratings(ratings: NDArray[np.float64], where: Any) -> NDArray[np.float64]:
-    """The ratings, if each is finite and not negative, or NaN; ``where(row)`` names the place otherwise.
+    """The ratings, if each is finite and not negative, or NaN. Otherwise an error at ``where(row)``.
 
-    All kinds of NaN become one: bits are compared later.
+    All NaNs get the same bits, as bits are compared later.
     """
     is_unjudged = np.isnan(ratings)
     bad = ~(is_unjudged | (np.isfinite(ratings) & (ratings >= 0)))
@@ -240,11 +240,11 @@ def check_ratings(ratings: NDArray[np.float64], where: Any) -> NDArray[np.float6
 
 
 def as_weights(weight: ArrayLike, name: str, n: int, otherwise: str = "") -> NDArray[np.float64]:
-    """N checked weights; ``otherwise`` says in the message what else could have been given."""
+    """N checked weights; ``otherwise`` completes the message with what else could have been given."""
     values = as_numbers(as_array(weight), name).astype(np.float64)
     if values.shape != (n,):
         raise DataError(f"{name}: expected {n} weights{otherwise}, got shape {values.shape}")
-    bad = ~((values >= 0) & (values <= np.finfo(np.float32).max))  # learning takes them as float32
+    bad = ~((values >= 0) & (values <= np.finfo(np.float32).max))  # training uses float32
     if bad.any():
         raise DataError(
             f"{name}: expected finite weights that are not negative and that float32 can hold,"
@@ -283,7 +283,7 @@ def as_propensities(propensity: ArrayLike, where: str = "propensity") -> NDArray
     values = as_numbers(as_array(propensity), where).astype(np.float64)
     bad = ~((values > 0) & np.isfinite(values))
     if values.ndim != 1 or not len(values) or bad.any():
-        got = f"{values[bad.argmax()]:g} at {bad.argmax()}" if values.ndim == 1 and len(values) else "no list of them"
+        got = f"{values[bad.argmax()]:g} at {bad.argmax()}" if values.ndim == 1 and len(values) else "no list"
         raise DataError(argument=where, expected="finite numbers above 0", got=got)
     return values
 
@@ -303,19 +303,19 @@ def as_names(names: Iterable[str] | None, n: int) -> tuple[str, ...] | None:
 
 
 def check_texts(texts: Iterable[str], where: str) -> None:
-    """An error where a text is none that UTF-8 can hold."""
+    """Raise ``DataError`` if a text cannot be encoded as UTF-8."""
     for text in texts:
         try:
             text.encode()
         except UnicodeEncodeError:
             raise DataError(
-                f"{where}: expected texts that UTF-8 can hold, got {text[:SHOWN]!r}; rename it, or read its source"
-                " with the right encoding"
+                f"{where}: expected text that can be encoded as UTF-8, got {text[:SHOWN]!r}; rename it, or read its"
+                " source with the right encoding"
             ) from None
 
 
 def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
-    """Group n rows by their query ids; None is one query of all rows. Returns as ``group_runs`` does."""
+    """Group n rows by their query ids; None: all rows are one query. Returns as ``group_runs`` does."""
     if qid is None:
         return np.zeros(1, np.int64), np.array([0, n]), None
     ids = as_ids(qid)
@@ -324,19 +324,20 @@ def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.
         if ids.ndim == 1 and ids.dtype.kind in "iu" and ids.sum() == n:
             hint = "; these look like group sizes: pass qid=np.repeat(np.arange(len(sizes)), sizes)"
         raise DataError(f"qid: expected {n} query ids, one per row of X, got shape {ids.shape}{hint}")
-    # Objects are told apart by their hashes alone: not all that are equal to a neighbour have the same one.
+    # Objects are compared by hash alone: equal neighbours do not always have equal hashes.
     is_new = np.full(n, True) if ids.dtype.kind == "O" else np.concatenate([[True], ids[1:] != ids[:-1]])
     starts = np.flatnonzero(is_new)
     try:
         return group_runs(ids[starts], starts, n)
     except TypeError as error:
-        raise DataError(f"qid: expected ids that can be hashed: numbers, texts, tuples; got: {error}") from None
+        raise DataError(f"qid: expected hashable ids, such as numbers, texts or tuples, got: {error}") from None
 
 
 def as_ids(qid: ArrayLike) -> NDArray[Any]:
-    """The ids as an array, of objects where numpy would change them; none may be missing.
+    """The ids as an array, of objects if numpy would change them otherwise. None may be missing.
 
-    Ids that are equal in Python are one: 1, 1.0 and True. A number and its text differ, and so do bytes and a text.
+    Ids that are equal in Python are the same: 1, 1.0 and True. A number and its text differ, and so do bytes and a
+    text.
     """
     ids = _as_vector(id_array(qid) if isinstance(qid, (list, tuple)) else as_array(qid))
     if ids.dtype.kind == "O":
@@ -351,7 +352,7 @@ def as_ids(qid: ArrayLike) -> NDArray[Any]:
 
 
 def id_array(qid: Sequence[Any]) -> NDArray[Any]:
-    """An array of the ids in a list: numpy makes texts of 1 and "1" alike, and a matrix (or an error) of tuples."""
+    """An array of ids from a list: numpy alone would make 1 and "1" the same text, and a matrix of tuples."""
     objects = np.empty(len(qid), object)
     objects[:] = qid
     try:
@@ -360,10 +361,10 @@ def id_array(qid: Sequence[Any]) -> NDArray[Any]:
         return objects
     are_tuples = ids.ndim > 1 and isinstance(qid[0], tuple)
     is_changed = ids.ndim == 1 and ids.dtype.kind in "USf" and ids.tolist() != list(qid)
-    is_mixed = ids.dtype.kind in "mM" and len({type(i) for i in qid}) > 1  # numpy reads texts as dates beside others
+    is_mixed = ids.dtype.kind in "mM" and len({type(i) for i in qid}) > 1  # numpy reads texts next to dates as dates
     return objects if are_tuples or is_changed or is_mixed else ids
 
 
 def _as_vector(values: NDArray[Any]) -> NDArray[Any]:
-    """The only column of a matrix that has but one; anything else as it is."""
+    """A matrix of one column as a vector; anything else unchanged."""
     return values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values

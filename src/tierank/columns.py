@@ -1,12 +1,12 @@
-"""What a model learns of the columns of its training data, and does to those of other data: a ``Plan``.
+"""A ``Plan``: what a model learns from the columns of its training data, and applies to other data.
 
 * A category becomes the number of its level among those of the training data; other levels are missing.
-* A category of more than ``MANY`` levels becomes a mean: how much above the mean of its query a document of that level
-  was rated in the training data. For the training documents themselves, the mean is of other queries only.
+* A category of more than ``MANY`` levels becomes a mean: how far above the mean of their queries documents of that
+  level were rated in the training data. For the training documents themselves, it is the mean over other queries.
 * A date becomes an age: days before the latest date of the training data.
-* A text of a query and one of a document become match features, by the words of the documents of the training data.
+* The texts of a query and a document become match features, by word statistics of the training documents.
 
-A plan is a few values that JSON holds, which ``tierank.kinds`` has; statistics of words have a file.
+A plan consists of the kinds of ``tierank.kinds``, which JSON holds, and of word statistics, which have a file.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from tierank.texts import TextStatistics
 
 # Categories with more levels are encoded as mean ratings. LightGBM has this many bins per feature by default.
 MANY = 255
-# Fewer levels than this are never too many to learn from.
+# With fewer levels than this there is never a warning.
 _FEW = 20
 # At least this share of the documents has a text that occurs in other queries too.
 _SHARED = 0.5
@@ -64,14 +64,14 @@ Statistics = Mapping[str, TextStatistics]
 
 @dataclass(frozen=True)
 class Plan:
-    """How the features of a model are made of other data.
+    """How the features of a model are computed from other data.
 
     Parameters
     ----------
     kinds : mapping of str to Kind
-        What features stand for that are no plain numbers, with what was learned.
+        The kinds of the features that are not plain numbers, with their learned values.
     statistics : mapping of str to TextStatistics
-        The statistics of words that match features are made with, by their digests, which their kinds have.
+        The word statistics of the match features, by digest; the kinds hold the digests.
     """
 
     kinds: Kinds = field(default_factory=dict)
@@ -79,9 +79,9 @@ class Plan:
 
     @classmethod
     def learn(cls, train: RankingDataset, *, by_levels: bool = True) -> tuple[Plan, RankingDataset]:
-        """The plan of a model, and its training data as the plan has them.
+        """The plan of a model, and its training data with the features of the plan.
 
-        ``by_levels`` says that the model learns from numbers of levels; without it each level is a feature of 0 and 1.
+        With ``by_levels`` the model learns from level numbers; without it each level becomes a 0/1 feature.
         """
         if not train.kinds:
             return cls(), train
@@ -114,7 +114,7 @@ class Plan:
         return cls(learned.kinds, statistics), learned
 
     def expand(self, data: RankingDataset) -> RankingDataset:
-        """The data with all features of the model that are made of its texts: matches, and a feature for each level."""
+        """The data with the features that the model computes from texts: matches, and 0/1 features of levels."""
         names = data.feature_names or ()
         matches = [kind for name, kind in self.kinds.items() if isinstance(kind, Match) and name not in names]
         if names and matches:
@@ -126,7 +126,7 @@ class Plan:
         return _with_indicators(data, wanted) if wanted else data
 
     def apply(self, data: RankingDataset) -> RankingDataset:
-        """The data with the features of the model; theirs have the names and the order of the model's."""
+        """The data with the features of the model; the names and the order are already those of the model."""
         if data.kinds == self.kinds:
             return data
         names = data.feature_names or ()
@@ -149,31 +149,31 @@ class Plan:
         return data.with_features(features, data.feature_names, self.kinds)
 
     def raw_kinds(self, names: tuple[str, ...]) -> Mapping[str, Kind | None]:
-        """What to make of the columns of a table, before ``expand`` and ``apply``."""
-        found: dict[str, Kind | None] = {}
+        """The kinds to read from a table, before ``expand`` and ``apply``."""
+        kinds: dict[str, Kind | None] = {}
         for name in names:
             kind = self.kinds.get(name)
             if isinstance(kind, Indicator):
-                found[kind.column] = Category()
+                kinds[kind.column] = Category()
             elif isinstance(kind, Match):
                 for column in kind.sources(name):
-                    found.setdefault(column, Text())
+                    kinds.setdefault(column, Text())
             else:
-                found[name] = None if kind is None else kind.raw
-        return found
+                kinds[name] = None if kind is None else kind.raw
+        return kinds
 
     def sources(self, names: tuple[str, ...]) -> list[str]:
-        """The columns of a table that the features of the model are made of."""
+        """The columns of a table that the features of the model are computed from."""
         return sources_of(names, self.kinds)
 
     def columns(self) -> Columns:
-        """What to declare when a file is read for the model."""
-        found: dict[str, dict[Any, None]] = {one.name: {} for one in fields(Columns)}
+        """The ``Columns`` to declare when a file is read for the model."""
+        declared: dict[str, dict[Any, None]] = {one.name: {} for one in fields(Columns)}
         for name, kind in self.kinds.items():
             for key, value in _declared(name, kind):
-                found[key][value] = None
-        now = next(iter(found.pop("now")), None)
-        given = {key: tuple(values) for key, values in found.items() if values}
+                declared[key][value] = None
+        now = next(iter(declared.pop("now")), None)
+        given = {key: tuple(values) for key, values in declared.items() if values}
         paired = {column for pair in given.get("similarities", ()) for column in pair}
         given["vectors"] = tuple(name for name in given.get("vectors", ()) if name in paired)
         return Columns(**given, now=now)
@@ -183,7 +183,7 @@ class Plan:
         return kinds_to_json(self.kinds)
 
     def files(self) -> dict[str, bytes]:
-        """What JSON does not hold, by file name, for ``save``."""
+        """The files that ``save`` writes in addition to JSON, by file name."""
         arrays = {
             f"{digest}.{name}": array for digest, one in self.statistics.items() for name, array in one.arrays().items()
         }
@@ -191,7 +191,7 @@ class Plan:
 
     @classmethod
     def from_json(cls, given: Any, names: tuple[str, ...] | None, files: Mapping[str, bytes]) -> Plan:
-        """The plan that ``to_json`` and ``files`` gave, for these features."""
+        """The plan from the results of ``to_json`` and ``files``, for these features."""
         kinds = kinds_from_json(given, names)
         matches = {name: kind for name, kind in kinds.items() if isinstance(kind, Match)}
         statistics = _read_statistics(files[_TEXTS]) if matches and _TEXTS in files else {}
@@ -206,18 +206,18 @@ def _read_statistics(content: bytes) -> Statistics:
         arrays = safetensors.numpy.load(content)
     except (safetensors.SafetensorError, KeyError, ValueError):
         raise DataError(expected="the statistics of texts", got="a damaged file") from None
-    found: dict[str, dict[str, NDArray[Any]]] = {}
+    by_digest: dict[str, dict[str, NDArray[Any]]] = {}
     for key, array in arrays.items():
         digest, _, name = key.partition(".")
-        found.setdefault(digest, {})[name] = array
-    statistics = {digest: TextStatistics.from_arrays(one) for digest, one in found.items()}
+        by_digest.setdefault(digest, {})[name] = array
+    statistics = {digest: TextStatistics.from_arrays(one) for digest, one in by_digest.items()}
     if any(one.digest != digest for digest, one in statistics.items()):
         raise DataError(expected="the statistics of texts", got="a damaged file")
     return statistics
 
 
 def _with_matches_learned(train: RankingDataset) -> tuple[RankingDataset, Statistics]:
-    """The training data with match features, and the statistics of their documents; texts that are no feature go."""
+    """The training data with match features, and their word statistics; texts that are not features are dropped."""
     texts = {name: kind for name, kind in train.kinds.items() if isinstance(kind, Text)}
     if not texts:
         return train, {}
@@ -240,7 +240,7 @@ def _with_matches_learned(train: RankingDataset) -> tuple[RankingDataset, Statis
 
 
 def _with_matches(data: RankingDataset, matches: Sequence[Match], statistics: Statistics) -> RankingDataset:
-    """The data with match features behind the others."""
+    """The data with match features appended."""
     columns: list[NDArray[np.float32]] = [data.features]
     by_pair: dict[tuple[str, str, str], list[Match]] = {}
     for one in matches:
@@ -256,14 +256,14 @@ def _with_matches(data: RankingDataset, matches: Sequence[Match], statistics: St
 
 
 def _present(codes: NDArray[np.float32], kind: Category) -> tuple[list[str], NDArray[np.int64]]:
-    """The texts that occur, and the number of each row's among them; a missing text is empty."""
+    """The texts that occur, and the index of each row's text among them; a missing text counts as empty."""
     different, numbers = np.unique(np.where(np.isnan(codes), -1, codes), return_inverse=True)
     texts = ["" if code < 0 else kind.levels[code] for code in different.astype(np.int64).tolist()]
     return texts, numbers.ravel().astype(np.int64)
 
 
 def _category(data: RankingDataset, name: str) -> tuple[NDArray[np.float32], Category]:
-    """The numbers of texts of a column, and the texts; an error where it holds something else."""
+    """The level numbers of a column, and the levels. Raises ``DataError`` if the column does not hold texts."""
     names = data.feature_names or ()
     if name not in names:
         raise DataError(
@@ -280,13 +280,13 @@ def _category(data: RankingDataset, name: str) -> tuple[NDArray[np.float32], Cat
 
 
 def _indicators(data: RankingDataset) -> dict[str, list[Indicator]]:
-    """A feature for each level of each category."""
+    """A 0/1 feature for each level of each category."""
     categories = {name: kind for name, kind in data.kinds.items() if isinstance(kind, Category)}
     return {name: [Indicator(name, level) for level in kind.levels] for name, kind in categories.items()}
 
 
 def _with_indicators(data: RankingDataset, wanted: Mapping[str, list[Indicator]]) -> RankingDataset:
-    """The data with features of 0 and 1 in place of categories."""
+    """The data with 0/1 features in place of categories."""
     names: list[str] = []
     kinds: dict[str, Kind] = {}
     columns: list[NDArray[np.float32]] = []
@@ -309,7 +309,7 @@ def _with_indicators(data: RankingDataset, wanted: Mapping[str, list[Indicator]]
 
 
 def _declared(name: str, kind: Kind) -> Iterator[tuple[str, Any]]:
-    """What to declare for a feature: names of fields of ``Columns``, and what each has to hold."""
+    """What to declare for a feature: fields of ``Columns``, and the value that each has to include."""
     if isinstance(kind, Text):
         yield from (("texts", (name, document)) for document in kind.documents)
         if kind.learned_as != "matches":
@@ -332,7 +332,7 @@ def _declared(name: str, kind: Kind) -> Iterator[tuple[str, Any]]:
 
 
 def _learned(kind: Kind, values: NDArray[np.float32]) -> tuple[Kind, NDArray[np.float32]]:
-    """What is learned of one feature, and the feature of the training data by it."""
+    """The learned kind of a feature, and the feature values of the training data."""
     if isinstance(kind, Category):
         present = Category(tuple(kind.levels[code] for code in _codes(values)))
         return present, recode(values, kind, present)
@@ -343,7 +343,7 @@ def _learned(kind: Kind, values: NDArray[np.float32]) -> tuple[Kind, NDArray[np.
 
 
 def _doubt(codes: NDArray[np.float32], kind: Category, train: RankingDataset) -> str:
-    """What speaks against learning from the texts of a column; nothing where they are seen in several queries."""
+    """Why the texts of a column should not be learned from; empty if they occur in several queries."""
     is_known = ~np.isnan(codes)
     if len(kind.levels) <= _FEW or train.n_queries < 2:
         return ""
@@ -353,7 +353,7 @@ def _doubt(codes: NDArray[np.float32], kind: Category, train: RankingDataset) ->
     shared = float((n_queries[known] > 1).mean())
     if shared >= _SHARED:
         return ""
-    alone = f"{1 - shared:.0%} of the rows have one that no other query has"
+    alone = f"{1 - shared:.0%} of the rows have a text that no other query has"
     return f"{len(kind.levels):,} different texts such as {kind.levels[0][:60]!r}, {alone}"
 
 
@@ -371,14 +371,14 @@ def _refusal(refused: Mapping[str, str]) -> DataError:
 def _mean(
     codes: NDArray[np.float32], kind: Category, train: RankingDataset, folds: NDArray[np.int64]
 ) -> tuple[Mean, NDArray[np.float32]]:
-    """The mean of each level, and the feature of the training documents: of each, the mean in other parts.
+    """The mean of each level, and the feature of the training documents: the mean of the level in other parts.
 
-    A rating counts as its distance from the mean of its query, and the mean of n of them is sum / (n + 10). Ratings of
-    a query are never in the features of its own documents. Unjudged documents count nowhere.
+    Ratings are taken relative to the mean of their query, and the mean of n of them is sum / (n + 10). The ratings of a
+    query never enter the features of its own documents. Unjudged documents do not count.
     """
     if train.n_queries < _FOLDS:
         raise DataError(f"expected at least {_FOLDS} queries to learn means of texts from, got {train.n_queries}")
-    # Sums in an order that does not depend on that of the rows.
+    # The order of summation does not depend on the order of the rows.
     ratings = np.where(train.is_judged, train.ratings, 0.0)
     n_judged = np.add.reduceat(train.is_judged.astype(np.int64), train.offsets[:-1])
     rising = ratings[np.lexsort((ratings, train.query_of_row))]
@@ -399,9 +399,9 @@ def _mean(
 
 
 def _folds(features: NDArray[np.float32], train: RankingDataset) -> NDArray[np.int64]:
-    """The part of each document's query, by what the query holds: neither the order of rows nor ids matter.
+    """The part of each document's query, by the content of the query: neither row order nor ids matter.
 
-    Nor do factors of numbers that are powers of two, as in the order of learning: their exponents are left out.
+    Nor do factors that are powers of two, as in the order of learning: exponents are left out.
     """
     values = np.where(np.isnan(features), np.float32(np.nan), features) + np.float32(0)
     are_numbers = [not isinstance(train.kinds.get(name), Category) for name in train.feature_names or ()]
@@ -419,16 +419,16 @@ def _folds(features: NDArray[np.float32], train: RankingDataset) -> NDArray[np.i
 
 
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Bits that all depend on all bits (the finaliser of splitmix64)."""
+    """Mixed bits, each of which depends on all input bits (the finaliser of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def _codes(values: NDArray[np.float32]) -> list[int]:
-    """The codes that occur, rising."""
-    found: list[int] = np.unique(values[~np.isnan(values)]).astype(np.int64).tolist()
-    return found
+    """The codes that occur, ascending."""
+    codes: list[int] = np.unique(values[~np.isnan(values)]).astype(np.int64).tolist()
+    return codes
 
 
 def _age(days: NDArray[np.float32], reference: float) -> NDArray[np.float32]:
@@ -437,13 +437,13 @@ def _age(days: NDArray[np.float32], reference: float) -> NDArray[np.float32]:
 
 
 def _mismatch(data: RankingDataset, place: int, wanted: Kind | None) -> str:
-    """What is wrong with a feature that is of another kind than the model's; nothing where it can be made the same."""
+    """Why a feature cannot be converted to the kind of the model; empty if it can."""
     name = (data.feature_names or ())[place]
     held = data.kinds.get(name)
     if held == wanted or (held is not None and wanted is not None and _form(held) == _form(wanted.raw)):
         return ""
     if held is None and isinstance(wanted, (Elapsed, DatePart, Element, Similarity, Match)):
-        return ""  # numbers that were made elsewhere
+        return ""  # numbers that were computed elsewhere
     if held is None and np.isnan(data.features[:, place]).all():
         return ""  # nothing is known: neither texts nor numbers
     return f"expected {_words(wanted)}, as in training, got {_words(held)}"

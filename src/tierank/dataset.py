@@ -40,9 +40,9 @@ from tierank.text_blocks import Texts
 class RankingDataset:
     """Documents with features and ratings, grouped by query.
 
-    Rows are grouped when the data set is built: queries stand in the order in which they first appear, documents in the
-    caller's order. Query i has the rows ``offsets[i]:offsets[i + 1]`` of every per-document array. Scores that go into
-    or come out of tierank are in the caller's order; ``arrange`` and ``restore`` convert between the two.
+    Rows are grouped when the data set is built: queries are in order of first appearance, documents in the caller's
+    order. Query i has the rows ``offsets[i]:offsets[i + 1]`` of every per-document array. Scores that go into or come
+    out of tierank are in the caller's order; ``arrange`` and ``restore`` convert between the two.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class RankingDataset:
     document_ids : list, optional
         One id per row.
     columns : Columns, optional
-        What the columns of a table are, where that is not seen by themselves.
+        What the columns of a table hold, where their types do not tell: see ``Columns``.
     position : array, optional
         Where each document was shown, from 1, if the ratings are clicks.
     propensity : array or Propensities, optional
@@ -82,7 +82,7 @@ class RankingDataset:
     feature_names : tuple of str or None
         The names of the features.
     kinds : mapping of str to Kind
-        What features stand for that are no plain numbers, such as categories and dates, by their names.
+        The kind of each feature that is not a plain number, such as a category or a date, by feature name.
     position : array of int64 or None
         Where each document was shown.
     propensity : array of float64 or None
@@ -131,7 +131,7 @@ class RankingDataset:
         if feature_names is not None and self.kinds:
             raise DataError(
                 argument="feature_names",
-                expected="None beside a table with texts, dates or vectors, which are known by its names",
+                expected="None with a table that has texts, dates or vectors: the columns are known by their names",
                 got="some",
                 fix="rename the columns of the table",
             )
@@ -184,7 +184,7 @@ class RankingDataset:
         document_texts : Texts, optional
             The ids of the documents.
         kinds : mapping of str to Kind, optional
-            What features stand for that are no plain numbers.
+            The kind of each feature that is not a plain number, by feature name.
         position : array of int64, optional
             Where each document was shown.
         propensity : array of float64, optional
@@ -227,7 +227,7 @@ class RankingDataset:
             ["document ids", "no" if self.document_texts is None else "yes"],
         ]
         names = ", ".join(self.feature_names or ())
-        listed = notebook.folded("names of the features", notebook.note(names)) if names else Html("")
+        listed = notebook.folded("feature names", notebook.note(names)) if names else Html("")
         return notebook.sheet("RankingDataset", notebook.grid(["", ""], rows), listed)
 
     def _rating_words(self) -> str:
@@ -276,7 +276,7 @@ class RankingDataset:
         """
         if self._ratings is None:
             raise DataError(
-                "this data set has no ratings: expected y when it was built, or a rating column in its file"
+                "this data set has no ratings: expected `y` when it was built, or a rating column in its file"
             )
         return self._ratings
 
@@ -292,7 +292,7 @@ class RankingDataset:
 
     @property
     def is_in_order(self) -> bool:
-        """Whether the rows came grouped by query, so that none was moved."""
+        """Whether the rows were already grouped by query, so that none was moved."""
         return self._source_rows is None
 
     @property
@@ -308,7 +308,7 @@ class RankingDataset:
     @cached_property
     def tiers(self) -> NDArray[np.int32]:
         """The index of each rating among the unique ratings of its query; 0 is the highest, -1 is unjudged."""
-        # Unjudged documents stand below all others, so that the tiers of the others are what they are without them.
+        # Unjudged documents rank below all others, so the tiers of the others do not depend on them.
         tiers, _ = find_tiers(np.where(self.is_judged, self.ratings, -1.0), self.offsets)
         return np.where(self.is_judged, tiers.astype(np.int32), np.int32(-1))
 
@@ -344,7 +344,7 @@ class RankingDataset:
             raise DataError(argument=argument, expected=f"{n:,}, one per document", got=f"{len(values):,}")
 
     def arrange_texts(self, texts: Texts) -> Texts:
-        """Texts of documents from the caller's order into the order of this data set."""
+        """Convert texts of documents from the caller's order to the order of this data set."""
         return texts if self._source_rows is None else texts.take(self._source_rows)
 
     def restore(self, values: NDArray[Any]) -> NDArray[Any]:
@@ -378,7 +378,7 @@ class RankingDataset:
         Returns
         -------
         RankingDataset
-            The selected queries. Its rows are numbered anew.
+            The selected queries. Rows are renumbered from 0.
 
         Examples
         --------
@@ -388,7 +388,7 @@ class RankingDataset:
         """
         chosen = as_places(queries, self.n_queries, "queries", "queries")
         if not len(chosen):
-            raise DataError("no query is left: expected at least one query to select")
+            raise DataError("expected at least one query to select, got none")
         rows: slice | NDArray[np.int64]
         if np.all(np.diff(chosen) == 1):
             rows = slice(int(self.offsets[chosen[0]]), int(self.offsets[chosen[-1] + 1]))  # a view, no copy
@@ -397,12 +397,12 @@ class RankingDataset:
         return self._taken(rows, chosen, self.lengths[chosen])
 
     def drop_unjudged(self) -> RankingDataset:
-        """The data set of the documents that have a rating; queries without any are left out.
+        """The data set of the documents that have a rating. Queries without any such document are left out.
 
         Returns
         -------
         RankingDataset
-            These data, if all documents have ratings. Otherwise a copy, whose rows are numbered anew.
+            This data set if all documents have ratings; otherwise a copy, with rows renumbered from 0.
 
         Raises
         ------
@@ -427,7 +427,7 @@ class RankingDataset:
     def _taken(
         self, rows: slice | NDArray[np.int64], queries: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> RankingDataset:
-        """The data set of some documents, of these queries, each of which has this many of them."""
+        """The data set of some rows, which belong to these queries; ``lengths`` is the number of rows of each query."""
         return RankingDataset.from_parts(
             self.features[rows],
             None if self._ratings is None else self._ratings[rows],
@@ -471,9 +471,9 @@ class RankingDataset:
         Parameters
         ----------
         propensity : array or Propensities
-            One number per row, in the caller's order; or one for each position, which ``position`` of this data set
-            looks up; or what ``tierank.clicks.estimate_propensities`` gives. Positions below the last number have the
-            last number. Only ratios matter: they are kept relative to the largest.
+            One number per row, in the caller's order; one number per position, looked up by ``position`` of this data
+            set; or the result of ``tierank.clicks.estimate_propensities``. Positions beyond the last number take the
+            last number. Only ratios matter: propensities are stored relative to the largest.
 
         Returns
         -------
@@ -489,16 +489,16 @@ class RankingDataset:
         return self.replace(propensity=self._propensities(propensity))
 
     def _propensities(self, propensity: Any) -> NDArray[np.float64]:
-        """One for each document, in the order of this data set."""
+        """One propensity per document, in the order of this data set."""
         is_fitted = hasattr(propensity, "at")
         given = np.zeros(0) if is_fitted else as_propensities(propensity)
         if len(given) == self.n_documents:
             values, top = self.arrange(given), given.max()
         elif self.position is None:
-            expected = "`position`, which propensities by position need, or one propensity per row"
+            expected = "one propensity per row, or one per position together with `position`"
             raise DataError(argument="propensity", expected=expected, got="neither")
         else:
-            # Relative to the largest of all positions, whichever of them these documents have: parts stay comparable.
+            # Relative to the largest of all positions, even if these documents do not have it: parts stay comparable.
             if is_fitted:
                 given = as_propensities(propensity.at(np.arange(1, MOST_POSITIONS + 1)))
             values, top = given[np.minimum(self.position, len(given)) - 1], given.max()
@@ -516,7 +516,7 @@ class RankingDataset:
         names : tuple of str or None
             The names of the features.
         kinds : mapping of str to Kind, optional
-            What they stand for. Default: as here, for features of the same name.
+            Their kinds. Default: those of this data set, for features of the same name.
 
         Returns
         -------
@@ -529,12 +529,12 @@ class RankingDataset:
         return self.replace(features=np.ascontiguousarray(features), feature_names=names, kinds=kinds)
 
     def widen(self, n_features: int) -> RankingDataset:
-        """The same documents with more features, which are 0: text files may leave out the last ones.
+        """The same documents with more features, all 0: text files may leave out the last features.
 
         Parameters
         ----------
         n_features : int
-            The number of features wanted.
+            The new number of features.
 
         Returns
         -------
@@ -579,7 +579,7 @@ class RankingDataset:
         Parameters
         ----------
         *shares : float
-            The share of the queries that each part gets; at most 1 in sum.
+            The share of the queries that each part gets. Their sum is at most 1.
         seed : int, default 0
             Random seed.
 
@@ -606,7 +606,7 @@ class RankingDataset:
     def concat(parts: Sequence[RankingDataset]) -> RankingDataset:
         """Join data sets that have the same features and no query in common.
 
-        If the features would take a quarter of the memory, they go to a temporary file and are memory-mapped.
+        If the features would take more than a quarter of the memory, they are written to a temporary file and mapped.
 
         Parameters
         ----------
@@ -616,10 +616,10 @@ class RankingDataset:
         Returns
         -------
         RankingDataset
-            All documents, part after part.
+            All documents, in the order of the parts.
         """
         if not parts:
-            raise DataError("expected at least one data set to put together, got none")
+            raise DataError("expected at least one data set to join, got none")
         first = parts[0]
         for part in parts[1:]:
             if (part.n_features, part.feature_names) != (first.n_features, first.feature_names):
@@ -680,17 +680,17 @@ class RankingDataset:
 
 
 def check_dataset(argument: str, data: object) -> None:
-    """Raise ``DataError`` for anything but a data set, and say how to make one.
+    """Raise ``DataError`` unless the argument is a data set, and say how to make one.
 
     >>> check_dataset("data", "shop.csv")
     Traceback (most recent call last):
-    tierank.errors.DataError: data: expected a RankingDataset, got str; tierank.read makes one of a file
+    tierank.errors.DataError: data: expected a RankingDataset, got str; tierank.read makes one from a file
     """
     if isinstance(data, RankingDataset):
         return
     fix = (
-        "tierank.read makes one of a file"
+        "tierank.read makes one from a file"
         if isinstance(data, (str, os.PathLike))
-        else "RankingDataset(X, y, qid=qid) makes one of arrays or a table"
+        else "RankingDataset(X, y, qid=qid) makes one from arrays or a table"
     )
     raise DataError(argument=argument, expected="a RankingDataset", got=type(data).__name__, fix=fix)

@@ -24,7 +24,7 @@ class Deadline:
     ...     deadline.cancel()
     ...     check_deadline()
     Traceback (most recent call last):
-    TimeoutError: expected the work to end before its deadline, got no end
+    TimeoutError: the work did not end before its deadline
     """
 
     def __init__(self, seconds: float) -> None:
@@ -32,7 +32,7 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds that are left; 0 where it has passed."""
+        """Seconds that are left; 0 if it has passed."""
         return max(0.0, self._end - time.monotonic())
 
     def cancel(self) -> None:
@@ -41,7 +41,7 @@ class Deadline:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Inside this block ``check_deadline`` looks at this deadline, for the thread that is in it."""
+        """Inside this block ``check_deadline`` checks this deadline, for the current thread."""
         before = _APPLIED.set(self)
         try:
             yield
@@ -50,12 +50,12 @@ class Deadline:
 
 
 def seconds_left() -> float:
-    """Seconds until the deadline of this work; infinite where it has none."""
+    """Seconds until the current deadline; infinite if there is none."""
     deadline = _APPLIED.get()
     return math.inf if deadline is None else deadline.left
 
 
 def check_deadline() -> None:
-    """Raise a TimeoutError where the deadline of this work has passed."""
+    """Raise TimeoutError if the current deadline has passed."""
     if not seconds_left():
-        raise TimeoutError("expected the work to end before its deadline, got no end")
+        raise TimeoutError("the work did not end before its deadline")

@@ -1,4 +1,4 @@
-"""What is in a data set: the columns of the paper's table of data sets, and what to know before training."""
+"""Descriptions of data sets: the columns of the paper's table, and what to know before training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tierank.types import Floats
 
 # Fields that map ratings to counts.
 _PER_RATING = ("documents_per_rating", "queries_per_top_rating")
-# Queries that skill is measured on, evenly spread.
+# The most queries that skill is measured on, evenly spaced.
 _QUERIES = 1000
 
 
@@ -56,9 +56,9 @@ class Description:
     has_document_ids : bool
         Whether the documents have ids.
     n_unjudged : int
-        Number of documents without a rating. Numbers about ratings are about the others.
+        Number of documents without a rating. They are left out of all numbers about ratings.
     drift : Drift or None
-        What changes from these data to the other ones, if some were given.
+        What changes from this data set to ``other``, if one was given.
     """
 
     n_queries: int
@@ -87,14 +87,14 @@ class Description:
         return self._counts() | levels | drift
 
     def _counts(self) -> dict[str, Any]:
-        """All numbers but those of the drift."""
+        """All numbers except those of the drift."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "drift"}
 
     def to_pandas(self) -> Any:
         """A pandas table with a row per number: ``name`` and ``value``."""
-        found = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
-        found |= {f"documents rated {rating:g}": n for rating, n in self.documents_per_rating.items()}
-        return notebook.as_pandas({"name": list(found), "value": list(found.values())})
+        numbers = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
+        numbers |= {f"documents rated {rating:g}": n for rating, n in self.documents_per_rating.items()}
+        return notebook.as_pandas({"name": list(numbers), "value": list(numbers.values())})
 
     def _repr_html_(self) -> str:
         numbers, levels = self._tables()
@@ -119,14 +119,14 @@ class Description:
 
 
 def describe(data: RankingDataset, other: RankingDataset | None = None) -> Description:
-    """Count what is in a data set, and find what differs in another one.
+    """Describe a data set, and find what has changed in a second one.
 
     Parameters
     ----------
     data : RankingDataset
         Data with ratings.
     other : RankingDataset, optional
-        Data with the same features, with ratings or without: newer ones, to see whether they drift.
+        A newer data set with the same features, with or without ratings, to check for drift.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def _counted(values: Floats) -> dict[float, int]:
 
 
 def _look_at_features(data: RankingDataset) -> tuple[float, int]:
-    """The share of missing values, and how many features say the same of every document."""
+    """The share of missing values, and the number of constant features."""
     n_missing = 0
     low = np.full(data.n_features, np.inf, np.float32)
     high = -low
@@ -209,8 +209,8 @@ class Feature:
     twin : str or None
         The first feature that has the same value for every document.
     skill : float
-        Of the feature alone, the better way round: (NDCG@10 - that of a random order) / (1 - that of a random order).
-        NaN if undefined.
+        How well the feature alone ranks, ascending or descending, whichever is better: (NDCG@10 - that of a random
+        order) / (1 - that of a random order). NaN if undefined.
     drift : float
         The largest difference between two data sets in the share of documents at or below any value
         (Kolmogorov-Smirnov); missing values count as the lowest. NaN without a second data set.
@@ -225,12 +225,12 @@ class Feature:
 
     @property
     def leaks(self) -> bool:
-        """Whether it ranks almost perfectly by itself: a rating, or something made of it, more often than not."""
+        """Whether it ranks almost perfectly by itself: probably a rating, or computed from one."""
         return self.skill >= LEAKS_FROM
 
     @property
     def drifts(self) -> bool:
-        """Whether the second data set has other values."""
+        """Whether its values differ in the second data set."""
         return self.drift >= DRIFTS_FROM
 
 
@@ -302,7 +302,7 @@ def _shown(value: Any) -> str:
 
 
 def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile:
-    """Look at every feature of a data set, and at what differs from a second one.
+    """Profile every feature of a data set, and its drift to a second one.
 
     Parameters
     ----------
@@ -350,11 +350,11 @@ def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile
 
 
 def _find_twins(features: NDArray[np.float32]) -> list[int]:
-    """For each column the first one that is the same."""
+    """For each column, the first column with the same values."""
     first: dict[bytes, int] = {}
-    found = []
+    twins = []
     for j in range(features.shape[1]):
         column = np.ascontiguousarray(features[:, j]) + np.float32(0)  # no -0.0
-        column[np.isnan(column)] = np.nan  # one kind of missing
-        found.append(first.setdefault(hashlib.sha256(column.tobytes()).digest(), j))
-    return found
+        column[np.isnan(column)] = np.nan  # all NaNs with the same bits
+        twins.append(first.setdefault(hashlib.sha256(column.tobytes()).digest(), j))
+    return twins

@@ -1,4 +1,4 @@
-"""Features that should perhaps not be learned from: ids, constants, and what gives the ratings away."""
+"""Doubtful features that should probably not be learned from: ids, constants, and leaks of the ratings."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from tierank.memory import chunks, spread
 from tierank.metrics import Judge
 from tierank.types import Floats, Rows
 
-# A feature whose skill is at least this gives the ratings away.
+# A feature with at least this skill leaks the ratings.
 LEAKS_FROM = 0.9
-# Fewer numbers than these are often all different, and fewer documents than these often ranked well by chance.
+# Minimum numbers of values and documents: fewer values are often all different, and fewer documents are often ranked
+# well by chance.
 _FEWEST = 20
-# How many queries skill is measured on, and how many documents are searched for ids and constants, evenly spread.
+# The most queries that skill is measured on, and the most documents searched for ids and constants, evenly spaced.
 _QUERIES, _DOCUMENTS = 200, 20_000
-# Fewer queries, on which most features show that they rank far from perfectly: below this skill.
+# A first sample of fewer queries, on which most features are already below this skill.
 _FEW_QUERIES, _FAR = 20, 0.6
 
 
 def find_doubts(data: RankingDataset) -> dict[str, str]:
-    """Features that should perhaps not be learned from, and why; found in 20,000 documents and 200 queries.
+    """Features that should probably not be learned from, and why, by 20,000 documents and 200 queries.
 
     >>> rows = [[k, 1.0, k % 3] for k in range(30)]
     >>> ratings = [k % 3 for k in range(30)]
@@ -35,26 +36,26 @@ def find_doubts(data: RankingDataset) -> dict[str, str]:
     sample = data.features[spread(data.n_documents, _DOCUMENTS)]
     constant = _find_constants(data, sample)
     leaks = _find_leaks(data) if data.n_documents >= _FEWEST else np.zeros(data.n_features, bool)
-    # A vector often has some numbers that never change. It is reported only if none of them does.
+    # A vector often has some constant elements. It is reported only if all are constant.
     kinds = [data.kinds.get(name) for name in names]
     varied = {kind.column for kind, same in zip(kinds, constant, strict=True) if isinstance(kind, Element) and not same}
-    found = {}
+    doubts = {}
     for j, (name, kind) in enumerate(zip(names, kinds, strict=True)):
-        if isinstance(kind, Text):  # features are made of its texts, and not of their numbers
+        if isinstance(kind, Text):  # features are computed from its texts, not from their level numbers
             continue
         if constant[j] and isinstance(kind, Element) and kind.column in varied:
             continue
         if constant[j]:
-            found[name] = "is the same for all documents"
+            doubts[name] = "is the same for all documents"
         elif leaks[j]:
-            found[name] = "gives the rating away"
+            doubts[name] = "gives the rating away"
         elif name.lower().endswith("id") and _are_ids(sample[:, j]):
-            found[name] = "looks like an id"
-    return found
+            doubts[name] = "looks like an id"
+    return doubts
 
 
 def columns_to_ignore(doubts: Collection[str], data: RankingDataset) -> list[str]:
-    """The columns that leave out doubtful features and no others: of a vector, only if all its numbers are doubtful."""
+    """The columns that give only doubtful features: a vector only if all its elements are doubtful."""
     names = data.feature_names or ()
     others = set(sources_of([name for name in names if name not in doubts], data.kinds))
     return [column for column in sources_of(list(doubts), data.kinds) if column not in others]
@@ -69,7 +70,7 @@ def _find_leaks(data: RankingDataset) -> NDArray[np.bool_]:
 
 
 def _find_constants(data: RankingDataset, sample: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which features have one value; those of the sample that do are looked at in all documents."""
+    """Which features are constant; those that are constant in the sample are checked in all documents."""
     first = sample[0]
     constant: NDArray[np.bool_] = ((sample == first) | np.isnan(sample) & np.isnan(first)).all(axis=0)
     places = np.flatnonzero(constant)
@@ -82,17 +83,17 @@ def _find_constants(data: RankingDataset, sample: NDArray[np.float32]) -> NDArra
 
 
 def _are_ids(values: NDArray[np.float32]) -> bool:
-    """Whether values are whole numbers, nearly all different."""
+    """Whether values are integers, nearly all different."""
     is_whole = len(values) >= _FEWEST and bool((values == np.rint(values)).all())
-    # Ids beyond 2^24 fall together in float32.
+    # Ids above 2^24 collide in float32.
     return is_whole and len(np.unique(values)) > (0.9 if abs(values).max() < 1 << 24 else 0.1) * len(values)
 
 
 def find_skills(data: RankingDataset, n_queries: int, features: Rows | None = None) -> Floats:
-    """The skill of each feature, or of some, on at most this many queries, evenly spread: how well it ranks by itself.
+    """The skill of each feature, or of some, on at most this many evenly spaced queries: how well it ranks by itself.
 
-    (NDCG@10 - that of a random order) / (1 - that of a random order), the better way round. NaN where no query can be
-    ranked well or badly.
+    (NDCG@10 - that of a random order) / (1 - that of a random order), ascending or descending, whichever is better. NaN
+    if no query can be ranked well or badly.
     """
     part = data.select(spread(data.n_queries, n_queries))
     judge = Judge(part, "ndcg@10")

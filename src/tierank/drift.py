@@ -1,4 +1,4 @@
-"""What has changed between two data sets: features, ratings and the lengths of lists, each with a test."""
+"""Drift between two data sets: features, ratings and list lengths, each with a test."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tierank.memory import spread
 from tierank.significance import SIGNIFICANT, benjamini_hochberg
 from tierank.types import Floats
 
-# A distance from which something has moved: smaller ones are real in large data, and change little.
+# The smallest distance that counts as drift: smaller ones can be significant in large data, but matter little.
 DRIFTS_FROM = 0.1
-# Documents that distances are measured on, evenly spread.
+# The most documents that distances are measured on, evenly spaced.
 _DOCUMENTS = 20_000
 
 RATINGS, LENGTHS = "mean rating of a query", "documents of a query"
@@ -32,7 +32,7 @@ HOW = (
 
 @dataclass(frozen=True)
 class Change:
-    """How far the values of one thing have moved.
+    """How far the values of a feature, the ratings or the list lengths have moved.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class Change:
         The largest difference between two data sets in the share of values at or below any value (Kolmogorov-Smirnov);
         missing values count as the lowest.
     p, adjusted_p : float
-        Of the two-sample test over queries, as it is and adjusted over everything that is compared.
+        The p-value of the two-sample test over queries, raw and adjusted for all comparisons.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Drift:
     Attributes
     ----------
     changes : tuple of Change
-        The ratings (if both have some), the lengths of the lists, and each feature.
+        The ratings (if both data sets have them), the list lengths, and each feature.
     """
 
     changes: tuple[Change, ...]
@@ -78,7 +78,7 @@ class Drift:
         """Whether to train again, as text."""
         names = [one.name for one in self.drifting]
         if not names:
-            return "nothing drifts: no need to train again for that"
+            return "nothing drifts: no need to train again"
         listed = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
         features = [one for one in self.changes if one.name not in (RATINGS, LENGTHS)]
         return (
@@ -116,22 +116,22 @@ def find_drift(data: RankingDataset, other: RankingDataset, seed: int = 0) -> Dr
     """What has changed from one data set to another that has the same features."""
     matrices = same_features(data, other, "other")
     names = data.feature_names or tuple(f"feature {j}" for j in range(1, data.n_features + 1))
-    found: list[tuple[str, float, float]] = []
+    changes: list[tuple[str, float, float]] = []
     if all(part.is_rated and part.is_judged.any() for part in (data, other)):
-        found.append((RATINGS, *_compared(_mean_ratings(data), _mean_ratings(other))))
-    found.append((LENGTHS, *_compared(data.lengths, other.lengths)))
+        changes.append((RATINGS, *_compared(_mean_ratings(data), _mean_ratings(other))))
+    changes.append((LENGTHS, *_compared(data.lengths, other.lengths)))
     distances = find_distances(*matrices)
     rng = np.random.default_rng(seed)
     one, two = (matrix[_one_of_each(part, rng)] for part, matrix in zip((data, other), matrices, strict=True))
-    found += [(name, float(distances[j]), _compared(one[:, j], two[:, j])[1]) for j, name in enumerate(names)]
-    adjusted = benjamini_hochberg(np.array([p for _, _, p in found])).tolist()
-    return Drift(tuple(Change(*row, q) for row, q in zip(found, adjusted, strict=True)))
+    changes += [(name, float(distances[j]), _compared(one[:, j], two[:, j])[1]) for j, name in enumerate(names)]
+    adjusted = benjamini_hochberg(np.array([p for _, _, p in changes])).tolist()
+    return Drift(tuple(Change(*row, q) for row, q in zip(changes, adjusted, strict=True)))
 
 
 def same_features(
     data: RankingDataset, other: RankingDataset, argument: str
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The features of two data sets, with the same numbers for the same texts; an error if they have other features."""
+    """The features of two data sets, with the same level numbers. Raises ``DataError`` if the features differ."""
     if (other.n_features, other.feature_names) != (data.n_features, data.feature_names):
         raise DataError(
             f"{argument}: expected the features of the data, {data.n_features}, got {other.n_features}"
@@ -142,7 +142,7 @@ def same_features(
 
 
 def find_distances(one: NDArray[np.float32], other: NDArray[np.float32]) -> Floats:
-    """The Kolmogorov-Smirnov statistic of each column, on documents that are evenly spread."""
+    """The Kolmogorov-Smirnov statistic of each column, on evenly spaced documents."""
     rows, other_rows = spread(len(one), _DOCUMENTS), spread(len(other), _DOCUMENTS)
     return np.array([distance(one[rows, j], other[other_rows, j]) for j in range(one.shape[1])])
 
@@ -160,11 +160,11 @@ def distance(one: NDArray[Any], other: NDArray[Any]) -> float:
 
 
 def _compared(one: NDArray[Any], other: NDArray[Any]) -> tuple[float, float]:
-    """The distance of two samples of independent values, and its p for large samples; ties make p too large only."""
+    """The distance of two samples of independent values, and its asymptotic p; ties can only make p too large."""
     from scipy.special import kolmogorov
 
-    found = distance(one, other)
-    return found, float(kolmogorov(found * np.sqrt(len(one) * len(other) / (len(one) + len(other)))))
+    largest = distance(one, other)
+    return largest, float(kolmogorov(largest * np.sqrt(len(one) * len(other) / (len(one) + len(other)))))
 
 
 def _mean_ratings(data: RankingDataset) -> Floats:

@@ -24,24 +24,24 @@ from tierank.checks import (
 from tierank.errors import DataError, ParameterError
 from tierank.kinds import Category, Columns, Date, DatePart, Elapsed, Element, Kind, Kinds, Similarity, Text
 from tierank.memory import CHUNK, chunks
-from tierank.tables import as_column, column_names, decoded, is_table
+from tierank.tables import as_column, check_known, column_names, decoded, is_table
 
-# Arrow's types of texts; dictionaries of numbers are numbers, as Parquet files do not keep them apart.
+# Arrow's types of texts; dictionaries of numbers count as numbers, as Parquet files do not distinguish them.
 _ARROW_TEXTS = ("string", "large_string", "string_view")
-# Columns whose contents a message describes, and columns that it names.
+# The most columns that a message describes, and that it names.
 _LISTED, _NAMED = 12, 100
-# Microseconds of a day, and the day from which days are counted.
+# Microseconds of a day, and the day that days are counted from.
 _DAY = 86_400_000_000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Encoder:
-    """Makes features of the columns of a table, all rows at once or some at a time.
+    """Computes features from the columns of a table, all rows at once or some at a time.
 
     Parameters
     ----------
     kinds : mapping of str to Kind or None
-        What each feature is made of, in their order; None for a column of numbers.
+        The features in order, with their kinds; None for a column of numbers.
     can_ignore : bool
         Whether the caller can leave columns out with ``ignore=``.
     """
@@ -55,22 +55,20 @@ class Encoder:
 
     @classmethod
     def of(cls, table: Any, names: Sequence[str], columns: Columns, *, can_ignore: bool = False) -> Encoder:
-        """Look at columns, and find what features they give; an error for all that cannot be used, together."""
+        """The encoder for these columns, by their content. One ``DataError`` lists all columns that cannot be used."""
         known = column_names(table)
-        unknown = next((name for name in columns.hidden() if name not in known), None)
-        if unknown is not None:
-            raise DataError(str(ParameterError.unknown("column", unknown, known)))
+        check_known(known, columns.hidden())
         unusable: dict[str, str] = {}
         kinds: dict[str, Kind | None] = {}
         paired = {column for pair in columns.similarities for column in pair}
         for name in names:
             try:
-                found = _kinds_of(table, name, known, columns)
+                features = _kinds_of(table, name, known, columns)
             except _Unusable as refusal:
                 unusable[name] = str(refusal)
                 continue
             is_hidden = name == columns.now or (name in paired and name not in columns.vectors)
-            for feature, kind in {} if is_hidden else found.items():
+            for feature, kind in {} if is_hidden else features.items():
                 if feature in kinds:
                     raise DataError(f"expected each feature once, got {feature!r} twice; rename the column")
                 kinds[feature] = kind
@@ -83,7 +81,7 @@ class Encoder:
         return cls(kinds, can_ignore=can_ignore)
 
     def encode(self, table: Any, first: int = 0) -> NDArray[np.float32]:
-        """The features of the rows of a table; texts have numbers in the order of their first appearance.
+        """The features of the rows of a table; texts are numbered in order of first appearance.
 
         ``first`` is the number of the first row, for messages.
         """
@@ -104,8 +102,8 @@ class Encoder:
         return matrix
 
     def finish(self, matrix: NDArray[np.float32]) -> dict[str, Kind]:
-        """Give sorted numbers to the texts of a matrix that was filled by ``encode``; returns the kinds of features."""
-        found: dict[str, Kind] = {}
+        """Renumber the texts of a matrix that ``encode`` filled in sorted order; returns the kinds of the features."""
+        kinds: dict[str, Kind] = {}
         for place, (name, kind) in enumerate(zip(self.names, self._kinds, strict=True)):
             if isinstance(kind, Category):
                 levels = sorted(self._codes[name])
@@ -116,8 +114,8 @@ class Encoder:
                     rows[:, place] = by_code[np.where(np.isnan(codes), len(levels), codes).astype(np.int64)]
                 kind = replace(kind, levels=tuple(levels))
             if kind is not None:
-                found[name] = kind
-        return found
+                kinds[name] = kind
+        return kinds
 
     def _encoded(self, source: _Source, name: str, kind: Kind | None) -> NDArray[Any]:
         if kind is None:
@@ -138,7 +136,7 @@ class Encoder:
 
 
 class _Unusable(Exception):
-    """What a column holds that cannot be used; the column, if it is another one than that of the feature."""
+    """Why a column cannot be used; ``column`` names it if it is not that of the feature."""
 
     def __init__(self, what: str, column: str | None = None) -> None:
         super().__init__(what)
@@ -168,13 +166,13 @@ class _Source:
         numbers = to_numbers(values) if values.ndim == 1 else None
         if numbers is None:
             raise _Unusable(f"{_described(values)}, where numbers were expected")
-        # As where a value is missing, which makes floats of them: one way for all rows.
+        # As with a missing value, which turns integers into floats: the same for all rows.
         return numbers.astype(np.float64) if numbers.dtype.kind in "iu" else numbers
 
     def codes(self, name: str, known: dict[str, int]) -> NDArray[np.float64]:
         levels, codes = _levels(self._table, name, self._known)
         numbers = np.full(len(levels) + 1, np.nan)
-        for place in np.unique(codes[codes >= 0]).tolist():  # a type may have levels that no row has
+        for place in np.unique(codes[codes >= 0]).tolist():  # a categorical type may have unused levels
             level = levels[place]
             text = "" if is_missing(level) else _text_of(level)
             if text is None:
@@ -182,20 +180,20 @@ class _Source:
                 raise _Unusable(repr(level) if is_number else describe_values(as_object(level)))
             if text:
                 numbers[place] = known.setdefault(text, len(known))
-        return numbers[codes]  # -1, the last, is missing
+        return numbers[codes]  # -1, the last entry, is missing
 
     def days(self, name: str) -> NDArray[np.float64]:
         return np.asarray(self._once(name, "days", _days), np.float64)
 
     def vectors(self, name: str, size: int | None = None) -> NDArray[np.float64]:
-        found = np.asarray(self._once(name, "vectors", _vectors), np.float64)
-        if size is not None and found.shape[1] != size and not np.isnan(found).all():
-            raise _Unusable(f"vectors of {found.shape[1]} numbers, where {size} were expected", name)
-        return found if size is None or found.shape[1] == size else np.full((len(found), size), np.nan)
+        vectors = np.asarray(self._once(name, "vectors", _vectors), np.float64)
+        if size is not None and vectors.shape[1] != size and not np.isnan(vectors).all():
+            raise _Unusable(f"vectors of {vectors.shape[1]} numbers, where {size} were expected", name)
+        return vectors if size is None or vectors.shape[1] == size else np.full((len(vectors), size), np.nan)
 
 
 def _kinds_of(table: Any, name: str, known: list[str], columns: Columns) -> dict[str, Kind | None]:
-    """The features that one column gives, with their kinds."""
+    """The features of one column, with their kinds."""
     matched = columns.matched()
     if name in matched:
         learned_as = "mean" if name in columns.means else "levels" if name in columns.categories else "matches"
@@ -223,7 +221,7 @@ def _kinds_of(table: Any, name: str, known: list[str], columns: Columns) -> dict
 
 
 def _check_dates(kinds: Mapping[str, Kind | None], columns: Columns) -> None:
-    """An error where something was declared about dates, and no column holds any."""
+    """Raise ``DataError`` if dates were declared, and no column holds any."""
     if any(isinstance(kind, (Date, Elapsed, DatePart)) for kind in kinds.values()):
         return
     for argument, given in (("now", columns.now is not None), ("date_parts", columns.date_parts != Columns.date_parts)):
@@ -237,15 +235,12 @@ def _check_dates(kinds: Mapping[str, Kind | None], columns: Columns) -> None:
 
 
 def check_declared(X: Any, columns: Columns | None) -> None:
-    """An error where columns are declared that a caller's features do not have."""
+    """Raise ``DataError`` for declared columns that the features do not have."""
     if columns is None:
         return
     if not is_table(X):
-        raise ParameterError(argument="columns", expected="None beside an array, which has no names", got="some")
-    known = column_names(X)
-    unknown = next((name for name in columns.named() if name not in known), None)
-    if unknown is not None:
-        raise DataError(str(ParameterError.unknown("column", unknown, known)))
+        raise ParameterError(argument="columns", expected="None with an array, which has no names", got="some")
+    check_known(column_names(X), columns.named())
 
 
 def _date_kinds(name: str, columns: Columns) -> dict[str, Kind | None]:
@@ -259,7 +254,7 @@ def _date_kinds(name: str, columns: Columns) -> dict[str, Kind | None]:
 
 
 def _is_categorical(table: Any, name: str, known: list[str]) -> bool:
-    """Whether the type of a column says that it holds categories or texts, also where all are missing."""
+    """Whether the type of a column is categories or texts, even if all values are missing."""
     if hasattr(type(table), "column_names"):
         kind = str(table.column(name).type)
         return kind in _ARROW_TEXTS or (
@@ -270,13 +265,13 @@ def _is_categorical(table: Any, name: str, known: list[str]) -> bool:
 
 
 def _levels(table: Any, name: str, known: list[str]) -> tuple[list[Any], NDArray[np.int64]]:
-    """The different values of a column, and the number of each row's; -1 where it is missing."""
+    """The different values of a column, and the index of each row's value; -1 if it is missing."""
     if hasattr(type(table), "column_names"):
         column = table.column(name)
         column.validate(full=True)
         try:
             encoded = decoded(column).dictionary_encode().combine_chunks()
-        except NotImplementedError:  # of Arrow, for lists and others that are no categories
+        except NotImplementedError:  # raised by Arrow for lists and other types that are not categories
             raise _Unusable(_described(as_column(table, name, known))) from None
         whole = encoded.chunks[0] if hasattr(encoded, "chunks") else encoded
         return whole.dictionary.to_pylist(), whole.indices.fill_null(-1).to_numpy().astype(np.int64)
@@ -298,7 +293,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _text_of(value: Any) -> str | None:
-    """The text that a value of a category is known by; None where it has none."""
+    """The text of a value of a category; None if it has none."""
     if isinstance(value, str):
         return value
     if isinstance(value, (float, np.floating)):
@@ -309,7 +304,7 @@ def _text_of(value: Any) -> str | None:
 
 
 def _days(values: NDArray[Any]) -> NDArray[np.float64]:
-    """Dates as days since 1970-01-01 UTC, of numpy, of Python or as texts; NaN where one is missing."""
+    """Dates of numpy, Python or as texts, as days since 1970-01-01 UTC; NaN if missing."""
     if values.dtype.kind == "M":
         days = values.astype("datetime64[us]").astype(np.int64) / _DAY
         return np.where(np.isnat(values), np.nan, days)
@@ -321,12 +316,12 @@ def _days(values: NDArray[Any]) -> NDArray[np.float64]:
     days = np.empty(len(values))
     for row, value in enumerate(values.tolist()):
         try:
-            found = known.get(value)
+            day = known.get(value)
         except TypeError:
             raise _Unusable(describe_values(as_object(value))) from None
-        if found is None:
-            found = known[value] = _day(value)
-        days[row] = found
+        if day is None:
+            day = known[value] = _day(value)
+        days[row] = day
     return days
 
 
@@ -350,16 +345,16 @@ def _part_of(days: NDArray[np.float64], part: str) -> NDArray[np.float64]:
     known = np.where(np.isnan(days), 0, days)
     whole = np.floor(known)
     if part == "month":
-        found = whole.astype(np.int64).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
+        parts = whole.astype(np.int64).astype("datetime64[D]").astype("datetime64[M]").astype(np.int64) % 12 + 1
     elif part == "weekday":
-        found = (whole.astype(np.int64) + 3) % 7  # 1970-01-01 was a Thursday
+        parts = (whole.astype(np.int64) + 3) % 7  # 1970-01-01 was a Thursday
     else:
-        found = np.floor(np.round((known - whole) * 24, 6)).astype(np.int64) % 24
-    return np.where(np.isnan(days), np.nan, found)
+        parts = np.floor(np.round((known - whole) * 24, 6)).astype(np.int64) % 24
+    return np.where(np.isnan(days), np.nan, parts)
 
 
 def _vectors(values: NDArray[Any]) -> NDArray[np.float64]:
-    """A matrix of the vectors of a column; NaN where one is missing."""
+    """A matrix of the vectors of a column; NaN if missing."""
     if values.ndim == 2 and values.dtype.kind in "biuf":
         return values.astype(np.float64)
     rows = [None if is_missing(one) else _vector(one) for one in values] if values.ndim == 1 else []
@@ -381,7 +376,7 @@ def _vectors(values: NDArray[Any]) -> NDArray[np.float64]:
 def _vector(value: Any) -> NDArray[Any]:
     try:
         vector = np.asarray(value)
-    except ValueError:  # of lists of unequal lengths
+    except ValueError:  # raised for lists of unequal lengths
         vector = np.empty((0, 0))
     if vector.ndim > 1 or (vector.dtype == object and any(isinstance(one, (list, np.ndarray)) for one in vector.flat)):
         raise _Unusable("lists of lists")
@@ -416,26 +411,26 @@ def _described(values: NDArray[Any]) -> str:
 
 
 def unusable_columns(columns: Mapping[str, str], *, can_ignore: bool = False) -> DataError:
-    """The error for columns that cannot be used: all of them, and what each holds.
+    """The error for all columns that cannot be used, with what each holds.
 
     >>> print(unusable_columns({"raw": "b'x'", "title": "texts such as 'a' and other values such as 1"}))
     column 'raw': expected numbers, texts, dates or vectors, got b'x'; column 'title': expected numbers, texts, dates or
-    vectors, got texts such as 'a' and other values such as 1; make them one of these, or leave the columns out
+    vectors, got texts such as 'a' and other values such as 1; convert them to one of these, or leave the columns out
     """
     held = [f"column {name!r}: expected numbers, texts, dates or vectors, got {what}" for name, what in columns.items()]
     more = f"; ... ({len(held)} columns in all)" if len(held) > _LISTED else ""
     those = "the column" if len(held) == 1 else "the columns"
     listed = list(columns) if len(columns) <= _NAMED else ""
     remedy = f"or leave {those} out" + (f" with ignore={listed}" if can_ignore else "")
-    return DataError(f"{'; '.join(held[:_LISTED])}{more}; make them one of these, {remedy}")
+    return DataError(f"{'; '.join(held[:_LISTED])}{more}; convert them to one of these, {remedy}")
 
 
 def as_features(
     X: Any, columns: Columns | None = None, kinds: Mapping[str, Kind | None] | None = None, *, can_ignore: bool = False
 ) -> tuple[NDArray[np.float32], list[str] | None, Kinds]:
-    """The feature matrix and, where it is a table, the names of features and what they stand for.
+    """The feature matrix and, for a table, the names and kinds of the features.
 
-    ``columns`` says what columns are; ``kinds`` says what features to make of them, as an earlier table gave them.
+    ``columns`` declares columns; ``kinds`` are the features to compute, as for an earlier table.
     """
     if is_table(X):
         names = column_names(X)
@@ -459,7 +454,7 @@ def as_features(
 
 
 def _as_float32(given: NDArray[Any]) -> NDArray[np.float32]:
-    if given.dtype == np.float32:  # as short lists mostly come: nothing can overflow
+    if given.dtype == np.float32:  # the common case of short lists: nothing can overflow
         return np.ascontiguousarray(given)
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(given, dtype=np.float32)

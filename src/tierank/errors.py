@@ -1,4 +1,4 @@
-"""The errors of tierank, drawn as a tree.
+"""The exceptions of tierank.
 
     TierankError
     ├── DataError        data that cannot be used               (also a ValueError)
@@ -9,7 +9,7 @@
     ├── NotFittedError   a ranker that was used before it was fitted
     ├── ParameterError   a name or a setting that cannot be used (also a ValueError)
     ├── ProcessError     a worker process that ended early
-    └── TeamError        a process that trains together with others was lost, or has different data or settings
+    └── TeamError        a process of a training team was lost, or has different data or settings
 
 An error has fields, and ``str(error)`` composes them into one line:
 
@@ -32,12 +32,12 @@ from typing import Any, Self
 _LISTED = 20
 # Characters of a name that are compared to known ones.
 _COMPARED = 200
-# What the system says where the disk is full.
+# Error numbers of a full disk, an exhausted quota and a file that is too large.
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # The exit code of a process that only knows that another process of its team is missing.
 LEFT_ALONE = 3
 
-# Arguments that a text speaks of stand in backticks.
+# Arguments that a message mentions are in backticks.
 _ARGUMENT = re.compile(r"`(\w+)`")
 _FIELDS = ("argument", "where", "expected", "got", "fix")
 
@@ -64,7 +64,7 @@ class TierankError(Exception):
     where : str, optional
         The file, line, row or query where the problem is.
     expected : str, optional
-        What would have been accepted. Other arguments it speaks of stand in backticks, as in ``fix``.
+        What would have been accepted. Other arguments that it mentions are in backticks, as in ``fix``.
     got : str, optional
         What was given instead.
     fix : str, optional
@@ -107,7 +107,7 @@ class TierankError(Exception):
         return self.render()
 
     def render(self, rename: Callable[[str], str | None] = str) -> str:
-        """The message, with arguments by the names that ``rename`` gives them; None keeps a name."""
+        """The message, with arguments renamed by ``rename``; a name for which it returns None stays."""
 
         def named(text: str) -> str:
             return _ARGUMENT.sub(lambda found: rename(found[1]) or found[1], text)
@@ -120,7 +120,7 @@ class TierankError(Exception):
         return line if self.fix is None else f"{line}; {named(self.fix)}"
 
     def at(self, where: str | os.PathLike[str]) -> Self:
-        """The same error, with the place where it happened before what it says of the place already."""
+        """Put a place in front of ``where``, and return the error."""
         self.where = os.fsdecode(where) if self.where is None else f"{os.fsdecode(where)}: {self.where}"
         return self
 
@@ -149,22 +149,22 @@ class WriteError(DataError, OSError):
 
     @classmethod
     def of(cls, place: str | os.PathLike[str], error: OSError) -> WriteError:
-        """The error for a place, from what the system or a library said about it.
+        """The error for a path, from the OSError of the system or a library.
 
         >>> print(WriteError.of("model", OSError(28, "No space left on device")))
-        model: expected a place that can be written, got: No space left on device; make room, or choose another place
+        model: expected a path that can be written, got: No space left on device; free some space, or write elsewhere
         """
         kind = WriteDenied if isinstance(error, PermissionError) else cls
-        said = error.strerror or f"{error} (no room left on the disk?)"  # libraries that write by themselves say little
+        said = error.strerror or f"{error} (is the disk full?)"  # some libraries give no error number
         is_full = error.errno in (None, *_NO_ROOM)
-        fix = "make room, or choose another place" if is_full else None
-        own = kind(where=place, expected="a place that can be written", got=f": {said}", fix=fix)
-        own.errno = error.errno
-        return own
+        fix = "free some space, or write elsewhere" if is_full else None
+        write_error = kind(where=place, expected="a path that can be written", got=f": {said}", fix=fix)
+        write_error.errno = error.errno
+        return write_error
 
 
 class WriteDenied(WriteError, PermissionError):
-    """A file or folder that this user may not write."""
+    """A file or folder that the user has no permission to write."""
 
 
 class NotFittedError(TierankError):
@@ -190,9 +190,9 @@ class ParameterError(TierankError, ValueError):
         listed: Iterable[str] | None = None,
         elsewhere: Sequence[str] = (),
     ) -> ParameterError:
-        """The error for a name that no table has: suggests the nearest of ``known``, and lists them, or ``listed``.
+        """The error for an unknown name: suggests the nearest of ``known``, and lists ``listed``, by default ``known``.
 
-        ``elsewhere`` are the things that do have the name, which then is not a misspelt one.
+        ``elsewhere`` lists others that do have the name; it is then not taken for a misspelling.
 
         >>> print(ParameterError.unknown("rule", "lightgmb", ["lightgbm", "letor"]))
         unknown rule 'lightgmb': did you mean 'lightgbm'? Known: letor, lightgbm
@@ -210,18 +210,18 @@ class ParameterError(TierankError, ValueError):
 
 
 class ProcessError(TierankError):
-    """A worker process that ended before it had a result."""
+    """A worker process that ended before it returned a result."""
 
 
 class ColumnWarning(UserWarning):
-    """A warning of columns that ``fit`` learns from and should perhaps not: ids, constants, what gives ratings away.
+    """A warning about columns that ``fit`` should probably not learn from: ids, constants, leaks of the ratings.
 
     ``warnings.simplefilter("ignore", tierank.ColumnWarning)`` silences it.
     """
 
 
 class TeamError(TierankError):
-    """A process that trains together with others: it ended, does not answer, or was given different data."""
+    """A process of a training team ended, does not answer, or was given different data or settings."""
 
     # Whether this process only knows that another one is missing: that one, if it still runs, can say why.
     is_left_alone: bool = False
@@ -239,12 +239,12 @@ class TeamError(TierankError):
 
         >>> print(TeamError.lost(0, ["10.0.0.1", "10.0.0.2"], OSError("Connection closed by peer")))
         process 0 of 2 on 10.0.0.1: lost contact with the other processes (1 on 10.0.0.2): Connection closed by peer;
-        one of them has ended, or its machine is gone: train again with the same checkpoint to continue
+        one of them has ended, or its machine is down: train again with the same checkpoint to continue
         """
         what = (str(error) or type(error).__name__).splitlines()[0].partition(". This is typically")[0]
         others = [f"{k} on {host}" for k, host in enumerate(hosts) if k != number]
         listed = ", ".join(others[:8]) + (", ..." if len(others) > 8 else "")
         return cls.left_alone(
             f"process {number} of {len(hosts)} on {hosts[number]}: lost contact with the other processes ({listed}):"
-            f" {what}; one of them has ended, or its machine is gone: train again with the same checkpoint to continue"
+            f" {what}; one of them has ended, or its machine is down: train again with the same checkpoint to continue"
         )

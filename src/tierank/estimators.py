@@ -1,4 +1,4 @@
-"""What rankers and transforms share: being fitted, and meeting again the features that they were fitted on."""
+"""The base class of rankers and transforms: fitted state, and matching features with those of ``fit``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     # scikit-learn has no types, and a class with an unknown base has every attribute, so that a checker would not
     # report a misspelled one. Here and in other modules, such blocks declare what our classes inherit.
     class BaseEstimator:
-        """What every estimator has."""
+        """Methods that all estimators share."""
 
         def get_params(self, deep: bool = True) -> dict[str, Any]:
             """The settings by name."""
@@ -43,7 +43,7 @@ _LISTED = 12
 
 
 class NotFitted(NotFittedError, SklearnNotFittedError):
-    """``NotFittedError`` that scikit-learn's tools know too."""
+    """``NotFittedError`` that is also scikit-learn's."""
 
 
 class Estimator(BaseEstimator):
@@ -54,7 +54,7 @@ class Estimator(BaseEstimator):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_features_in_"):
-            raise NotFitted(f"this {type(self).__name__} has learned nothing yet: call fit first")
+            raise NotFitted(f"this {type(self).__name__} is not fitted: call fit first")
 
     def _set_features(self, n_features: int, names: Sequence[str] | None) -> None:
         self.n_features_in_ = n_features
@@ -78,7 +78,7 @@ class Estimator(BaseEstimator):
 
     @property
     def _plan(self) -> Plan:
-        """What was learned about columns that are no plain numbers."""
+        """What was learned about columns that are not plain numbers."""
         return Plan()
 
     def _with_features_of(self, data: RankingDataset, n_features: int, names: tuple[str, ...] | None) -> RankingDataset:
@@ -105,10 +105,10 @@ def _check_columns(wanted: Sequence[str], given: Sequence[str]) -> None:
 
 
 def as_dataset(X: Any, y: ArrayLike | None, qid: ArrayLike | None, **weights: Any) -> RankingDataset:
-    """A data set as it is, or one of features, ratings and query ids."""
+    """A data set, as given or made from features, ratings and query ids."""
     if not isinstance(X, RankingDataset):
         return RankingDataset(X, y, qid, **weights)
     given = [name for name, value in (("y", y), ("qid", qid), *weights.items()) if value is not None]
     if given:
-        raise DataError(f"{given[0]}: expected None beside a RankingDataset, which holds its own")
+        raise DataError(f"{given[0]}: expected None with a RankingDataset, which has its own")
     return X

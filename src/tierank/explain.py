@@ -1,4 +1,4 @@
-"""Why one document stands above another: what each feature adds to the difference of their scores."""
+"""Why one document is ranked above another: what each feature adds to the difference of their scores."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Explanation:
     values_above, values_below : array
         The feature values of the two documents.
     kinds : mapping of str to Kind
-        What features stand for that are no plain numbers.
+        The kind of each feature that is not a plain number, by feature name.
     """
 
     query: Any
@@ -155,7 +155,8 @@ def explain_pair(
     """Explain what each feature adds to score(above) - score(below), in the list of a query.
 
     Trees are explained by differences of TreeSHAP values, networks by integrated gradients along the path between the
-    two documents, with as many steps as needed. A feature that is scaled within the query counts under its own name.
+    two documents, with as many steps as accuracy needs. Contributions of copies that are scaled within the query count
+    for the original feature.
 
     Parameters
     ----------
@@ -190,7 +191,7 @@ def explain_pair(
 
 
 def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | None = 10) -> list[Explanation]:
-    """Explain what puts each of the first documents of a list above the next one.
+    """Explain why each of the first documents of a list is ranked above the next one.
 
     Parameters
     ----------
@@ -219,7 +220,7 @@ def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | 
 def explain_rows(
     ranker: Ranker, data: RankingDataset, above: NDArray[np.int64], below: NDArray[np.int64]
 ) -> list[Explanation]:
-    """What puts some rows above others: pairs of rows, counted from 0, of one query."""
+    """Why some rows are ranked above others: pairs of rows of one query, counted from 0."""
     chosen, own = _list_of(ranker, data, data.query_ids[0])
     return _explain(ranker, chosen, own, _scores(ranker, own), above, below)
 
@@ -268,7 +269,7 @@ def _list_of(ranker: Ranker, data: RankingDataset, query: object) -> tuple[Ranki
 
 
 def _find_query(data: RankingDataset, query: object) -> int:
-    """The index of a query, by its id or by the text of it."""
+    """The index of a query, by its id or the text of its id."""
     ids: list[object] = data.query_ids.tolist()
     if query in ids:
         return ids.index(query)

@@ -1,4 +1,4 @@
-"""Optional libraries: who needs them, and the line that installs them."""
+"""Optional libraries, and how to install them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class MissingExtraError(TierankError, ImportError):
 
     @classmethod
     def of(cls, what: str, library: str) -> MissingExtraError:
-        """The error for what needs a library."""
+        """The error for a feature that needs a library."""
         error = cls(f"{what} needs {library}: pip install 'tierank[{EXTRAS[library]}]'")
         error.missing = library
         return error

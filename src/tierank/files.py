@@ -1,4 +1,4 @@
-"""Files and folders that are written whole or not at all, and never over what tierank did not write."""
+"""Atomic writes of files and folders, which never replace what tierank did not write."""
 
 import ctypes
 import errno
@@ -21,73 +21,73 @@ from typing import IO, Any
 
 from tierank.errors import DataError, WriteError
 
-# Of Linux: names are relative to the folder of the process, and change places.
+# Constants of Linux: names are relative to the working directory; exchange two names.
 _HERE, _SWAP = -100, 2
 _TRIES = 100
 _BLOCK = 1 << 20
-# Descriptions are some kilobytes, and megabytes where there are thousands of features or files.
+# Descriptions take some kilobytes; with thousands of features or files, some megabytes.
 _LARGEST_JSON = 256 << 20
-# What workshops are called after the dot and the name of what is made in them; tempfile gives eight letters.
+# Names of temporary folders: a dot, the name of the target, and eight characters by tempfile.
 _WORKSHOP = ".????????.new"
 
 
 @dataclass(frozen=True)
 class FolderKind:
-    """What tells one kind of folder that tierank writes from all others: a file of JSON with these names in it."""
+    """A kind of folder that tierank writes, recognised by a JSON file with certain names in it."""
 
     kind: str
     file: str
     names: tuple[str, ...] = ()
 
     def content(self, folder: Path) -> dict[str, Any] | None:
-        """What the file says; None where the folder is none of this kind."""
+        """The content of the file; None if the folder is not of this kind."""
         try:
-            found = read_json(folder / self.file)
+            content = read_json(folder / self.file)
         except (OSError, ValueError):
             return None
-        return found if isinstance(found, dict) and found.keys() >= set(self.names) else None
+        return content if isinstance(content, dict) and content.keys() >= set(self.names) else None
 
     def is_in(self, folder: Path) -> bool:
-        """Whether the folder is one of this kind."""
+        """Whether the folder is of this kind."""
         return self.content(folder) is not None
 
     def refusal(self, place: Path) -> str | None:
-        """Why a folder of this kind may not take this place; None where nothing but one of its kind would be lost."""
+        """Why a folder of this kind may not be written here; None if only a folder of its kind would be replaced."""
         if not place.exists() or (place.is_dir() and (not contents(place) or self.is_in(place))):
             return None
         return (
-            f"{place}: expected a new name or {self.kind}, got something else there; choose another name, or move that"
+            f"{place}: expected a new name or {self.kind}, got something else there; choose another name, or move it"
             " away"
         )
 
     def check(self, place: Path) -> None:
-        """An error where a folder of this kind may not take this place."""
+        """Raise ``DataError`` if a folder of this kind may not be written here."""
         refusal = self.refusal(place)
         if refusal is not None:
             raise DataError(refusal)
 
 
 def read_json(file: Path) -> Any:
-    """What a file of JSON says; a ValueError where it is none, has a name twice or NaN, or is too large or too deep."""
-    if not file.is_file():  # to open a pipe would wait for somebody to write to it
+    """The content of a JSON file. Raises ValueError for invalid JSON, duplicate keys, NaN, and too large files."""
+    if not file.is_file():  # opening a pipe would wait for a writer
         raise ValueError(f"{file} is not a file")
     if file.stat().st_size > _LARGEST_JSON:
-        raise ValueError(f"{file} is larger than what tierank writes")
+        raise ValueError(f"{file} is larger than any file that tierank writes")
     try:
         return json.loads(file.read_bytes(), object_pairs_hook=_each_once, parse_constant=_no_constant)
     except RecursionError:
-        raise ValueError(f"{file} is deeper than what tierank writes") from None
+        raise ValueError(f"{file} is nested deeper than any file that tierank writes") from None
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a name twice")
-    return found
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise ValueError("a duplicate key")
+    return content
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name}, which JSON does not have")
+    raise ValueError(f"{name}, which is not valid JSON")
 
 
 def contents(folder: Path) -> list[Path]:
@@ -97,12 +97,11 @@ def contents(folder: Path) -> list[Path]:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str], kind: FolderKind | None = None) -> Iterator[Path]:
-    """A new file to write, which takes the place of ``path`` when the block ends well.
+    """A new file to write, which replaces ``path`` when the block ends without an error.
 
-    An error inside the block leaves ``path`` as it was; one of the system, or of a library that writes, becomes a
-    ``WriteError`` that names it. Readers see the old content or the new, never a part. Links and permissions stay; what
-    is neither file nor folder (a pipe, a device) is written to as it is. With a ``kind`` it may be a folder as well,
-    which takes the place of a folder of that kind, or of an empty one.
+    An error inside the block leaves ``path`` unchanged; an OSError becomes a ``WriteError`` that names the path.
+    Readers see the old content or the new one, never a part. Links and permissions are kept; a pipe or a device is
+    written to directly. With a ``kind`` it may also be a folder, which replaces a folder of that kind, or an empty one.
     """
     place = Path(path)
     if place.exists() and not place.is_file() and not place.is_dir():
@@ -129,14 +128,13 @@ def replacing(path: str | os.PathLike[str], kind: FolderKind | None = None) -> I
 
 @contextmanager
 def writing(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Turns what the system, or a library, says of a place that cannot be written into an error that names it.
+    """Turn an OSError about a path that cannot be written into a ``WriteError`` that names it.
 
-    A reader at the other end of a pipe that has left, a file that is not there, and trouble with a file that is
-    somewhere else (and may be read, not written) say nothing of the place.
+    Other errors pass unchanged: a broken pipe, a missing file, and errors about files elsewhere, which may be inputs.
     """
     target = Path(path)
     if not target.parent.is_dir():
-        raise DataError(f"{path}: expected a folder {target.parent} to write into, got none; make it first")
+        raise DataError(f"{path}: expected a folder {target.parent} to write to, got none; create it first")
     try:
         yield
     except (WriteError, FileNotFoundError, BrokenPipeError):
@@ -148,7 +146,7 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _is_at(place: Path, name: object) -> bool:
-    """Whether a name that the system gives is the place, or in it, or in its workshop; it gives none while writing."""
+    """Whether the file name of an OSError, if it has one, is the path, in it, or in its temporary folder."""
     if not isinstance(name, (str, bytes, os.PathLike)):
         return True
     target, found = Path(os.path.realpath(place)), Path(os.fsdecode(name)).absolute()
@@ -157,7 +155,7 @@ def _is_at(place: Path, name: object) -> bool:
 
 
 def make_folder(path: str | os.PathLike[str]) -> None:
-    """Make a folder, and those above it, where they are not there."""
+    """Create a folder and its parents, if they do not exist."""
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -166,7 +164,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def building(path: str | os.PathLike[str], kind: FolderKind) -> Iterator[Path]:
-    """A new folder to fill, which takes the place of ``path`` as in ``replacing``."""
+    """A new folder to fill, which replaces ``path`` as in ``replacing``."""
     kind.check(Path(path))
     with replacing(path, kind) as fresh:
         fresh.mkdir()
@@ -174,13 +172,13 @@ def building(path: str | os.PathLike[str], kind: FolderKind) -> Iterator[Path]:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Lengthen a file by ``size`` zeros that have their room on disk; an OSError where there is none.
+    """Extend a file by ``size`` zeros with allocated disk space. Raises OSError if there is not enough.
 
-    Whoever writes to a map of a file learns in no other way that the disk is full: the system ends the process.
+    Otherwise, if the disk fills up while a memory map is written, the system kills the process.
     """
     file.flush()
     start = file.seek(0, os.SEEK_END)
-    if size > shutil.disk_usage(file.fileno()).free:  # to find out by trying would fill the disk, for others too
+    if size > shutil.disk_usage(file.fileno()).free:  # trying would fill the disk, also for other programs
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), start, size)
@@ -191,12 +189,12 @@ def reserve(file: IO[bytes], size: int) -> None:
 
 
 def remove_folder(path: str | os.PathLike[str], kind: FolderKind | None = None) -> None:
-    """Remove a folder, if it is there (and is of this kind), in one step: no reader ever sees a part of it."""
+    """Remove a folder, if it exists (and is of this kind), atomically: no reader ever sees a part of it."""
     if kind is not None:
         kind.check(Path(path))
     target = Path(os.path.realpath(path))
     if target.exists():
-        # Where another process was faster there is nothing left to do.
+        # If another process was faster, there is nothing left to do.
         with writing(path), _workshop(target) as workshop, suppress(FileNotFoundError):
             target.rename(workshop / target.name)
     elif target.parent.exists():
@@ -204,9 +202,9 @@ def remove_folder(path: str | os.PathLike[str], kind: FolderKind | None = None) 
 
 
 def sweep(folder: Path) -> None:
-    """Remove the workshops of all that is in a folder: those whose writer is gone.
+    """Remove abandoned temporary folders from a folder: those whose writer is gone.
 
-    Making or removing something sweeps its workshops first; this is for what will never be made or removed again.
+    Writing or removing a path first removes its abandoned folders; this is for paths that are never written again.
     """
     if folder.is_dir():
         _sweep_all(folder, f".*{_WORKSHOP}")
@@ -218,32 +216,32 @@ def _check_file(place: Path) -> None:
 
 
 def _replace_folder(fresh: Path, target: Path) -> None:
-    """Put a folder in the place of another one, in one step; what stood there is left in the workshop."""
+    """Replace a folder by another one, atomically; the old one moves to the temporary folder."""
     for number in range(_TRIES):
         if _exchange(fresh, target):
             return
         try:
-            if target.exists():  # no exchange on this system: the old one steps aside first
+            if target.exists():  # no exchange on this system: the old one is moved away first
                 target.rename(fresh.with_name(f"{number}.old"))
             fresh.rename(target)
             return
-        except OSError as error:  # another process was at the same place in the same moment
+        except OSError as error:  # another process wrote the same path at the same time
             if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST) or not fresh.exists():
                 raise
-    raise OSError(errno.EBUSY, f"{target}: too many processes write there")
+    raise OSError(errno.EBUSY, f"{target}: too many concurrent writers")
 
 
 def _exchange(fresh: Path, target: Path) -> bool:
-    """Swap two names at once, where the system can: at no moment is there nothing. False where it cannot."""
+    """Exchange two names atomically, so that the target always exists. Returns False if the system cannot."""
     swap = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     return swap is not None and swap(_HERE, os.fsencode(fresh), _HERE, os.fsencode(target), _SWAP) == 0
 
 
 @contextmanager
 def _workshop(target: Path) -> Iterator[Path]:
-    """A folder of our own beside the target, held while it is used and gone afterwards.
+    """A temporary folder next to the target, locked while it is used and removed afterwards.
 
-    Those that killed processes left are removed first: they can be as large as the whole.
+    Abandoned folders of killed processes are removed first: they can be large.
     """
     folder, held = None, None
     try:
@@ -260,7 +258,7 @@ def _workshop(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Ctrl-C waits for the end of the block: between making a folder and knowing of it, it would leave the folder."""
+    """Delay Ctrl-C until the end of the block, so that a folder that was just created is not left behind."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before) or threading.current_thread() is not threading.main_thread():
         yield
@@ -278,9 +276,9 @@ def _undisturbed() -> Iterator[None]:
 def _open_workshop(target: Path) -> tuple[Path, int | None]:
     for _ in range(_TRIES):
         folder = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
-        with suppress(BlockingIOError, FileNotFoundError):  # another process swept it before it was held
+        with suppress(BlockingIOError, FileNotFoundError):  # another process removed it before it was locked
             return folder, _hold(folder)
-    raise OSError(errno.EBUSY, f"{target}: others write to this place all the time")
+    raise OSError(errno.EBUSY, f"{target}: too many concurrent writers")
 
 
 def _sweep(target: Path) -> None:
@@ -298,9 +296,9 @@ def _sweep_all(folder: Path, pattern: str) -> None:
 
 
 def _hold(folder: Path) -> int | None:
-    """Hold a folder until ``_let_go`` or the end of this process; None where the system cannot hold folders.
+    """Lock a folder until ``_let_go`` or the end of this process; None if the system cannot lock folders.
 
-    A BlockingIOError where another holds it, a FileNotFoundError where another has removed it.
+    Raises BlockingIOError if another process has locked it, FileNotFoundError if another has removed it.
     """
     if sys.platform == "win32":
         return None
@@ -309,7 +307,7 @@ def _hold(folder: Path) -> int | None:
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder.stat()  # it may have gone between the two
+        folder.stat()  # it may have been removed in between
     except (BlockingIOError, FileNotFoundError):
         _let_go(opened)
         raise

@@ -1,4 +1,4 @@
-"""Parts of data sets put together: rows of matrices, query ids, weights, and levels of categories."""
+"""Joining parts of data sets: rows of matrices, query ids, weights, and levels of categories."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tierank.memory import allocate, chunks, release_pages
 
 
 def common_kinds(parts: Sequence[Kinds]) -> Kinds:
-    """What the features of all parts stand for, with all levels; an error where a feature differs in its kind."""
+    """The kinds of the features, with the levels of all parts. Raises ``DataError`` if kinds differ."""
     common: dict[str, Kind] = dict(parts[0])
     for kinds in parts[1:]:
         for name in {**common, **kinds}:
@@ -30,7 +30,7 @@ def common_kinds(parts: Sequence[Kinds]) -> Kinds:
 
 
 def recoded(features: NDArray[np.float32], names: Sequence[str], before: Kinds, after: Kinds) -> NDArray[np.float32]:
-    """The features with numbers of other levels."""
+    """The features with their level numbers translated to other levels."""
     if before == after:
         return features
     features = np.array(features)
@@ -42,14 +42,14 @@ def recoded(features: NDArray[np.float32], names: Sequence[str], before: Kinds, 
 
 
 def stacked(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """The rows of all matrices; on disk if they would take a quarter of the memory."""
+    """The rows of all matrices; on disk if they would take more than a quarter of the memory."""
     whole = allocate(sum(len(part) for part in parts), parts[0].shape[1], beside=parts[0])
     copy_rows((chunk for part in parts for chunk in chunks(part)), whole)
     return whole
 
 
 def copy_rows(pieces: Iterable[NDArray[np.float32]], into: NDArray[np.float32]) -> None:
-    """Fill the rows of a matrix, in its first columns, one piece after the other."""
+    """Fill the first columns of a matrix with rows, piece by piece."""
     end = 0
     for piece in pieces:
         start, end = end, end + len(piece)
@@ -58,7 +58,7 @@ def copy_rows(pieces: Iterable[NDArray[np.float32]], into: NDArray[np.float32]) 
 
 
 def joined_ids(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    """The query ids of all parts; an error if two parts share one."""
+    """The query ids of all parts. Raises ``DataError`` if two parts share one."""
     seen: set[Hashable] = set()
     for ids in parts:
         twice = next((i for i in ids.tolist() if i in seen), None)
@@ -70,7 +70,7 @@ def joined_ids(parts: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def joined(parts: Sequence[NDArray[Any] | None], name: str) -> NDArray[Any] | None:
-    """One array of those of all parts, or None; an error if some have it and others do not."""
+    """The arrays of all parts joined, or None. Raises ``DataError`` if only some parts have it."""
     given = [part for part in parts if part is not None]
     if given and len(given) < len(parts):
         raise DataError(f"{name}: expected in all of the parts or in none, got {len(given)} of {len(parts)}")

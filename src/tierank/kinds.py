@@ -1,9 +1,9 @@
-"""What the numbers of a feature stand for, where they are more than numbers: levels, days, parts of vectors.
+"""Kinds: what the numbers of a feature stand for if they are not plain numbers: levels, days, parts of vectors.
 
-A data set holds one float32 number per document and feature, and a *kind* for each feature that was made of something
-else than a column of numbers. The kind says which columns of a table the feature comes from and how, so the same
-feature can be made again of another table. Kinds with something learned in them (``Age``, ``Mean``) are those of
-models: ``columns`` learns them. All are plain values that JSON can hold.
+A data set holds one float32 number per document and feature, and a *kind* for each feature that was not simply a column
+of numbers. The kind says which columns of a table the feature is computed from, and how, so that the same feature can
+be computed from another table. Kinds with learned values (``Age``, ``Mean``) belong to models: ``columns`` learns them.
+All kinds are plain values that JSON can hold.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from tierank.errors import DataError, ParameterError
 
-# What can be made of a date, and of two vectors.
+# Features of a date, and of two vectors.
 DATE_PARTS = ("age", "month", "weekday", "hour")
 MEASURES = ("cosine", "dot", "distance")
-# Codes beyond this are not all float32 numbers.
+# float32 cannot represent all integers above this.
 MAX_LEVELS = 1 << 24
 
 
@@ -32,12 +32,12 @@ class Kind:
     NAME: ClassVar[str] = ""
 
     def sources(self, feature: str) -> tuple[str, ...]:
-        """The columns of a table that the feature is made of."""
+        """The columns of a table that the feature is computed from."""
         return (feature,)
 
     @property
     def raw(self) -> Kind:
-        """The kind that data sets have before a model was learned."""
+        """The kind in data sets, before a model has learned from them."""
         return self
 
     def __str__(self) -> str:
@@ -53,7 +53,7 @@ class Category(Kind):
     levels : tuple of str
         The different texts.
     learned_as : {"auto", "levels", "mean"}, default "auto"
-        Whether models learn from the levels or from the mean rating of each; ``auto``: as their number says.
+        Whether models learn from the levels or from the mean rating of each level; ``auto`` decides by their number.
     """
 
     NAME: ClassVar[str] = "category"
@@ -81,9 +81,9 @@ class Text(Category):
     levels : tuple of str
         The different texts.
     learned_as : {"matches", "levels", "mean"}, default "matches"
-        Whether the texts are a feature too, beside the matches that are made of them.
+        Whether the texts are a feature themselves, in addition to the match features.
     documents : tuple of str
-        Of texts of queries: the columns with the texts of documents that they are matched with.
+        For texts of queries: the columns with the texts of documents that they are matched with.
     """
 
     NAME: ClassVar[str] = "text"
@@ -98,7 +98,7 @@ class Text(Category):
 
 @dataclass(frozen=True)
 class Match(Kind):
-    """How well the text of a document answers the text of a query, by what was learned of other documents.
+    """How well the text of a document matches the text of a query, by statistics of the training documents.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ class Match(Kind):
     part : str
         What is compared: ``bm25``, ``words_found`` and others.
     statistics : str
-        The digest of the statistics of words that it was computed with.
+        The digest of the word statistics that it is computed with.
     """
 
     NAME: ClassVar[str] = "match"
@@ -134,7 +134,7 @@ class Match(Kind):
 
 @dataclass(frozen=True)
 class Indicator(Kind):
-    """Texts, as 1 for one level of them and 0 for all others, missing ones among them.
+    """Texts, as 1 for one level and 0 for all others; 0 also where the text is missing.
 
     Parameters
     ----------
@@ -159,14 +159,14 @@ class Indicator(Kind):
 
 @dataclass(frozen=True)
 class Mean(Kind):
-    """Texts of many levels, as the mean rating that documents of a level had above the mean of their query.
+    """Texts with many levels, as the mean of rating minus mean rating of the query, over the documents of the level.
 
     Parameters
     ----------
     levels : tuple of str
         The different texts.
     means : tuple of float
-        A number for each of them.
+        One mean per level.
     """
 
     NAME: ClassVar[str] = "mean"
@@ -201,7 +201,7 @@ class Age(Kind):
     Parameters
     ----------
     reference : float
-        That date, in days since 1970-01-01 00:00 UTC: the latest one in the training data.
+        The reference date in days since 1970-01-01 00:00 UTC: the latest one in the training data.
     """
 
     NAME: ClassVar[str] = "age"
@@ -223,7 +223,7 @@ class Age(Kind):
 
 @dataclass(frozen=True)
 class Elapsed(Kind):
-    """Days from one date to another one of the same row.
+    """Days from one date to another date of the same row.
 
     Parameters
     ----------
@@ -248,14 +248,14 @@ class Elapsed(Kind):
 
 @dataclass(frozen=True)
 class DatePart(Kind):
-    """A part of a date, in UTC: month 1 to 12, weekday 0 (Monday) to 6, hour 0 to 23.
+    """Month (1 to 12), weekday (0, Monday, to 6) or hour (0 to 23) of a date, in UTC.
 
     Parameters
     ----------
     column : str
         The date.
     part : str
-        The part of it.
+        ``month``, ``weekday`` or ``hour``.
     """
 
     NAME: ClassVar[str] = "date_part"
@@ -284,9 +284,9 @@ class Element(Kind):
     column : str
         The column of vectors.
     place : int
-        Which number, from 0.
+        The index of the number in the vector, from 0.
     size : int
-        How many numbers the vectors have.
+        The length of the vectors.
     """
 
     NAME: ClassVar[str] = "element"
@@ -339,7 +339,7 @@ class Similarity(Kind):
         return f"{self.measure} of {self.query} and {self.document}"
 
 
-# Of the features that are no plain numbers, by their names.
+# Kinds of the features that are not plain numbers, by feature name.
 Kinds = Mapping[str, Kind]
 
 KINDS = {
@@ -348,7 +348,7 @@ KINDS = {
 
 
 def sources_of(features: Sequence[str], kinds: Kinds) -> list[str]:
-    """The columns of a table that some features are made of, each once."""
+    """The columns of a table that some features are computed from, each once."""
     found = (kinds[name].sources(name) if name in kinds else (name,) for name in features)
     return list(dict.fromkeys(column for columns in found for column in columns))
 
@@ -363,15 +363,15 @@ def kinds_to_json(kinds: Kinds) -> dict[str, dict[str, Any]]:
 
 
 def kinds_from_json(given: Any, features: Sequence[str] | None) -> dict[str, Kind]:
-    """Kinds that ``kinds_to_json`` gave, of these features; an error where they are damaged."""
+    """Kinds from the JSON of ``kinds_to_json``, for these features. Raises ``DataError`` if it is damaged."""
     try:
-        found = {name: _kind(dict(described)) for name, described in dict(given).items()}
+        kinds = {name: _kind(dict(described)) for name, described in dict(given).items()}
     except (KeyError, TypeError, ValueError):
         raise DataError("columns: expected kinds of features, got a damaged description") from None
-    unknown = next((name for name in found if name not in (features or ())), None)
+    unknown = next((name for name in kinds if name not in (features or ())), None)
     if unknown is not None:
         raise DataError(f"columns: expected kinds of the features, got one of {unknown!r}")
-    return found
+    return kinds
 
 
 def _kind(described: dict[str, Any]) -> Kind:
@@ -395,7 +395,7 @@ def _value(value: Any, kind: str) -> Any:
 
 
 def recode(codes: NDArray[np.float32], old: Category, new: Category | Mean) -> NDArray[np.float32]:
-    """The numbers of texts among other levels; missing where a text is none of them.
+    """Level numbers, translated to other levels; missing where a text is not among them.
 
     >>> recode(np.array([1, 0, np.nan], np.float32), Category(("a", "c")), Category(("b", "c"))).tolist()
     [1.0, nan, nan]
@@ -409,36 +409,36 @@ def recode(codes: NDArray[np.float32], old: Category, new: Category | Mean) -> N
 
 @dataclass(frozen=True)
 class Columns:
-    """What columns of a table are, where that is not seen by themselves, and what is made of them.
+    """What the columns of a table hold, where their types do not tell, and which features to compute from them.
 
-    Texts and categories of pandas, polars and Arrow become categories, dates become ages, and vectors become as many
-    features as they have numbers, without being named here.
+    Columns that need not be named here: texts and categories of pandas, polars and Arrow become categories, dates
+    become ages, and a vector becomes one feature per element.
 
     Parameters
     ----------
     categories : sequence of str, default ()
-        Columns of numbers that are names of something, such as the number of a shop; and columns of CSV files whose
-        cells are some numbers, some texts.
+        Columns of numbers that are identifiers, such as a shop number; and columns of CSV files that mix numbers and
+        texts.
     dates : sequence of str, default ()
-        Columns of CSV files, and of texts in tables, that hold dates in ISO form: 2024-01-31, 2024-01-31T12:00:00Z.
+        Columns of CSV files, and text columns of tables, that hold ISO dates: 2024-01-31, 2024-01-31T12:00:00Z.
     date_parts : sequence of str, default ("age",)
-        What is made of each date: ``age`` (days before the latest date in the training data, or before ``now``),
+        Features of each date: ``age`` (days before the latest date in the training data, or before ``now``),
         ``month``, ``weekday``, ``hour``.
     now : str, optional
-        A column of dates that says when the documents were ranked: ages are counted from it, row by row. It is no
+        A column of dates that says when the documents were ranked: ages are counted from it, row by row. It is not a
         feature itself.
     vectors : sequence of str, default ()
-        Columns of vectors that are in ``similarities`` and whose numbers are features, too.
+        Columns of vectors that are in ``similarities`` and whose elements are features as well.
     similarities : sequence of (str, str), default ()
         Pairs of columns, each with the vector of a query and the vector of a document.
     measures : sequence of str, default ("cosine",)
-        What is made of each pair: ``cosine``, ``dot``, ``distance``.
+        Features of each pair: ``cosine``, ``dot``, ``distance``.
     means : sequence of str, default ()
-        Columns of texts to be learned from as the mean rating of each text in other queries, whatever their number of
-        different texts.
+        Columns of texts that are always replaced by the mean rating of each text in other queries, even if they have
+        few different texts.
     texts : sequence of (str, str), default ()
-        Pairs of columns, each with the text of a query and the text of a document: features say how well they match.
-        The column of query ids may be one of them.
+        Pairs of columns, the text of a query and the text of a document: features say how well the two match. The
+        column of query ids may be used as the first.
 
     Examples
     --------
@@ -474,7 +474,7 @@ class Columns:
         self._check_together()
 
     def _check_together(self) -> None:
-        """An error for what would have no effect beside the rest."""
+        """Raise ``ParameterError`` for declarations that would have no effect."""
         if self.now is not None and not isinstance(self.now, str):
             raise ParameterError(argument="now", expected="the name of a column, or None", got=repr(self.now))
         if self.measures != Columns.measures and not self.similarities:
@@ -491,17 +491,17 @@ class Columns:
         return [*self.categories, *self.dates, *self.vectors, *self.means, *self.hidden()]
 
     def hidden(self) -> list[str]:
-        """Columns that other features are made of, whether they are features or not."""
+        """Columns that other features are computed from, whether or not they are features themselves."""
         pairs = [column for pair in (*self.similarities, *self.texts) for column in pair]
         return pairs if self.now is None else [*pairs, self.now]
 
     def matched(self) -> dict[str, tuple[str, ...]]:
-        """The columns of ``texts``, each with those that its texts are matched with."""
+        """The columns of ``texts``, each with the columns that it is matched with."""
         columns = dict.fromkeys(column for pair in self.texts for column in pair)
         return {name: tuple(document for query, document in self.texts if query == name) for name in columns}
 
     def to_json(self) -> dict[str, Any]:
-        """What was declared, where it is not the default, as JSON holds it."""
+        """The declarations that differ from their defaults, as plain values for JSON."""
         return {
             one.name: _plain(getattr(self, one.name)) for one in fields(self) if getattr(self, one.name) != one.default
         }

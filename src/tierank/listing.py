@@ -1,4 +1,4 @@
-"""What can be chosen by name, with a line on each: from the tables and the declared settings."""
+"""Lists of what can be chosen by name, with a line on each, from the tables and the declared settings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from tierank.errors import ParameterError
 from tierank.extras import needing
 
-# A name, what it is, and for settings the value that it has where none is given.
+# A name, a description, and for settings the default.
 Row = tuple[str, ...]
 
 
@@ -57,7 +57,7 @@ def _of_target(target: Any) -> str:
     return _first_line(inspect.getmodule(target.write))
 
 
-# Where the tables are, and what says a line on each of their things.
+# The tables, and how to describe their entries.
 _TABLES: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "rankers": ("tierank.rankers", "RANKERS", _first_line),
     "metrics": ("tierank.metrics", "METRICS", _first_line),

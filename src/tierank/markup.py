@@ -1,11 +1,11 @@
-"""HTML that cannot be broken into: text is escaped wherever it enters. Pages and notebooks are made of it."""
+"""HTML elements for pages and notebooks. All text is escaped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from html import escape
 
-# Elements that hold nothing and have no end.
+# Void elements, which have no end tag.
 _VOID = {"meta", "link", "input", "br", "path", "line", "rect", "circle"}
 
 
@@ -14,7 +14,7 @@ class Html(str):
 
 
 def element(name: str, /, *children: str, **attributes: object) -> Html:
-    """One element. ``class_`` is ``class``, ``aria_label`` is ``aria-label``; what is None is left out.
+    """One element. ``class_`` is ``class``, ``aria_label`` is ``aria-label``; attributes that are None are left out.
 
     >>> element("p", "a < b", element("b", "!"), class_="note", title='"')
     '<p class="note" title="&quot;">a &lt; b<b>!</b></p>'

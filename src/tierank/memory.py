@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from tierank.errors import DataError
 from tierank.files import reserve
 
-# Rows looked at in one go when a whole matrix is scanned: keeps temporary arrays small.
+# Rows processed at a time when a whole matrix is scanned: keeps temporary arrays small.
 CHUNK = 1 << 14
 
-# Maps below this size stay in memory once they were read: mapping their pages again costs time and gains nothing.
+# Smaller maps stay in memory once they were read: releasing their pages costs time and gains little.
 _LARGE = 1 << 30
 
-# Allocates a matrix of zeros with this many rows and columns: decides where the features are.
+# Allocates a matrix of zeros with this many rows and columns: in memory or on disk.
 Allocator = Callable[[int, int], NDArray[np.float32]]
 
 
 def chunks(matrix: NDArray[np.float32], n_rows: int = CHUNK) -> Iterator[NDArray[np.float32]]:
-    """The rows of a matrix, some thousands at a time; those of a large map leave memory after their turn."""
+    """The rows of a matrix, some thousands at a time; pages of a large map are released after use."""
     for start in range(0, len(matrix), n_rows):
         chunk = matrix[start : start + n_rows]
         yield chunk
@@ -35,15 +35,15 @@ def chunks(matrix: NDArray[np.float32], n_rows: int = CHUNK) -> Iterator[NDArray
 
 
 def rows_in(matrix: NDArray[Any], n_bytes: int) -> int:
-    """How many rows of a matrix take about this many bytes; at least 1."""
+    """The number of rows of a matrix that take about this many bytes; at least 1."""
     return max(1, int(n_bytes // max(1, matrix.itemsize * matrix.shape[1])))
 
 
 def release_pages(matrix: NDArray[Any]) -> None:
-    """Let the pages under a mapped array (or a view of some of its rows) leave the memory of this process.
+    """Release the memory pages of a mapped array, or of a view of some of its rows.
 
-    Nothing is lost: what was written stays in the file, and what is looked at again is mapped again. Arrays in memory,
-    maps below 1 GB and private copies of a file are left alone.
+    Nothing is lost: writes stay in the file, and pages are mapped again when they are read. Arrays in memory, maps
+    below 1 GB and private copies of a file are left alone.
     """
     mapped = _map_under(matrix)
     if mapped is None or len(mapped) < _LARGE or not matrix.size or not hasattr(mmap, "MADV_DONTNEED"):
@@ -56,7 +56,7 @@ def release_pages(matrix: NDArray[Any]) -> None:
 
 
 def _map_under(matrix: NDArray[Any]) -> mmap.mmap | None:
-    """The map of a file that an array lies in; None where there is none, or where it holds what the file does not."""
+    """The map of a file that an array is a view of; None if there is none, or if it is a private copy."""
     base: Any = matrix
     is_shared = False
     while isinstance(base, np.ndarray):
@@ -68,7 +68,7 @@ def _map_under(matrix: NDArray[Any]) -> mmap.mmap | None:
 
 
 def in_memory(n: int, width: int) -> NDArray[np.float32]:
-    """A matrix of zeros in memory; an error where it can never fit."""
+    """A matrix of zeros in memory. Raises ``DataError`` if it can never fit."""
     size, memory = n * width * 4, _memory()
     if memory is not None and size > memory:
         raise DataError(
@@ -78,13 +78,13 @@ def in_memory(n: int, width: int) -> NDArray[np.float32]:
 
 
 def check_width(width: int, n_features: int) -> None:
-    """An error where data are wider than what was asked for."""
+    """Raise ``DataError`` if data have more features than allowed."""
     if width > n_features:
         raise DataError(f"expected at most {n_features} features, as n_features or the model says, got {width}")
 
 
 def in_file(file: Path, n: int, width: int) -> NDArray[np.float32]:
-    """A matrix of zeros that is a map of a new ``.npy`` file; an OSError where the disk has no room for it."""
+    """A matrix of zeros that is a map of a new ``.npy`` file. Raises OSError if the disk is too full."""
     file.unlink(missing_ok=True)
     with file.open("w+b") as opened:
         header = {"descr": "<f4", "fortran_order": False, "shape": (n, width)}
@@ -95,9 +95,9 @@ def in_file(file: Path, n: int, width: int) -> NDArray[np.float32]:
 
 
 def allocate(n: int, width: int, beside: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-    """A matrix of zeros in memory; where it would take a quarter of that, in a file without a name.
+    """A matrix of zeros in memory, or in a temporary file if it would take more than a quarter of the memory.
 
-    The file lies in the folder of the map ``beside``, or else in the folder for temporary files, and is gone with the
+    The file is in the folder of the map ``beside``, or else in the folder for temporary files, and vanishes with the
     matrix.
     """
     memory = _memory()
@@ -121,7 +121,7 @@ def _folder_of(matrix: Any) -> Path | None:
 
 
 def _memory() -> int | None:
-    """Bytes of memory that this machine has, where it tells."""
+    """Bytes of memory of this machine, if known."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -129,5 +129,5 @@ def _memory() -> int | None:
 
 
 def spread(n: int, most: int) -> NDArray[np.int64]:
-    """At most this many of n places, evenly spread."""
+    """At most this many of n indices, evenly spaced."""
     return np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))

@@ -30,7 +30,7 @@ from tierank.relevance import GAINS, Gain, as_gain, discounts_to, gain_levels
 from tierank.settings import Number
 from tierank.types import Floats
 
-# From the ranked lists to one value per query.
+# Maps ranked lists to one value per query.
 Measure = Callable[[Ranking], Floats]
 
 Ties = Literal["average", "input", "worst", "document id"]
@@ -50,8 +50,8 @@ _TIES = {
 }
 
 
-# A metric is a function of the judge, which knows the ratings, and the cutoff k (None: the whole list). It does once
-# what the scores do not change, and returns what is to be done with each ranking.
+# A metric is a function of the judge, which knows the ratings, and of the cutoff k (None: the whole list). It does the
+# work that does not depend on the scores, and returns a function that is applied to each ranking.
 
 
 def dcg(judge: Judge, k: int | None) -> Measure:
@@ -60,13 +60,13 @@ def dcg(judge: Judge, k: int | None) -> Measure:
     if not np.isfinite(discounted_sum(gains, judge.discounts, depth, *judge.ideal)).all():
         raise DataError(
             f"dcg: ratings up to {judge.ratings.max():g} have gains beyond what float64 can hold;"
-            " ask for ndcg, which has no such limit, or take a rule with other gains"
+            " use ndcg, which has no such limit, or a rule with other gains"
         )
     return lambda ranking: discounted_sum(gains, judge.discounts, depth, *ranking)
 
 
 def ndcg(judge: Judge, k: int | None) -> Measure:
-    """NDCG@k = DCG@k / the highest DCG@k that any order of the documents has; 0 where no document has a gain."""
+    """NDCG@k = DCG@k / the highest DCG@k of any order of the documents; 0 if no document has a gain."""
     depth, gains = judge.depth(k), judge.relative_gains
     best = discounted_sum(gains, judge.discounts, depth, *judge.ideal)
     if judge.rule.short_ndcg == "zero" and k is not None:
@@ -85,7 +85,7 @@ def err(judge: Judge, k: int | None) -> Measure:
     depth, tops = judge.depth(k), judge.err_tops
 
     def measure(ranking: Ranking) -> Floats:
-        # Of the ranked documents alone: mostly a small part, and a large array takes longer to get than to fill.
+        # Only of the ranked documents, which are usually few: allocating a large array takes longer than filling it.
         stops = exp2_gains(np.take(judge.ratings, ranking.rows), ranking.starts, tops)
         return cascade(stops, depth, ranking.starts, np.arange(len(stops)), ranking.tie_ends)
 
@@ -95,7 +95,7 @@ def err(judge: Judge, k: int | None) -> Measure:
 def average_precision(judge: Judge, k: int | None) -> Measure:
     """AP@k = sum over ranks r <= k with a relevant document of precision@r, / min(k, relevant) or / relevant.
 
-    Its mean over the queries is MAP@k, and so the metric is called.
+    Its mean over the queries is MAP@k, hence the name of the metric.
     """
     depth, relevant = judge.depth(k), judge.relevant
     divisor = judge.n_relevant
@@ -111,7 +111,7 @@ def mrr(judge: Judge, k: int | None) -> Measure:
 
 
 def precision(judge: Judge, k: int | None) -> Measure:
-    """Precision@k = relevant documents to rank k, / k or / min(k, n)."""
+    """Precision@k = relevant documents up to rank k, / k or / min(k, n)."""
     depth, relevant = judge.depth(k), judge.relevant
     divisor = judge.lengths if k is None else np.full_like(judge.lengths, k)
     if judge.rule.precision_divisor == "min(k, n)":
@@ -120,7 +120,7 @@ def precision(judge: Judge, k: int | None) -> Measure:
 
 
 def recall(judge: Judge, k: int | None) -> Measure:
-    """Recall@k = relevant documents to rank k, / relevant documents."""
+    """Recall@k = relevant documents up to rank k, / relevant documents."""
     depth, relevant, divisor = judge.depth(k), judge.relevant, np.maximum(judge.n_relevant, 1)
     return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, *ranking) / divisor
 
@@ -128,7 +128,7 @@ def recall(judge: Judge, k: int | None) -> Measure:
 def bpref(judge: Judge, k: int | None) -> Measure:
     """Bpref = mean over relevant documents of 1 - min(judged non-relevant documents above, R) / min(R, N).
 
-    R documents are relevant, N are judged and not relevant. Unjudged documents change nothing. It has no cutoff.
+    R documents are relevant, N are judged and not relevant. Unjudged documents have no effect. It has no cutoff.
     """
     n_others = judge.count(judge.judged) - judge.n_relevant
     counts = judge.relevant, judge.judged, judge.n_relevant, n_others
@@ -142,7 +142,7 @@ def rbp(judge: Judge, k: int | None) -> Measure:
 
 
 def rbp_residual(judge: Judge, k: int | None) -> Measure:
-    """What RBP@k could rise by: its value if all unjudged documents and all below rank k (or the list) were relevant.
+    """How much RBP@k could rise if all unjudged documents, and all below rank k or the end of the list, were relevant.
 
     (1 - p) * sum over ranks r <= k with an unjudged document of p^(r - 1), + p^min(k, n).
     """
@@ -152,7 +152,7 @@ def rbp_residual(judge: Judge, k: int | None) -> Measure:
 
 
 def judged_share(judge: Judge, k: int | None) -> Measure:
-    """Judged@k = judged documents to rank k, / min(k, n)."""
+    """Judged@k = judged documents up to rank k, / min(k, n)."""
     depth, judged = judge.depth(k), judge.judged
     divisor = np.maximum(np.minimum(judge.lengths, depth), 1)
     return lambda ranking: discounted_sum(judged, judge.undiscounted, depth, *ranking) / divisor
@@ -178,13 +178,13 @@ def _bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
     if judge.n_unjudged and judge.rule.ties == "worst":
         raise ParameterError(
             argument="metrics",
-            expected="other metrics than bounds of NDCG with this rule, which ranks tied documents by their gains",
+            expected="metrics other than bounds of NDCG with this rule, which ranks tied documents by their gains",
             got=f"rule {judge.rule.name!r}",
         )
     if judge.n_unjudged and judge.gains[judge.judged == 0].max() > 0:
         raise ParameterError(
             argument="metrics",
-            expected="other metrics than bounds of NDCG with this rule, in which documents of rating 0 have a gain",
+            expected="metrics other than bounds of NDCG with this rule, in which documents of rating 0 have a gain",
             got=f"rule {judge.rule.name!r}",
         )
     depth = judge.depth(k)
@@ -217,9 +217,9 @@ METRICS: dict[str, Callable[[Judge, int | None], Measure]] = {
 
 # Metrics that have no cutoff.
 _UNCUT = ("bpref",)
-# Metrics that say what unjudged documents can change: they read whole lists where the others read condensed ones.
+# Metrics of the effect of unjudged documents: they read whole lists even if the others read condensed lists.
 _OF_WHOLE_LISTS = ("judged", "rbp_residual", "ndcg_lower", "ndcg_upper")
-# Metrics that have a value for queries with no rating above 0, where the rule does not leave such queries out.
+# Metrics that have a value for queries with no rating above 0, unless the rule leaves such queries out.
 _OF_ALL_QUERIES = ("judged", "rbp_residual")
 # Metrics that have the value of another one for such queries.
 _FILLED_AS = {"ndcg_lower": "ndcg", "ndcg_upper": "ndcg"}
@@ -227,9 +227,10 @@ _FILLED_AS = {"ndcg_lower": "ndcg", "ndcg_upper": "ndcg"}
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """What the metrics mean: every choice on which evaluation tools differ. ``RULES`` has the named ones.
+    """What the metrics mean: every choice on which evaluation tools differ. ``RULES`` has the predefined rules.
 
-    The defaults are those of the rule ``tierank``. Your own rule starts from a named one, as in the example.
+    The defaults are those of the rule ``tierank``. To make your own rule, start from a predefined one, as in the
+    example.
 
     Parameters
     ----------
@@ -259,9 +260,10 @@ class Rule:
         ndcg@k of a list with fewer than k documents: its value, or 0.
     unjudged : {"zero", "condense"}, default "zero"
         Documents without a rating (NaN). ``"zero"``: they count as not relevant, as in trec_eval; ``"condense"``: they
-        are taken out of the lists first. Judged, rbp_residual and the bounds of NDCG read the whole list in any case.
+        are taken out of the lists first. ``judged``, ``rbp_residual`` and the bounds of NDCG always read the whole
+        list.
     persistence : float, default 0.8
-        Of rbp: the chance that a reader goes on from one document to the next.
+        The persistence of rbp: the chance that a reader continues from one document to the next.
 
     Examples
     --------
@@ -346,7 +348,7 @@ class Rule:
         return f"ERR by {highest.get(str(self.err_max), f'a top rating of {self.err_max}')}"
 
 
-# The settings of a rule that take one of a few words.
+# The settings of a rule that take one of a few values.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "ties": get_args(Ties),
     "ap_divisor": ("min(k, relevant)", "relevant"),
@@ -397,7 +399,7 @@ def as_rule(rule: str | Rule) -> Rule:
 
 
 def default_metrics(rule: str | Rule) -> tuple[str, ...]:
-    """The default metrics: NDCG at 1, 3, 5 and 10, and ERR where the rule has it."""
+    """The default metrics: NDCG at 1, 3, 5 and 10, and ERR if the rule has it."""
     ndcgs = ("ndcg@1", "ndcg@3", "ndcg@5", "ndcg@10")
     return ndcgs if as_rule(rule).err_max is None else (*ndcgs, "err@10")
 
@@ -440,14 +442,14 @@ def metric_name(metric: Metric) -> str:
     if not callable(metric) or not name.isidentifier():
         raise ParameterError(
             argument="metrics",
-            expected="names such as 'ndcg@10', or functions (ratings, scores) -> a number, with a name of their own",
+            expected="names such as 'ndcg@10', or functions (ratings, scores) -> number that have a __name__",
             got=repr(metric),
         )
     return name
 
 
 class Judge:
-    """Metrics of one data set under one rule, ready to be applied to scores again and again.
+    """Metrics of one data set under one rule, prepared for repeated evaluation of scores.
 
     Gains, ideal lists and counts are computed once, here; a call then costs little more than ranking the documents.
 
@@ -495,7 +497,7 @@ class Judge:
         if data.n_unjudged:
             ratings = np.where(data.is_judged, ratings, 0.0)
         levels = gain_levels(ratings, self.rule.gain)
-        # Documents are kept in the order in which ties are broken, so that ranking them is one stable sort.
+        # Documents are stored in the order that breaks ties, so that one stable sort ranks them.
         self._order = _tie_order(data, levels, self.rule.ties)
         self.offsets = np.array(data.offsets, np.int64)
         is_condensed = self.rule.unjudged == "condense" and data.n_unjudged > 0
@@ -546,7 +548,7 @@ class Judge:
         elif self.data.n_unjudged:
             ratings, scores, offsets = ratings[is_judged], scores[is_judged], self.offsets
         spans = pairwise(offsets.tolist())
-        # A condensed list may be empty, and has no value then: no document of the query has a rating above 0.
+        # A condensed list may be empty; it then has no value, as no document of the query has a rating above 0.
         values = [metric(ratings[start:end], scores[start:end]) if end > start else 0.0 for start, end in spans]
         try:
             return np.array([float(value) for value in values])
@@ -559,16 +561,16 @@ class Judge:
 
     @property
     def n_unjudged(self) -> int:
-        """How many documents have no rating."""
+        """Number of documents without a rating."""
         return self.data.n_unjudged
 
     @property
     def n_empty(self) -> int:
-        """How many queries have no rating above 0."""
+        """Number of queries without a rating above 0."""
         return int(self.empty.sum())
 
     def depth(self, k: int | None) -> int:
-        """How far down the longest list has to be read for a cutoff."""
+        """The number of ranks to read for a cutoff, at most the length of the longest list."""
         return self.longest if k is None else min(k, self.longest)
 
     @cached_property
@@ -601,7 +603,7 @@ class Judge:
 
     @cached_property
     def n_relevant(self) -> NDArray[np.int64]:
-        """How many relevant documents each query has."""
+        """Number of relevant documents of each query."""
         return self.count(self.relevant)
 
     @cached_property
@@ -611,14 +613,14 @@ class Judge:
 
     @cached_property
     def top_gain(self) -> tuple[float, Floats]:
-        """The highest gain of the data in its own unit, and the unit of each query's ``relative_gains`` in that."""
+        """The highest gain of the data in its own unit, and in that the unit of each query's ``relative_gains``."""
         top = float(self._tops.max())
         if self.rule.gain == "exp2":
             return -float(np.expm1(-np.log(2.0) * top)), np.exp2(self._tops - top)
         return float(top > 0), np.where(self._tops > 0, self._tops, 1.0) / (top or 1.0)
 
     def count(self, marks: Floats) -> NDArray[np.int64]:
-        """How many documents of each query are marked with 1."""
+        """Number of documents of each query that are marked with 1."""
         return np.diff(np.concatenate([[0.0], marks.cumsum()])[self.offsets]).astype(np.int64)
 
     @cached_property
@@ -685,12 +687,12 @@ def as_scores(scores: ArrayLike, n: int) -> Floats:
 
 
 def _plain(values: NDArray[Any]) -> Floats:
-    """Float64, contiguous and writable: compiled loops would be compiled once more for every other kind of array."""
+    """Float64, contiguous and writable: kernels would be compiled again for any other kind of array."""
     return np.require(values, np.float64, ["C", "W"])
 
 
 def _as_metrics(metrics: Metric | Iterable[Metric] | None, rule: Rule) -> dict[str, Metric]:
-    """Each metric that was asked for, once, by its name."""
+    """The metrics by name, each once."""
     if metrics is None:
         return {name: name for name in default_metrics(rule)}
     asked = [metrics] if isinstance(metrics, str) or callable(metrics) else list(dict.fromkeys(metrics))

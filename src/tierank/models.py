@@ -1,7 +1,6 @@
 """Model folders: ``model.json`` and the files that it names, each with its checksum. Nothing in them is executed.
 
-What is in a description, and what becomes of it, is the rankers' business; here are folders, files and the JSON form of
-settings.
+This module handles folders, files and the JSON form of settings; rankers define the content of descriptions.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from tierank.files import FolderKind, building, make_folder, read_json
 from tierank.metrics import Rule, metric_name
 
 T = TypeVar("T")
-# What to write for a setting that JSON cannot hold: takes the value and its name.
+# Maps a setting that JSON cannot hold, and its name, to what is written.
 Otherwise = Callable[[Any, str], Any]
 
 MODEL_FORMAT = 3
 MODEL = FolderKind("a model folder", "model.json", ("format", "ranker", "files"))
-# Settings that change how the work is done, not what the model is: they may change after fit, and are not saved.
+# Settings that do not affect the model, such as threads: they may change after fit, and are not saved.
 WORK_SETTINGS = ("n_jobs", "device")
-# A description takes some kilobytes; anything larger than this is not one.
+# A description takes some kilobytes; anything larger than this is refused.
 _LARGEST_DESCRIPTION = 64 << 20
-# How often a folder is read again that was replaced in the middle of reading.
+# How often a folder is read again if it is replaced while it is read.
 _READINGS = 20
 
 
 @dataclass(frozen=True)
 class Known:
-    """The classes that a model file may name, by those names: nothing else is ever constructed from a file."""
+    """The classes that a model file may name: nothing else is ever constructed from a file."""
 
     rankers: Mapping[str, type] = field(default_factory=dict)
     networks: Mapping[str, Any] = field(default_factory=dict)
@@ -45,7 +44,7 @@ class Known:
 
 
 class ForgottenMetric:
-    """A caller's metric by its name: what a model file keeps of it. It cannot judge."""
+    """A placeholder for a caller's metric in a loaded model, which has only its name."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
@@ -57,7 +56,7 @@ class ForgottenMetric:
         return hash(self.__name__)
 
     def __call__(self, *_: Any) -> float:
-        """Refuse."""
+        """Raise an error."""
         raise ParameterError(
             f"the metric {self.__name__} is a function, which a model file does not hold",
             argument="select_by",
@@ -125,7 +124,7 @@ def _checked(folder: Path, name: str, digest: object) -> bytes:
 
 
 class FolderState(NamedTuple):
-    """What tells the model of a folder from the one that replaces it, without reading it."""
+    """What distinguishes the model in a folder from one that replaces it, without reading it."""
 
     inode: int
     changed: int
@@ -135,16 +134,16 @@ class FolderState(NamedTuple):
 def state_of(folder: Path) -> FolderState | None:
     """The state of a model folder; None if there is none."""
     try:
-        found = (folder / MODEL.file).stat()
+        status = (folder / MODEL.file).stat()
     except OSError:
         return None
-    return FolderState(found.st_ino, found.st_mtime_ns, found.st_size)
+    return FolderState(status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 def read_settled(folder: Path, read_once: Callable[[Path], T]) -> tuple[T, FolderState | None]:
-    """What ``read_once`` makes of a model folder, and the state of the folder.
+    """The result of ``read_once`` for a model folder, and the state of the folder.
 
-    It is read again if it was replaced meanwhile, so that files of two models were seen.
+    It is read again if it was replaced meanwhile, as files of two models may have been mixed.
     """
     for _ in range(_READINGS):
         state = state_of(folder)
@@ -163,12 +162,12 @@ def read_settled(folder: Path, read_once: Callable[[Path], T]) -> tuple[T, Folde
 
 
 def without_work(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings without those that only change how the work is done."""
+    """The settings that affect the model."""
     return {name: value for name, value in settings.items() if name not in WORK_SETTINGS}
 
 
 def unwritable(value: Any, name: str) -> None:
-    """What a model file says about a setting that JSON cannot hold: nothing, if the model can predict without it."""
+    """The form of a setting that JSON cannot hold: None, if the model can predict without it."""
     if name in ("loss", "for_target"):  # a caller's loss or target is not needed to predict
         return
     raise DataError(
@@ -180,7 +179,7 @@ def unwritable(value: Any, name: str) -> None:
 
 
 def encode(value: Any, name: str, otherwise: Otherwise = unwritable) -> Any:
-    """A setting for JSON: rules, rankers, transforms, classes and tables as objects that say what they are."""
+    """A setting for JSON: rules, rankers, transforms, classes and tables as tagged objects."""
     if isinstance(value, Rule):
         fields = {one: encode(getattr(value, one), f"{name}.{one}", otherwise) for one in value.__dataclass_fields__}
         return {"rule": fields}
@@ -203,12 +202,12 @@ def encode(value: Any, name: str, otherwise: Otherwise = unwritable) -> Any:
 
 
 def encode_settings(settings: Mapping[str, Any], otherwise: Otherwise = unwritable) -> dict[str, Any]:
-    """All settings of a ranker or a transform for JSON, without those that only change how the work is done."""
+    """All settings of a ranker or a transform that affect the model, for JSON."""
     return {name: encode(value, name, otherwise) for name, value in without_work(settings).items()}
 
 
 def decode(value: Any, known: Known) -> Any:
-    """The setting that ``encode`` gave; only classes of ``known`` are constructed."""
+    """The setting from the result of ``encode``; only classes of ``known`` are constructed."""
     if isinstance(value, list):
         return tuple(decode(item, known) for item in value)
     if not isinstance(value, dict):
@@ -228,7 +227,7 @@ def decode(value: Any, known: Known) -> Any:
 
 
 def decode_settings(settings: Any, known: Known) -> dict[str, Any]:
-    """The settings that ``encode_settings`` gave."""
+    """The settings from the result of ``encode_settings``."""
     if not isinstance(settings, dict):
         raise TypeError(f"settings of type {type(settings).__name__}")
     return {name: decode(value, known) for name, value in without_work(settings).items()}
@@ -240,11 +239,11 @@ def class_name(kind: type) -> str:
 
 
 def known_class(known: Mapping[str, Any], kind: str, name: object) -> Any:
-    """A class by its name in a model file; an error that says how to make it known."""
+    """A class by its name in a model file. The error for an unknown one says how to pass it."""
     if not isinstance(name, str) or name not in known:
         shown = name if isinstance(name, str) and name.isidentifier() else "..."
         raise DataError(
             str(ParameterError.unknown(kind, name, known)),
-            fix=f"if it is your own class, hand it over: tierank.load(path, {kind}s=[{shown}])",
+            fix=f"if it is your own class, pass it: tierank.load(path, {kind}s=[{shown}])",
         )
     return known[name]

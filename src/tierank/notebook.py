@@ -1,4 +1,4 @@
-"""What objects show of themselves: HTML in notebooks, aligned columns as text, and pandas tables."""
+"""Display of objects: HTML in notebooks, aligned columns as text, and pandas tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTE = "margin:.3em 0;font-size:.9em;opacity:.8"
 # Blue: 4.8 to 1 on white, 4.4 to 1 on black; lines and bars need 3 to 1.
 _LINE = "#2f74c0"
 _WIDTH, _HEIGHT = 360, 90
-# Cells of a table that are shown at most.
+# The most cells of a table that are shown.
 ROWS = 30
 
 
@@ -62,18 +62,18 @@ def lines(columns: Sequence[str], rows: Sequence[Sequence[str]], most: int = ROW
 
 
 def on_one_line(text: str) -> str:
-    r"""The text, with what would end the line or move the cursor as Python writes it.
+    r"""The text, with line ends and control characters escaped as in Python.
 
     >>> print(on_one_line("a\nb"))
     a\nb
     """
-    if text.isprintable():  # as almost all are
+    if text.isprintable():  # the common case
         return text
     return "".join(repr(sign)[1:-1] if category(sign) in ("Cc", "Zl", "Zp") else sign for sign in text)
 
 
 def folded(title: str, *parts: Html) -> Html:
-    """Parts that are shown by a click."""
+    """Parts that are collapsed until clicked."""
     return element("details", element("summary", title, style="cursor:pointer;margin:.3em 0"), *parts)
 
 

@@ -1,9 +1,9 @@
-"""Work in fresh processes, from wherever it is asked for: a script, a notebook, a prompt.
+"""Work in fresh processes, from a script, a notebook or a prompt.
 
-Processes are fresh because threads of torch, numba and LightGBM do not survive a fork. They are started by a command of
-our own, not by ``multiprocessing``, which runs the caller's script again in each of them. What callers wrote in that
-script travels by value (cloudpickle); the rest is imported from the same places. A process hears by a pipe what to do,
-and ends at once when that closes: nothing is left behind, however the caller ends.
+Processes are fresh because threads of torch, numba and LightGBM do not survive a fork. They are not started by
+``multiprocessing``, which would execute the caller's script again in each of them. Code of that script is sent by value
+(cloudpickle); everything else is imported from the same paths. A process receives its tasks through a pipe, and ends at
+once when that closes: no process is left behind, however the caller ends.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tierank.errors import ParameterError, ProcessError, TierankError
 Task = TypeVar("Task")
 Answer = TypeVar("Answer")
 
-# Ctrl-C reaches all processes of a terminal: the first one hears it, and ends the others.
+# Ctrl-C reaches all processes of a terminal: only the caller handles it, and ends the others.
 _START = """
 import os, pickle, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -39,19 +39,19 @@ def start(stream):
     work(stream)
 start(open(os.dup(0), "rb"))
 """
-# Seconds that a process has to end by itself.
+# Seconds in which a process has to end by itself.
 _GRACE = 10.0
 
 
 class Processes(Generic[Task, Answer]):
-    """Processes that each call ``start`` once, and then what it returns on one task after the other.
+    """Processes that each call ``start`` once, and then call its result with one task after the other.
 
-    To be used in a ``with`` block, the end of which ends them: an error or an interrupt at once.
+    To be used in a ``with`` block, whose end ends them; immediately after an error or an interrupt.
     """
 
     def __init__(self, n_processes: int, start: Callable[[], Callable[[Task], Answer]]) -> None:
         self._start = _packed(start)
-        self._threads = ThreadPoolExecutor(n_processes)  # one waits for each process
+        self._threads = ThreadPoolExecutor(n_processes)  # one thread waits for each process
         self._started: list[_Process] = []
         self._idle: SimpleQueue[_Process] = SimpleQueue()
         self._lock, self._is_over = threading.Lock(), False
@@ -71,7 +71,7 @@ class Processes(Generic[Task, Answer]):
             process.wait()
 
     def answers(self, tasks: Sequence[Task]) -> Iterator[Answer]:
-        """What comes of each task, in the order in which they are done."""
+        """The results of the tasks, in the order of completion."""
         packed = [(str(task), _packed(task)) for task in tasks]
         for future in as_completed([self._threads.submit(self._ask, *one) for one in packed]):
             yield future.result()
@@ -96,7 +96,7 @@ class Processes(Generic[Task, Answer]):
 
 
 class _Reply(NamedTuple):
-    """What a process sends back: the answer, or the error with the words of its traceback."""
+    """The reply of a process: the result, or the error with the text of its traceback."""
 
     is_answer: bool
     content: bytes | None
@@ -104,19 +104,19 @@ class _Reply(NamedTuple):
 
 
 class _Process:
-    """One process, as the caller has it."""
+    """The caller's view of a process."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-P", "-c", _START]
         self.running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603  (ours)
 
     def send(self, content: object) -> None:
-        """Hand over an object; one that has ended is noticed when its answer does not come."""
+        """Send an object. If the process has ended, the missing reply will show it."""
         with suppress(OSError, ValueError):
             _send(self._stdin, content)
 
     def ask(self, name: str, task: bytes) -> Any:
-        """The answer to a task; the error that it ended in, or a ProcessError where the process itself has ended."""
+        """The result of a task. Raises its error, or ProcessError if the process itself has ended."""
         self.send(task)
         try:
             reply = _Reply(*pickle.load(self._stdout))  # noqa: S301  (of our own process)
@@ -127,14 +127,14 @@ class _Process:
         raise _error_of(reply)
 
     def end(self, at_once: bool) -> None:
-        """Let it go, or make it go."""
+        """End the process, gently or by force."""
         if at_once:
             self.running.kill()
         else:
             self.send(None)
 
     def wait(self) -> int:
-        """Wait until it has ended, if need be by force; returns its exit code."""
+        """Wait until it has ended, by force if necessary; returns its exit code."""
         with suppress(OSError):
             self._stdin.close()
         try:
@@ -157,10 +157,10 @@ class _Process:
 
 
 def work(stream: IO[bytes]) -> None:
-    """The life of a process: tasks in, answers out, until it is told to go or its caller is gone."""
+    """The main loop of a process: read tasks and send replies, until told to end or the caller is gone."""
     answers = os.fdopen(os.dup(1), "wb")
     with suppress(OSError):
-        os.dup2(2, 1)  # what libraries and callers print is no answer; standard output is the caller's
+        os.dup2(2, 1)  # printed output must not mix with replies, so it goes to the caller's standard output
     tasks: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_listen, args=(stream, tasks), daemon=True).start()
     start, job = tasks.get(), None
@@ -169,15 +169,15 @@ def work(stream: IO[bytes]) -> None:
             if job is None:
                 job = pickle.loads(start)()  # noqa: S301  (of our own caller)
             reply = _Reply(True, _packed(job(pickle.loads(task))), "")  # noqa: S301
-        except SystemExit as ending:  # of something that the caller wrote
+        except SystemExit as ending:  # raised by the caller's code
             _leave(ending.code if isinstance(ending.code, int) else 1)
-        except Exception as error:  # whatever it is, the caller gets it
+        except Exception as error:  # any error is sent to the caller
             reply = _failed(error)
         _send(answers, tuple(reply))
 
 
 def _listen(stream: IO[bytes], tasks: SimpleQueue[Any]) -> None:
-    """Hand on what comes; end if the caller is gone, whatever is being done."""
+    """Pass on received tasks; end the process if the caller is gone, even during a task."""
     message: Any = ...
     while message is not None:
         try:
@@ -198,14 +198,14 @@ def _failed(error: Exception) -> _Reply:
     words = "".join(traceback.format_exception(error))
     try:
         return _Reply(False, cloudpickle.dumps(error), words)
-    except Exception:  # an error that holds something that stays here; its words do not
+    except Exception:  # an error with content that cannot be sent; its text can
         return _Reply(False, None, words)
 
 
 def _error_of(reply: _Reply) -> Exception:
     """The error that a process ended a task with, to be raised here."""
     sent: Any = None
-    with suppress(Exception):  # one that cannot be made again from what it says of itself
+    with suppress(Exception):  # an error that cannot be restored from its pickle
         sent = pickle.loads(reply.content or b"")  # noqa: S301
     error = sent if isinstance(sent, Exception) else RuntimeError(reply.words.strip().splitlines()[-1])
     if not isinstance(error, TierankError):
@@ -221,10 +221,10 @@ def _send(stream: IO[bytes], content: object) -> None:
 def _packed(content: object) -> bytes:
     try:
         return bytes(cloudpickle.dumps(content))
-    except Exception as error:  # whatever the caller's objects do when they are packed
+    except Exception as error:  # pickling may execute the caller's code, which can raise anything
         raise ParameterError(
-            f"expected what can be sent to another process, got something that cannot: {error}; n_jobs=1 works in this"
-            " process, and sends nothing"
+            f"expected objects that can be sent to another process, got one that cannot: {error}; n_jobs=1 works in"
+            " this process, and sends nothing"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""How far long work has come: a bar on a terminal or in a notebook, plain lines elsewhere."""
+"""Progress of long work: a bar on a terminal or in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # Seconds between plain lines: a log should not fill with them.
 _EVERY = 10.0
-# Seconds between drawings in a notebook.
+# Seconds between updates in a notebook.
 _DRAWN_EVERY = 0.2
 
 
@@ -63,7 +63,7 @@ class Progress:
             self._bar.stop()
 
     def step(self, note: str = "") -> None:
-        """One step is done; ``note`` says how it went."""
+        """Count one step as done; ``note`` describes its result."""
         self.done += 1
         if self._cell is not None:
             self._draw(note)
@@ -74,7 +74,7 @@ class Progress:
             print(f"{self.label}: {self.done} of {self.total} {note}".rstrip(), file=sys.stderr, flush=True)
 
     def _draw(self, note: str) -> None:
-        """Draw the bar anew, not too often: every drawing is sent to the browser."""
+        """Redraw the bar, but not too often, as every update is sent to the browser."""
         now = time.monotonic()
         if now - self._drawn > _DRAWN_EVERY or self.done == self.total:
             self._drawn = now
@@ -89,7 +89,7 @@ class Progress:
 
 
 class _Drawn:
-    """HTML for IPython, and text for what cannot show it."""
+    """HTML for IPython, with a text fallback."""
 
     def __init__(self, html: str) -> None:
         self.html = html

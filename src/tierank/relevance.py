@@ -66,9 +66,9 @@ def discount_sums(n_places: int) -> Floats:
 
 
 def ideal_dcg_of_copies(gains: Floats, counts: Floats, offsets: Offsets) -> Floats:
-    """The DCG of each query in its best order, where documents are there ``counts`` times and copies take places.
+    """The ideal DCG of each query if every document occurs ``counts`` times; copies take separate ranks.
 
-    A part of a document takes a part of a place, and has that part of its discount.
+    A fraction of a document takes that fraction of a rank, and of its discount.
 
     >>> ideal_dcg_of_copies(np.array([3.0, 1.0]), np.array([2.0, 0.5]), np.array([0, 2])).round(4).tolist()
     [5.1428]
@@ -104,7 +104,7 @@ def gains_of(ratings: Floats, gain: Gain, tops: float | Floats = 0.0) -> Floats:
 
 
 def as_gain(gain: Any) -> Gain:
-    """A gain that can be used, lists and arrays as tuples; whether it has one for every rating is seen with the data.
+    """A checked gain, with lists and arrays as tuples; whether it covers every rating is checked with the data.
 
     >>> as_gain(np.array([0, 1, 3]))
     (0.0, 1.0, 3.0)
@@ -147,7 +147,7 @@ def _check_gains(gains: Mapping[Any, Any]) -> None:
 
 
 def gain_levels(ratings: Floats, gain: Gain) -> Floats:
-    """What gains are made of: the rating where the gain has a name, else the gain itself."""
+    """What gains are computed from: the rating for a named gain, otherwise the gain itself."""
     gain = as_gain(gain)
     if isinstance(gain, str):
         return ratings
@@ -175,11 +175,11 @@ def gain_levels(ratings: Floats, gain: Gain) -> Floats:
 
 
 def _listed_gains(ratings: Floats, gains: Floats) -> Floats:
-    """The gains of these ratings in a list of those of 0, 1, 2, ..."""
+    """The gains of these ratings, from a list of the gains of 0, 1, 2, ..."""
     outside = (ratings != np.rint(ratings)) | (ratings >= len(gains))
     if outside.any():
         raise DataError(
-            f"gain: expected whole ratings from 0 to {len(gains) - 1}, which have a gain in the list, got"
+            f"gain: expected integer ratings from 0 to {len(gains) - 1}, which have a gain in the list, got"
             f" {ratings[outside.argmax()]:g}; make the list longer, or give a mapping from ratings to gains"
         )
     return np.asarray(gains[ratings.astype(np.int64)], np.float64)

@@ -19,7 +19,7 @@ Integers = NDArray[np.int64]
 # The most leaves of a tree that can be scored here.
 MAX_LEAVES = MAX_WORDS * int(LEAVES)
 
-# Fewer rows than this are not worth a thread. Bytes of features after which the pages of a map are released.
+# Fewer rows than this are not worth a thread; bytes of features after which the pages of a map are released.
 _ROWS_OF_THREAD, _SCORED = 2 * int(BLOCK), 1 << 27
 
 
@@ -29,7 +29,7 @@ class TreeScorer:
     Parameters
     ----------
     columns : Columns
-        What values are compared with.
+        The thresholds that values are compared with.
     forest : Forest
         The trees.
 
@@ -46,7 +46,7 @@ class TreeScorer:
 
     @classmethod
     def of(cls, trees: Trees) -> TreeScorer | None:
-        """The trees, ready to score; None where one of them has more than ``MAX_LEAVES`` leaves."""
+        """The trees, ready to score; None if one of them has more than ``MAX_LEAVES`` leaves."""
         nodes = _Nodes(trees)
         if nodes.n_leaves.max(initial=0) > MAX_LEAVES:
             return None
@@ -92,7 +92,7 @@ class TreeScorer:
 
 
 class _Nodes:
-    """Where the nodes of trees stand: which tree they are in, and which of its leaves are below them.
+    """The positions of nodes: the tree of each, and the leaves below it.
 
     The leaves of a tree are numbered so that those of the smaller child of a split come first.
 
@@ -107,7 +107,7 @@ class _Nodes:
     first, last : array of int64
         The leaves of the smaller child: from ``first`` to before ``last``.
     leaf_tree, leaf_number : array of int64
-        The tree of each leaf, and its number there.
+        The tree of each leaf, and its number in that tree.
     """
 
     def __init__(self, trees: Trees) -> None:
@@ -121,7 +121,7 @@ class _Nodes:
             children = np.concatenate([left[levels[-1]], right[levels[-1]]])
             levels.append(children[children >= 0])
         if n_seen != n_splits:
-            raise DataError("trees: expected every split below a root, got a circle")
+            raise DataError("trees: expected every split below a root, got a cycle")
         # Splits first, and after them the leaves, as ~leaf counts from the end.
         sizes = np.ones(n_splits + n_leaves, np.int64)
         for level in reversed(levels):
@@ -141,19 +141,19 @@ class _Nodes:
 
 
 def _place(nodes: Integers, n_splits: int) -> Integers:
-    """Where nodes stand in an array that has the splits first, and the leaves after them."""
+    """Indices of nodes in an array of all splits followed by all leaves."""
     return np.where(nodes >= 0, nodes, n_splits + ~nodes)
 
 
 def _check_parents(children: Integers, n_splits: int, n_leaves: int) -> None:
-    """An error unless each split and each leaf is a root or the child of one split: compiled code does not look."""
+    """Raise an error unless each split and leaf is a root or the child of one split: compiled code does not check."""
     if len(children) != n_splits + n_leaves or not np.array_equal(np.sort(children), np.arange(-n_leaves, n_splits)):
         raise DataError("trees: expected one parent for every split and leaf")
 
 
 def _make_columns(trees: Trees) -> tuple[Columns, Integers, Integers]:
-    """The columns, and the column and the place in it of each split's threshold."""
-    # Splits of a column have the feature in common, and what they do with missing values.
+    """The columns, and for each split its column and the index of its threshold there."""
+    # Splits of a column share the feature, and the treatment of missing values.
     is_category = trees.is_category
     category = np.full(len(trees.feature), -1) if trees.category is None else trees.category
     threshold = np.where(is_category, np.float32(0), trees.threshold)
@@ -164,7 +164,7 @@ def _make_columns(trees: Trees) -> tuple[Columns, Integers, Integers]:
     order = np.lexsort((threshold, *keys))
     sorted_keys = [key[order] for key in keys]
     starts = _changes(*sorted_keys)
-    number = np.cumsum(_changes(*sorted_keys, threshold[order])) - 1  # of different thresholds
+    number = np.cumsum(_changes(*sorted_keys, threshold[order])) - 1  # different thresholds
     rank = number - _carried(number, starts)
     starts |= _changes(rank // MAX_THRESHOLDS)
     column, place = np.empty_like(order), np.empty_like(order)
@@ -172,9 +172,9 @@ def _make_columns(trees: Trees) -> tuple[Columns, Integers, Integers]:
     place[order] = rank % MAX_THRESHOLDS
     n_thresholds = _largest(place + 1, column, int(starts.sum()))
     first = _padded_starts(n_thresholds, int(scoring.THRESHOLDS_AT_ONCE))
-    thresholds = np.full(first[-1], np.inf, np.float32)  # nothing is above those that are added
+    thresholds = np.full(first[-1], np.inf, np.float32)  # no value is above the added ones
     thresholds[first[column] + place] = threshold
-    # A missing value that goes right is above all thresholds, whatever they are; one that counts as 0 is where 0 is.
+    # A missing value that goes right is above all thresholds; one that counts as 0 has the place of 0.
     goes_left, kind, category, feature = (key[starts] for key in sorted_keys)
     n_negative = _largest((place + 1) * (threshold < 0), column, len(kind))
     first_level, places = _level_places(category, trees.members)
@@ -254,7 +254,7 @@ def _carried(values: Integers, starts: NDArray[np.bool_]) -> Integers:
 
 
 def _largest(values: Integers, groups: Integers, n_groups: int) -> Integers:
-    """The largest value of each group; 0 for a group of none.
+    """The largest value of each group; 0 for an empty group.
 
     >>> _largest(np.array([5, 7, 3]), np.array([0, 0, 2]), 3).tolist()
     [7, 0, 3]
@@ -274,7 +274,7 @@ def _count_within(lengths: Integers) -> Integers:
 
 
 def _padded_starts(lengths: Integers, multiple: int) -> Integers:
-    """Where groups start, and the last ends, if each is lengthened to a multiple.
+    """Where groups start, and the last ends, if each is padded to a multiple.
 
     >>> _padded_starts(np.array([3, 4, 0, 5]), 4).tolist()
     [0, 4, 8, 8, 16]

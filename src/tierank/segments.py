@@ -1,4 +1,4 @@
-"""For whom a ranking is better: queries by device, country or any other attribute, judged segment by segment."""
+"""Segments of queries: by device, country or any other attribute, each judged separately."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from tierank.significance import (
 from tierank.tables import as_column, column_names, is_table
 from tierank.types import Floats
 
-# Queries below which a segment is shown, but not tested: so few values may agree by chance.
+# Segments with fewer queries are shown, but not tested: few values may agree by chance.
 FEWEST = 10
-# Different numbers above which an attribute is cut into parts, and how many.
+# Numeric attributes with more different values are cut into ranges, and the number of ranges.
 _MOST_NUMBERS, _PARTS = 20, 5
-# The segment of the queries that an attribute says nothing about, and the name of an attribute that has none.
+# The segment of queries without a value, and the name of an unnamed attribute.
 MISSING, _UNNAMED = "(missing)", "segment"
 
 HOW = (
-    f"adjusted p: Benjamini-Hochberg over all segments of a metric, for better and worse apart; at most 5% of what is"
-    f" called better or worse is expected to be false; segments of fewer than {FEWEST} queries are not tested"
+    f"adjusted p: Benjamini-Hochberg over all segments of a metric, separately for better and worse; at most 5% of the"
+    f" segments called better or worse are expected to be false; segments of fewer than {FEWEST} queries are not tested"
 )
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """Something known about each query, such as its device: ``values[codes[i]]`` is that of query i."""
+    """An attribute of queries, such as their device: ``values[codes[i]]`` is the value for query i."""
 
     name: str
     values: tuple[str, ...]
@@ -67,8 +67,8 @@ class Segment:
     difference : float
         The mean minus that of all other queries.
     p, adjusted_p : float
-        The larger p of Student's and of Welch's t-test, as it is and adjusted over all segments; NaN if the segment, or
-        what is outside of it, has fewer than 10 queries.
+        The larger p-value of Student's and Welch's t-test, raw and adjusted over all segments; NaN if there are fewer
+        than 10 queries in the segment or outside it.
     """
 
     attribute: str
@@ -140,20 +140,20 @@ def as_attributes(data: RankingDataset, by: Any) -> tuple[Attribute, ...]:
     >>> [(one.name, one.values, one.codes.tolist()) for one in as_attributes(data, {"a": "phone", "b": None, "c": 7})]
     [('segment', ('7', 'phone', '(missing)'), [1, 2, 0])]
     """
-    found = {name: _per_query(data, name, values) for name, values in _named(data, by).items()}
-    if not found:
+    per_query = {name: _per_query(data, name, values) for name, values in _named(data, by).items()}
+    if not per_query:
         raise ParameterError(argument="by", expected="at least one attribute of queries", got="none")
-    return tuple(Attribute(name, *_segments(values)) for name, values in found.items())
+    return tuple(Attribute(name, *_segments(values)) for name, values in per_query.items())
 
 
 def look_up(query_ids: Sequence[Hashable], by: Mapping[str, Mapping[Hashable, Any]]) -> tuple[Attribute, ...]:
-    """Attributes of queries that are known by their ids: for each name, a mapping from ids to values."""
+    """Attributes of queries by query id: for each name, a mapping from ids to values."""
     return tuple(Attribute(name, *_segments(_looked_up(query_ids, name, values))) for name, values in by.items())
 
 
 def judge_segments(per_query: Mapping[str, Floats], attributes: Sequence[Attribute]) -> tuple[Segment, ...]:
     """Each segment against all other queries, in each metric."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     for metric, values in per_query.items():
         judged = ~np.isnan(values)
         n, total = int(judged.sum()), float(values[judged].sum())
@@ -164,7 +164,7 @@ def judge_segments(per_query: Mapping[str, Floats], attributes: Sequence[Attribu
                 is_other = judged.copy()
                 is_other[inside] = False
                 p, elsewhere = _against(here, values[is_other])
-            elif len(here) < n:  # there may be very many of these: they do not walk through all queries
+            elif len(here) < n:  # there may be very many segments: each reads only its own queries
                 elsewhere = (total - float(here.sum())) / (n - len(here))
             error = float(here.std(ddof=1)) / math.sqrt(len(here)) if len(here) > 1 else math.nan
             difference = float(here.mean()) - elsewhere
@@ -173,15 +173,15 @@ def judge_segments(per_query: Mapping[str, Floats], attributes: Sequence[Attribu
             name, value = attribute.name, attribute.values[code]
             rows.append((name, value, metric, len(here), float(here.mean()), error, difference, p))
         adjusted = control_discoveries(np.array([row[-1] for row in rows]), np.array([row[-2] for row in rows]))
-        found += [Segment(*row, float(p)) for row, p in zip(rows, adjusted, strict=True)]
-    return tuple(found)
+        segments += [Segment(*row, float(p)) for row, p in zip(rows, adjusted, strict=True)]
+    return tuple(segments)
 
 
 def compare_segments(
     differences: Mapping[str, Mapping[str, Floats]], attributes: Sequence[Attribute], seed: int, n_resamples: int
 ) -> tuple[SegmentContrast, ...]:
-    """The differences of systems to the baseline, ``differences[system][metric]`` with one per query, by segment."""
-    found: list[SegmentContrast] = []
+    """The differences to the baseline by segment; ``differences[system][metric]`` has one value per query."""
+    segments: list[SegmentContrast] = []
     for metric in next(iter(differences.values()), {}):
         by_system = np.array([by_metric[metric] for by_metric in differences.values()])
         judged = ~np.isnan(by_system).any(axis=0)
@@ -194,14 +194,14 @@ def compare_segments(
         adjusted = control_discoveries(p, np.array([numbers[0] for _, numbers in rows]))
         for (head, row), q in zip(rows, adjusted.tolist(), strict=True):
             difference, low, high, p_here, *rest = row
-            found.append(SegmentContrast(*head, Contrast(difference, low, high, p_here, q, *rest)))
-    return tuple(found)
+            segments.append(SegmentContrast(*head, Contrast(difference, low, high, p_here, q, *rest)))
+    return tuple(segments)
 
 
 def cut(
     numbers: Floats | NDArray[np.int64], n_parts: int, label: Callable[[Any], str] | None = None
 ) -> tuple[NDArray[np.int64], list[str]]:
-    """Parts of about as many numbers each, by size, none of them empty; and their labels.
+    """Ranges with about the same number of values, none empty, and their labels.
 
     >>> cut(np.array([3, 1, 9, 4, 4, 20]), 3)
     (array([0, 0, 2, 1, 1, 2]), ['1 to 3', '4', '9 to 20'])
@@ -213,11 +213,11 @@ def cut(
     return part, [low if low == high else f"{low} to {high}" for low, high in ends]
 
 
-# What callers give
+# Attributes as callers give them
 
 
 def _named(data: RankingDataset, by: Any) -> dict[str, Any]:
-    """What was given, by the name of the attribute."""
+    """The given values, by name of the attribute."""
     if isinstance(by, str):
         return {by: _feature(data, by)}
     if isinstance(by, Mapping):
@@ -255,7 +255,7 @@ def _feature(data: RankingDataset, name: str) -> Any:
 
 
 def _as_dates(days: NDArray[np.floating[Any]]) -> NDArray[np.datetime64]:
-    """Days since 1970 as dates, to the second; NaN is none.
+    """Days since 1970 as dates, to the second; NaN becomes NaT.
 
     >>> _as_dates(np.array([19723.25, np.nan]))
     array(['2024-01-01T06:00:00', 'NaT'], dtype='datetime64[s]')
@@ -302,13 +302,13 @@ def _looked_up(ids: Sequence[Hashable], name: str, values: Mapping[Hashable, Any
             expected="a mapping from query ids to values",
             got=f"one without any of the queries, such as {ids[0]!r}",
         )
-    found = np.empty(len(ids), object)
-    found[:] = [values.get(query) for query in ids]
-    return found
+    per_query = np.empty(len(ids), object)
+    per_query[:] = [values.get(query) for query in ids]
+    return per_query
 
 
 def _segments(values: NDArray[Any]) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """The labels of the segments in their order, what is missing last, and which of them each query has."""
+    """The labels of the segments in order, missing values last, and the segment of each query."""
     if values.dtype.kind == "M":
         days = (values - np.datetime64(0, "D")) / np.timedelta64(1, "D")  # NaN where there is no date
         return _of_numbers(days, _day)
@@ -347,7 +347,7 @@ def _day(days: Any) -> str:
 
 
 def _label(number: Any) -> str:
-    """A number as people write it.
+    """A number in its usual notation.
 
     >>> _label(1234.0), _label(0.25)
     ('1,234', '0.25')
@@ -361,7 +361,7 @@ def _label(number: Any) -> str:
 def _queries_of(
     attributes: Sequence[Attribute], judged: NDArray[np.bool_]
 ) -> Iterator[tuple[Attribute, int, NDArray[np.int64]]]:
-    """The segments that have any judged query, and which queries those are: one walk, however many segments."""
+    """The segments with judged queries, and their queries, in one pass over all queries."""
     queries = np.flatnonzero(judged)
     for attribute in attributes:
         codes = attribute.codes[queries]
@@ -372,7 +372,7 @@ def _queries_of(
 
 
 def _against(here: Floats, others: Floats) -> tuple[float, float]:
-    """The p of a segment against all other queries, NaN where they are too few, and the mean of those, if any."""
+    """The p-value of a segment against all other queries, NaN if either are too few, and the mean of the others."""
     p = two_sample_p(here, others) if len(others) >= FEWEST else math.nan
     return p, float(others.mean()) if len(others) else math.nan
 

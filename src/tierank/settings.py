@@ -81,12 +81,12 @@ Space = Mapping[str, Between | OneOf]
 
 
 class Kind:
-    """What values a setting takes. ``check`` returns the value in its plain form, or raises ``ParameterError``."""
+    """The values that a setting takes. ``check`` returns a value in its plain form, or raises ``ParameterError``."""
 
     expected: str = "a value"
 
     def check(self, name: str, value: Any) -> Any:
-        """The value in its plain form; an error that names the setting if it cannot be used."""
+        """The value in its plain form. Raises ``ParameterError``, which names the setting, if it cannot be used."""
         return value
 
     def refuse(self, name: str, value: Any) -> ParameterError:
@@ -122,8 +122,9 @@ class Number(Kind):
             raise self.refuse(name, value)
         try:
             number = float(value)
-        except OverflowError:  # an integer beyond all floats
-            raise ParameterError(argument=name, expected=self.expected, got="an integer beyond all floats") from None
+        except OverflowError:  # an integer too large for a float
+            got = "an integer too large for a float"
+            raise ParameterError(argument=name, expected=self.expected, got=got) from None
         if not np.isfinite(number) or not _is_within(number, self.least, self.most, self.above, self.below):
             raise self.refuse(name, value)
         return number
@@ -179,7 +180,7 @@ class Choice(Kind):
         return f"one of {', '.join(self.names)}"
 
     def check(self, name: str, value: Any) -> str:
-        """The name as it is."""
+        """The name, unchanged."""
         if not isinstance(value, str) or value not in self.names:
             raise ParameterError.unknown(name, value, self.names)
         return value
@@ -267,7 +268,7 @@ class Setting:
     Parameters
     ----------
     default : object
-        The value if none is given.
+        The default value.
     kind : Kind
         What values it takes.
     help : str
@@ -277,7 +278,7 @@ class Setting:
     group : str, default ""
         The heading that it is listed under.
     needs : tuple of str, default ()
-        Other settings, one of which has to differ from its default for this one to have an effect.
+        Other settings. This one has no effect unless at least one of them differs from its default.
     """
 
     default: Any
@@ -298,13 +299,13 @@ def setting(
     needs: tuple[str, ...] = (),
     positional: bool = False,
 ) -> Any:
-    """A field of a dataclass that declares a setting, see ``Setting``; a ``positional`` one can be given by place."""
+    """A dataclass field that declares a ``Setting``. A ``positional`` one can be given without its name."""
     declaration = Setting(default, kind, help, search, group, needs)
     return field(default=default, metadata={_METADATA: declaration}, kw_only=not positional)
 
 
 def declared(owner: Any) -> dict[str, Setting]:
-    """The declared settings of a ranker or its class, by name: its own first, then those of its parents."""
+    """The declared settings of a ranker or its class, by name: those of the class first, then those of its parents."""
     kind = owner if isinstance(owner, type) else type(owner)
     forgotten = next((name for name, value in vars(kind).items() if isinstance(value, Field)), None)
     if forgotten is not None:

@@ -1,4 +1,4 @@
-"""Whether a difference is more than chance: paired tests, many of them at once, and how many queries it takes."""
+"""Significance: paired tests, adjustment for multiple tests, and the number of queries needed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tierank.types import Floats
 
 # An adjusted p below this is called significant.
 SIGNIFICANT = 0.05
-# The smallest difference that most people act on, and the chance to see it that is usually asked for.
+# The smallest difference that most people act on, and the usual power to detect it.
 SMALL, POWER = 0.005, 0.8
-# Differences of two queries' values that are no more than rounding.
+# Smaller differences of values count as rounding.
 ROUNDING = 1e-12
 # Random draws held in memory at one time.
 _DRAWS = 1 << 21
@@ -25,7 +25,7 @@ Verdict = Literal["better", "worse", "no difference shown", "too few queries"]
 
 @dataclass(frozen=True)
 class Contrast:
-    """One system against the baseline in one metric. Numbers that are undefined for a single query are NaN.
+    """One system compared with the baseline in one metric. Numbers that are undefined for a single query are NaN.
 
     Attributes
     ----------
@@ -34,8 +34,8 @@ class Contrast:
     low, high : float
         The 95% interval of the difference.
     p, adjusted_p : float
-        The p-value of the paired t-test, as it is and adjusted for the other tests of the same call: by Holm's method
-        over systems, by that of Benjamini and Hochberg over segments.
+        The p-value of the paired t-test, raw and adjusted for the other tests of the same call: by Holm's method over
+        systems, by Benjamini and Hochberg's over segments.
     wins, ties, losses : int
         Number of queries in which the system is better than the baseline, equal, or worse.
     spread : float
@@ -68,34 +68,34 @@ class Contrast:
         return {"better": "*+", "worse": "*-"}.get(self.verdict, "")
 
     def queries_needed(self, difference: float = SMALL, *, power: float = POWER) -> int | None:
-        """How many queries like these show a mean difference with this chance, by a two-sided paired t-test at 5%.
+        """The number of queries like these needed to detect a mean difference by a two-sided paired t-test at 5%.
 
         Parameters
         ----------
         difference : float, default 0.005
-            The difference to see.
+            The difference to detect.
         power : float, default 0.8
-            The chance to see it.
+            The power: the chance to detect it.
 
         Returns
         -------
         int or None
-            None if one query alone says nothing of the spread.
+            None if there is only one query, whose spread is unknown.
         """
         return None if math.isnan(self.spread) else paired_sample_size(self.spread, difference, power=power)
 
     def detectable(self, *, power: float = POWER) -> float:
-        """The mean difference that as many queries as there are show with this chance.
+        """The mean difference that these queries can detect with this power.
 
         Parameters
         ----------
         power : float, default 0.8
-            The chance to see it.
+            The power: the chance to detect it.
 
         Returns
         -------
         float
-            NaN if one query alone says nothing of the spread.
+            NaN if there is only one query, whose spread is unknown.
         """
         return detectable_difference(self.spread, self.n_queries, power=power)
 
@@ -106,7 +106,7 @@ class Contrast:
 
 
 def verdict_of(difference: float, adjusted_p: float) -> Verdict:
-    """What an adjusted p says of a difference."""
+    """The verdict on a difference, by its adjusted p-value."""
     if not adjusted_p < SIGNIFICANT:
         return "no difference shown"
     return "better" if difference > 0 else "worse"
@@ -120,7 +120,7 @@ def finite(value: float) -> float | None:
 def paired_p(differences: Floats) -> Floats:
     """The two-sided p of a paired t-test over the last axis: t = mean / (standard deviation / sqrt(n)).
 
-    Without any difference p is 1; one query alone says nothing (NaN).
+    Without any difference p is 1; for a single query it is NaN.
 
     >>> paired_p(np.array([[0.0, 0.0, 0.0], [0.3, 0.1, 0.2]])).round(4).tolist()
     [1.0, 0.0742]
@@ -138,9 +138,9 @@ def paired_p(differences: Floats) -> Floats:
 
 
 def two_sample_p(inside: Floats, outside: Floats) -> float:
-    """The two-sided p for two groups with different means: the larger one of Student's and Welch's t-test.
+    """The two-sided p-value for the means of two groups: the larger one of Student's and Welch's t-test.
 
-    Student's takes one spread for both groups, which is wrong if a small group has the larger one; Welch's trusts the
+    Student's assumes one spread for both groups, which is wrong if a small group has a larger one; Welch's trusts the
     spread of a small group, which may be 0 by chance.
 
     >>> round(two_sample_p(np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.9, 0.6, 0.8])), 4)
@@ -165,7 +165,7 @@ def two_sample_p(inside: Floats, outside: Floats) -> float:
 def holm(p: Floats) -> Floats:
     """Adjust p-values by Holm's method: the i-th smallest of m becomes the highest so far of (m - i + 1) p, at most 1.
 
-    The chance of any false finding stays below the level.
+    The chance of any false positive stays below the level.
 
     >>> holm(np.array([0.01, 0.04, 0.03])).tolist()
     [0.03, 0.06, 0.06]
@@ -180,7 +180,7 @@ def benjamini_hochberg(p: Floats) -> Floats:
     """Adjust p-values by the method of Benjamini and Hochberg: the i-th smallest of m becomes the lowest of (m / j) p_j
     over j >= i.
 
-    Of what is found below a level, the expected share of false findings is at most that level. NaN was not tested, and
+    Of the tests below a level, the expected share of false positives is at most that level. NaN means not tested, and
     does not count.
 
     >>> benjamini_hochberg(np.array([0.01, 0.04, np.nan, 0.03])).tolist()
@@ -195,12 +195,12 @@ def benjamini_hochberg(p: Floats) -> Floats:
 
 
 def control_discoveries(p: Floats, differences: Floats) -> Floats:
-    """Adjust two-sided p-values so that few of the differences found below a level are false, in each direction.
+    """Adjust two-sided p-values to control the false discovery rate in each direction.
 
     The one-sided p-values for "worse" are adjusted by the method of Benjamini and Hochberg and doubled, and so are
-    those for "better"; a test has the number of the direction of its difference. Of all that is called worse below
-    0.05, the expected share of false findings is then at most 2.5%, however much is better, and of all findings at most
-    5%. (One adjustment of two-sided p-values says nothing of those called worse alone.)
+    those for "better"; a test gets the value for the direction of its difference. Of all tests called worse at 0.05,
+    the expected share of false positives is then at most 2.5%, however many are better, and of all positives at most
+    5%. (Adjusting two-sided p-values does not bound the share among those called worse.)
 
     >>> control_discoveries(np.array([0.01, 0.2, 0.001]), np.array([-1.0, 1.0, 1.0])).round(6).tolist()
     [0.03, 0.3, 0.003]
@@ -216,7 +216,7 @@ def control_discoveries(p: Floats, differences: Floats) -> Floats:
 def bootstrap_interval(differences: Floats, seed: int, n_resamples: int) -> tuple[Floats, Floats]:
     """The 2.5th and the 97.5th percentile of the mean over the last axis, over queries drawn with replacement.
 
-    All rows see the same draws. Means are products with how often each query was drawn, a block of draws at a time.
+    All rows see the same draws. Means are products with the counts of each query, a block of draws at a time.
     """
     n = differences.shape[-1]
     if n == 1:
@@ -236,9 +236,9 @@ def bootstrap_interval(differences: Floats, seed: int, n_resamples: int) -> tupl
 
 
 def paired_sample_size(spread: float, difference: float = SMALL, *, power: float = POWER) -> int:
-    """The number of queries at which a two-sided paired t-test at 5% shows a mean difference with this chance.
+    """The number of queries at which a two-sided paired t-test at 5% detects a mean difference with this power.
 
-    n = ((z_0.975 + z_power) spread / difference)^2 + z_0.975^2 / 2; the second part makes up for the unknown spread.
+    n = ((z_0.975 + z_power) spread / difference)^2 + z_0.975^2 / 2; the second term accounts for the unknown spread.
 
     >>> paired_sample_size(0.1)
     3142
@@ -251,7 +251,7 @@ def paired_sample_size(spread: float, difference: float = SMALL, *, power: float
 
 
 def detectable_difference(spread: float, n_queries: int, *, power: float = POWER) -> float:
-    """The mean difference that a two-sided paired t-test at 5% shows with this chance; see ``paired_sample_size``.
+    """The mean difference that a two-sided paired t-test at 5% detects with this power; see ``paired_sample_size``.
 
     >>> round(detectable_difference(0.1, 3142), 4)
     0.005

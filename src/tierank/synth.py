@@ -1,4 +1,4 @@
-"""Generated ranking data: ready at once, of any size, and shaped like the web-search sets."""
+"""Generated ranking data of any size, shaped like the web-search data sets."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from tierank.readers.cache import SUFFIX, build_folder
 from tierank.settings import as_number, as_whole
 from tierank.types import Features
 
-# The kinds of features that families of columns take in turn, at about the shares that web-search sets have.
+# The kinds of the families of columns, in turn, with about the shares of web-search data sets.
 _KINDS = ("score", "count", "ratio", "sparse", "length", "query", "score", "sparse", "count")
 
-# A family is one statistic over several text fields (title, body, url, ...): its columns rise and fall together.
+# A family is one statistic over several text fields (title, body, url, ...): its columns are correlated.
 _FAMILY_SIZE = 5
 
-# Documents that are built in one go: small enough for the cache of one core, so memory stays small too.
+# Documents generated at a time: they fit the cache of one core, and memory stays small.
 _BLOCK = 4096
 
-# The hidden function: how many units, rules and relative columns, how many columns a unit reads and how steeply.
+# The hidden function: numbers of units, rules and relative columns, and columns and steepness of a unit.
 _N_UNITS, _UNIT_COLUMNS, _UNIT_GAIN = 16, 8, 2
 _N_RULES = 8
 _N_RELATIVE = 4
 
-# How much each part weighs. Together the first three have a variance of about 1 within a query; with noise 1 a linear
-# scorer, trees and a network then come out apart, and none is near perfect.
+# The weights of the parts. The first three together have a variance of about 1 within a query; with noise 1, a linear
+# scorer, trees and a network then differ clearly, and none is near perfect.
 _SMOOTH, _RULES, _RELATIVE = np.float32(0.7), np.float32(0.45), np.float32(0.25)
 _SPREAD, _OFFSET = np.float32(0.4), np.float32(0.8)
 
@@ -61,14 +61,14 @@ def make_ranking(
 
         smooth      a tanh network with products, which reads most columns: many small effects
         rules       "where z_a is high, a high z_b helps; elsewhere, a low z_c": steps and interactions
-        relative    how near z comes to the highest value within the query, whatever that value is
+        relative    how close z is to the highest value within the query
         offset      of the query alone, so that some queries have no relevant document
 
     Documents are sorted by relevance over the whole sample and cut so that rating r has the share ``rating_shares[r]``,
-    up to rounding. What is relevant depends on ``n_features`` only, and ``seed`` draws queries and documents: a model
-    learned from one seed works for another. For test data, use another seed, or ``split`` one sample.
+    up to rounding. The relevance function depends on ``n_features`` only, and ``seed`` draws queries and documents: a
+    model trained with one seed works for another. For test data, use another seed, or ``split`` one sample.
 
-    Besides the float32 matrix, about 30 bytes per document and 20 MB (with 136 features) are used at the peak.
+    Besides the float32 matrix, the peak memory is about 30 bytes per document and 20 MB (with 136 features).
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def make_ranking(
     shares = _checked_shares(rating_shares)
 
     rng = np.random.default_rng(seed)
-    holes = rng.spawn(1)[0]  # a stream of its own: the same documents, whatever is missing
+    holes = rng.spawn(1)[0]  # a separate stream: the documents do not depend on what is missing
     lengths = _draw_lengths(rng, n_queries, mean_length, max_length)
     build = partial(_build, _World(n_features), rng, holes, lengths, noise, missing, shares)
     if out is None:
@@ -151,22 +151,22 @@ def _build(
 
 
 class _World:
-    """How documents look and what makes them relevant: the same for every sample with this many features.
+    """The distribution of documents and the relevance function: the same for every sample with this many features.
 
     Inside, the documents are a matrix z (features x documents): each row has mean 0 and variance 1 over all queries,
-    before values below its ``floor`` (the text field does not match at all) are raised to it.
+    before values below its ``floor`` (the text field does not match) are raised to it.
     """
 
     def __init__(self, n_features: int) -> None:
         rng = np.random.default_rng([2020, n_features])  # not the caller's seed: the world is fixed
-        size = min(_FAMILY_SIZE, max(1, n_features // 6))  # of few columns, each is a family of its own
+        size = min(_FAMILY_SIZE, max(1, n_features // 6))  # with few columns, each is a separate family
         self.family = np.arange(n_features) // size
         self.kinds = np.array([_KINDS[family % len(_KINDS)] for family in self.family])
         self._draw_shapes(rng, n_features)
         self._draw_effects(rng, n_features)
 
     def _draw_shapes(self, rng: np.random.Generator, n: int) -> None:
-        """How the values of each column spread: over queries, over the family, and as shown."""
+        """The spread of each column: over queries, over the family, and in the shown values."""
         dense = np.flatnonzero((self.kinds != "query") & (self.kinds != "sparse"))
         self.relative = np.resize(rng.permutation(dense), _N_RELATIVE)
         of_query = np.where(self.kinds == "query", 1, rng.uniform(0.05, 0.35, n))
@@ -179,7 +179,7 @@ class _World:
         self.steepness, self.size = _column(rng.uniform(0.8, 1.6, n)), _column(np.exp(rng.uniform(0, 4, n)))
 
     def _draw_effects(self, rng: np.random.Generator, n: int) -> None:
-        """Which columns make a document relevant, and how."""
+        """The columns that affect relevance, and how."""
         self.unit_weight = np.zeros((_N_UNITS, n), np.float32)
         for weight in self.unit_weight:
             columns = rng.permutation(n)[:_UNIT_COLUMNS]
@@ -235,13 +235,13 @@ class _World:
         return cast(Features, (scaled**4).sum(axis=0) / np.float32(0.2 * _N_RELATIVE**0.5))
 
     def show(self, z: Features) -> Features:
-        """The features that the caller sees, written over z."""
+        """The features that the caller sees, computed in place of z."""
         for column, kind in enumerate(self.kinds):
             z[column] = _SHOWN[kind](z[column], self.floor[column], self.steepness[column], self.size[column])
         return z
 
 
-# What a column of z looks like to the caller: z, floor, steepness, size -> values.
+# The values of a column of z for the caller: z, floor, steepness, size -> values.
 _SHOWN: dict[str, Callable[[Features, Features, Features, Features], Features]] = {
     "score": lambda z, floor, steepness, size: size * (z - floor),
     "count": lambda z, floor, steepness, size: np.floor(size * np.exp(steepness * z)),

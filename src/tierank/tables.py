@@ -1,8 +1,10 @@
-"""Tables of pandas, polars and Arrow, and of requests: columns by name."""
+"""Tables of pandas, polars, Arrow and requests: columns by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,30 +30,58 @@ def column_names(table: Any) -> list[str]:
     return [str(name) for name in names]
 
 
+def check_known(known: Sequence[str], wanted: Iterable[str], where: str | os.PathLike[str] | None = None) -> None:
+    """Raise ``DataError`` if a table with the columns ``known`` lacks one that is wanted.
+
+    >>> check_known(["qid", "bm25"], ["bm52"], "shop.csv")
+    Traceback (most recent call last):
+    tierank.errors.DataError: shop.csv: unknown column 'bm52': did you mean 'bm25'? Known: bm25, qid
+    """
+    unknown = next((name for name in wanted if name not in known), None)
+    if unknown is not None:
+        raise DataError(str(ParameterError.unknown("column", unknown, known)), where=where)
+
+
+def check_once(known: Sequence[str], wanted: Iterable[str], where: str | os.PathLike[str] | None = None) -> None:
+    """Raise ``DataError`` if two columns have a name that is wanted: which of them is meant cannot be known.
+
+    >>> check_once(["qid", "bm25", "bm25"], ["qid", "bm25"], "shop.csv")
+    Traceback (most recent call last):
+    tierank.errors.DataError: shop.csv: expected each column once, got 'bm25' twice; rename one of them
+    """
+    counts = Counter(known)
+    twice = next((name for name in wanted if counts[name] > 1), None)
+    if twice is not None:
+        raise DataError(where=where, expected="each column once", got=f"{twice!r} twice", fix="rename one of them")
+
+
+def check_columns(known: Sequence[str], wanted: Collection[str], where: str | os.PathLike[str] | None = None) -> None:
+    """Raise ``DataError`` if a wanted column is not there, or there twice."""
+    check_known(known, wanted, where)
+    check_once(known, wanted, where)
+
+
 def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[Any]:
-    """One column of a table as an array; ``names`` are those of the table, where they are known."""
+    """One column of a table as an array; ``names`` are those of the table, if they are known."""
     names = column_names(table) if names is None else names
-    if name not in names:
-        raise DataError(str(ParameterError.unknown("column", name, names)))
+    check_known(names, [name])
     is_arrow = hasattr(type(table), "column_names")
     try:
         if is_arrow:
-            table.column(name).validate(full=True)  # that texts are UTF-8, above all
+            table.column(name).validate(full=True)  # checks above all that texts are UTF-8
             return np.asarray(decoded(table.column(name)).to_numpy())
         column = table[table.columns[names.index(name)]]
         if getattr(getattr(column, "dtype", None), "fields", None):  # polars would give a matrix of the fields
             return as_objects(column.to_list())
         return np.asarray(column.to_numpy())
-    except (ValueError, TypeError, NotImplementedError) as error:  # of Arrow, also for types that numpy does not have
+    except (ValueError, TypeError, NotImplementedError) as error:  # Arrow, for types that numpy lacks
         raise DataError(f"column {name!r}: expected numbers or texts, got: {str(error)[:SHOWN]}") from None
 
 
 def take_columns(table: Any, names: Sequence[str]) -> Any:
-    """The columns of a table with these names, in this order; by place, because names need not be texts there."""
+    """The columns of a table with these names, in this order; by index, because names need not be texts."""
     known = column_names(table)
-    twice = next((name for name in names if known.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"expected each column once, got {twice!r} twice; rename one of them")
+    check_once(known, names)
     places = [known.index(name) for name in names]
     if hasattr(table, "iloc"):
         return table.iloc[:, places]
@@ -59,19 +89,19 @@ def take_columns(table: Any, names: Sequence[str]) -> Any:
 
 
 def decoded(column: Any) -> Any:
-    """An Arrow column with values in place of numbers of values, for which ``to_numpy`` gives a value where none is."""
+    """An Arrow column without dictionary encoding, for which ``to_numpy`` would replace missing values."""
     return column.cast(column.type.value_type) if hasattr(column.type, "index_type") else column
 
 
 def as_objects(values: Sequence[Any]) -> NDArray[Any]:
-    """The values as an array of objects, whatever they are."""
+    """The values as an array of objects, of any type."""
     objects = np.empty(len(values), object)
     objects[:] = values
     return objects
 
 
 class Table:
-    """Columns of values by name, as a request has them: the least that a table is."""
+    """Columns of values by name, as in a request: a minimal table."""
 
     def __init__(self, columns: Mapping[str, Sequence[Any]]) -> None:
         self._columns = columns

@@ -16,11 +16,11 @@ T = TypeVar("T")
 
 
 class Team:
-    """One process alone. ``tierank.distributed.join`` gives the team of several, with the same methods.
+    """A team of one process. ``tierank.distributed.join`` returns a team of several, with the same methods.
 
     Every process of a team calls ``fit`` with the same settings and the same data, or its own part of them, and ends
-    with the same model. Each learns from its own queries (``part``), and numbers go from process to process by the
-    other methods, which all processes have to call in the same order.
+    with the same model. Each learns from its own queries (``part``), and the other methods exchange numbers between the
+    processes; all processes have to call them in the same order.
 
     >>> team = Team()
     >>> team.size, team.rank, team.all_gather("here"), team.all_reduce(np.array([1.0, 2.0])).tolist()
@@ -29,7 +29,7 @@ class Team:
 
     size: int = 1
     rank: int = 0
-    # Whether each process was given its own part of the data alone, not all of it.
+    # Whether each process was given only its own part of the data.
     holds_parts: bool = False
     # The address of this process's machine, as the others see it; and the seconds that it waits for them.
     host: str = "127.0.0.1"
@@ -43,40 +43,40 @@ class Team:
         return self.rank == 0
 
     def name_of(self, rank: int) -> str:
-        """A process as messages name it: by its number, and by its machine where there are several."""
+        """A process in messages: its number, and its machine if there are several."""
         where = f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
         return f"process {rank} of {self.size}{where}"
 
     def all_reduce(self, values: T) -> T:
-        """The sum of an array, or a tensor, over the processes; the argument may be overwritten."""
+        """The sum of an array or tensor over the processes; the argument may be overwritten."""
         return values
 
     def all_gather(self, value: Any) -> list[Any]:
-        """What each process gave, in the order of their ranks: anything that JSON can hold."""
+        """The values of all processes in the order of their ranks: anything that JSON can hold."""
         return [value]
 
     def gather_rows(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The rows of all processes, one after the other: a matrix of the same type and width in each."""
+        """The rows of all processes, in the order of their ranks; all matrices have the same type and width."""
         return rows
 
     def broadcast(self, content: bytes | None) -> bytes | None:
-        """What the first process gave, in all of them."""
+        """The value of the first process, in all processes."""
         return content
 
     def rows(self, n: int) -> slice:
-        """The rows, of ``n`` that all processes have, that this process looks at."""
+        """The share of this process of ``n`` rows that all processes have."""
         if self.holds_parts:
             return slice(0, n)
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def of_parts(self) -> Self:
-        """The same team, for data that are split already: each process has its own part."""
+        """The same team, for data that are already split: each process has its own part."""
         team = copy(self)
         team.holds_parts = True
         return team
 
     def part(self, data: RankingDataset) -> RankingDataset:
-        """The queries of this process, where each has its own: neighbours, with a fair share of the documents."""
+        """The queries of this process: a contiguous range with a fair share of the documents."""
         if self.holds_parts or self.size == 1:
             return data
         cuts = cut_queries(data.offsets, self.size)
@@ -84,7 +84,7 @@ class Team:
 
 
 def cut_queries(offsets: NDArray[np.int64], n_parts: int) -> NDArray[np.int64]:
-    """Where to cut queries into parts of about as many documents, none of them empty: one more edge than parts.
+    """The edges that cut queries into non-empty parts of about the same number of documents: one more than parts.
 
     >>> cut_queries(np.array([0, 5, 6, 7, 8, 10]), 2).tolist()
     [0, 1, 5]
@@ -99,5 +99,5 @@ def cut_queries(offsets: NDArray[np.int64], n_parts: int) -> NDArray[np.int64]:
     nearer = wanted - offsets[after - 1] <= offsets[after] - wanted
     cuts = np.concatenate([[0], after - nearer, [n_queries]])
     places = np.arange(n_parts + 1)
-    cuts = np.maximum.accumulate(cuts - places) + places  # each part has one query at least,
+    cuts = np.maximum.accumulate(cuts - places) + places  # each part has at least one query,
     return np.asarray(np.minimum(cuts, n_queries - n_parts + places), np.int64)  # the last ones too

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Texts that are taken in one go: what is needed to find their bytes is larger than they are.
+# Texts taken at a time, as the temporary arrays are larger than the texts.
 _TAKEN = 1 << 16
 
 
@@ -29,7 +29,7 @@ class Texts:
 
     @staticmethod
     def concat(parts: Sequence[Texts]) -> Texts:
-        """The texts of several blocks, one after the other."""
+        """The texts of several blocks, joined."""
         shifts = np.cumsum([0, *(len(part.blob) for part in parts[:-1])])
         ends = [part.ends + shift for part, shift in zip(parts, shifts, strict=True)]
         return Texts(np.concatenate([part.blob for part in parts]), np.concatenate(ends))

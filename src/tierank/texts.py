@@ -1,9 +1,9 @@
-"""Match features: how well the text of a document answers the text of a query.
+"""Match features: how well the text of a document matches the text of a query.
 
-The same for every language: texts are brought to one form (Unicode NFKC, case folded) and broken into words by the
-default rules of Unicode (UAX 29); ideographs and hiragana are words on their own. There is no stemmer and no list of
-stop words: rare words weigh more, and three-letter parts of words (*grams*) find other forms of a word and misspelt
-ones, also in languages that are written without blanks.
+The same for every language: texts are normalised (Unicode NFKC, case folded) and split into words by the default rules
+of Unicode (UAX 29); each ideograph or hiragana character is a word. No stemmer and no stop words are used: rare words
+weigh more, and trigrams of characters (*grams*) match other forms of a word and misspellings, also in languages that
+are written without blanks.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tierank.kernels import texts as kernel
 from tierank.kernels.texts import PARTS, Words
 from tierank.types import Floats
 
-# Texts that are broken into words at a time, and pairs that are matched at a time.
+# Texts split into words at a time, and pairs matched at a time.
 _AT_A_TIME = 1 << 16
-# Between two texts: no part of a word, and the same in every form of Unicode.
+# Separator of texts: not part of a word, and unchanged by normalisation.
 _BETWEEN = "\0"
 _UNKNOWN = 255
-# Ranges of characters that are words on their own: hiragana, ideographs and their extensions.
+# Ranges of characters that are words by themselves: hiragana, ideographs and their extensions.
 _ALONE = ((0x3041, 0x3097), (0x3400, 0x4DC0), (0x4E00, 0xA000), (0xF900, 0xFB00), (0x20000, 0x32000))
 _MIDDLES = {
     kernel.MID_BOTH: ".'’․﹒＇．",
     kernel.MID_LETTER: ":·‧﹕：",
     kernel.MID_NUMBER: ",;٬﹐﹔，；",
 }
-# What each code point is, found when it is first met.
+# The kind of each code point, determined on first use.
 _KINDS = np.full(0x110000, _UNKNOWN, np.uint8)
 
 Hashes = NDArray[np.uint64]
@@ -46,20 +46,20 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class TextStatistics:
-    """What is known of the words of a collection of documents: how many documents have each.
+    """Word statistics of a collection of documents: the number of documents with each word.
 
     Parameters
     ----------
     n_documents : int
         Number of different documents.
     mean_length : float
-        The mean number of words of one.
+        The mean number of words per document.
     words : array of uint64
-        Hashes of the words, rising.
+        Hashes of the words, ascending.
     word_counts : array of int64
         The number of documents with each word.
     grams : array of uint64
-        Hashes of the grams, rising.
+        Hashes of the grams, ascending.
     gram_counts : array of int64
         The number of documents with each gram.
     """
@@ -73,7 +73,7 @@ class TextStatistics:
 
     @classmethod
     def learn(cls, documents: Iterable[str]) -> TextStatistics:
-        """The statistics of these documents, each different one counted once."""
+        """The statistics of these documents; identical documents are counted once."""
         different = list(dict.fromkeys(text for text in documents if text))
         broken = _break(different)
         lengths = np.diff(broken.starts)
@@ -84,7 +84,7 @@ class TextStatistics:
         return cls(len(different), mean, words, word_counts, grams, gram_counts.astype(np.int64))
 
     def match(self, queries: Sequence[str], documents: Sequence[str], n_jobs: int | None = None) -> NDArray[np.float32]:
-        """The match features of each query and the document beside it, in the order of ``PARTS``."""
+        """The match features of each query and its document, in the order of ``PARTS``."""
         if len(queries) != len(documents):
             raise DataError(expected=f"{len(queries)} documents, one per query", got=str(len(documents)))
         return self.match_numbered(*_numbered(queries), *_numbered(documents), n_jobs)
@@ -97,7 +97,7 @@ class TextStatistics:
         document_of: Counts,
         n_jobs: int | None = None,
     ) -> NDArray[np.float32]:
-        """The match features of pairs that are given by numbers of different texts."""
+        """The match features of pairs that are given by indices of different texts."""
         out = np.empty((len(query_of), len(PARTS)), np.float32)
         words = [self._weighed(_break(texts)) for texts in (queries, documents)]
         spans = pairwise([*range(0, len(query_of), _AT_A_TIME), len(query_of)])
@@ -110,7 +110,7 @@ class TextStatistics:
 
     @cached_property
     def digest(self) -> str:
-        """What tells these statistics from others."""
+        """The digest that identifies these statistics."""
         whole = hashlib.sha256()
         for array in self.arrays().values():
             whole.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
@@ -124,7 +124,7 @@ class TextStatistics:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> TextStatistics:
-        """The statistics that ``arrays`` gave; an error where they are damaged."""
+        """The statistics from the result of ``arrays``. Raises ``DataError`` if they are damaged."""
         try:
             n_documents, mean_length = arrays["sizes"].astype(np.float64).tolist()
             words, grams = (np.ascontiguousarray(arrays[name], np.uint64) for name in ("words", "grams"))
@@ -162,7 +162,7 @@ class TextStatistics:
 
 
 class _Table(NamedTuple):
-    """Weights that are found by a hash: the first bits of it say where to look."""
+    """A table of weights by hash, indexed by the first bits of the hash."""
 
     hashes: Hashes
     weights: Floats
@@ -179,20 +179,20 @@ class _Table(NamedTuple):
         return cls(hashes, weights[:-1].copy(), float(weights[-1]), buckets, 64 - n_bits)
 
     def weights_of(self, hashes: Hashes) -> Floats:
-        found = np.empty(len(hashes))
-        kernel.look_up(hashes, self.hashes, self.weights, self.unknown, self.buckets, self.shift, found)
-        return found
+        weights = np.empty(len(hashes))
+        kernel.look_up(hashes, self.hashes, self.weights, self.unknown, self.buckets, self.shift, weights)
+        return weights
 
 
 def _numbered(texts: Sequence[str]) -> tuple[list[str], Counts]:
-    """The different texts, and which of them each text is."""
+    """The different texts, and the index of each text among them."""
     numbers: dict[str, int] = {}
     places = np.fromiter((numbers.setdefault(text, len(numbers)) for text in texts), np.int64, len(texts))
     return list(numbers), places
 
 
 def _break(texts: Sequence[str]) -> Words:
-    """The words of some texts; nothing is known yet of their weights."""
+    """The words of some texts, without weights."""
     parts = [_break_some(texts[first : first + _AT_A_TIME]) for first in range(0, len(texts), _AT_A_TIME)]
     parts = parts or [_break_some([])]
     starts, words, has_digit, gram_starts, grams = (
@@ -223,12 +223,12 @@ def _break_some(texts: Sequence[str]) -> tuple[NDArray[Any], ...]:
 
 
 def _folded(text: str) -> str:
-    """One form for all ways to write the same characters; folding can undo it, so it is done again."""
+    """The normalised text; case folding can undo normalisation, so it is done again."""
     return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
 
 
 def _joined(parts: list[NDArray[Any]], *, are_starts: bool) -> NDArray[Any]:
-    """Arrays one after the other; of starts, each counts on from the last of the one before."""
+    """Arrays joined; starts continue from the end of the previous array."""
     if not are_starts:
         return np.concatenate(parts)
     shifts = np.cumsum([0, *(part[-1] for part in parts[:-1])])
@@ -258,7 +258,7 @@ def _kind_of(code: int) -> int:
 
 
 def _document_counts(texts: Counts, hashes: Hashes) -> tuple[Hashes, Counts]:
-    """The different hashes, rising, and in how many texts each is."""
+    """The different hashes, ascending, and the number of texts with each."""
     order = np.lexsort((texts, hashes))
     hashes, texts = hashes[order], texts[order]
     is_first = np.ones(len(order), bool)

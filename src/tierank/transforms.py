@@ -14,14 +14,14 @@ name                    value                               range, mean and devi
 
 A missing value (NaN) gives 0 and counts in no statistic. A column or query whose values are all equal or all missing
 gives 0 (``none``: the value). Deviations divide by the number of documents. Results are finite for every finite
-float32, and the bits of a row do not depend on where it and the others stand.
+float32, and the bits of a row do not depend on the order of the rows.
 
-Networks may see several transforms side by side (``SideBySide``), and an encoding of each feature by where it lies
-between quantiles (``Piecewise``).
+Networks may use several transforms side by side (``SideBySide``), and a piecewise-linear encoding of each feature
+(``Piecewise``).
 
-The per-query transforms need the whole candidate list of a query (``needs_queries``): beside other documents the
-same document gets other values. Where queries are unknown, in ``fit`` and later, they scale by all documents that they
-were fitted on, so that a part of the rows gives the same values as all of them.
+The per-query transforms need the whole candidate list of a query (``needs_queries``): next to other documents the same
+document gets other values. If queries are unknown, in ``fit`` and later, they scale by all documents that they were
+fitted on, so that some of the rows give the same values as all of them.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from tierank.settings import as_choice
 from tierank.team import Team
 from tierank.types import Floats
 
-if TYPE_CHECKING:  # what scikit-learn, which has no types, gives to transforms
+if TYPE_CHECKING:  # what transforms inherit from scikit-learn, which has no types
 
     class TransformerMixin:
-        """What every transformer has."""
+        """Methods that all transformers share."""
 
         def set_output(self, *, transform: str | None = None) -> Self:
             """Choose what ``transform`` returns: "default", "pandas" or "polars"."""
 
     class OneToOneFeatureMixin:
-        """What a transformer has that makes one column of each."""
+        """Methods of a transformer that returns one column per feature."""
 
         def get_feature_names_out(self, input_features: Any = None) -> NDArray[Any]:
             """The names of the columns."""
@@ -63,8 +63,8 @@ if TYPE_CHECKING:  # what scikit-learn, which has no types, gives to transforms
 else:
     from sklearn.base import OneToOneFeatureMixin, TransformerMixin
 
-# Documents that quantiles are found among, values that are sorted at a time, documents whose values are fetched at a
-# time: copies of these and not of the whole matrix.
+# The most documents that quantiles are computed from, values sorted at a time, and documents fetched at a time: so that
+# never the whole matrix is copied.
 _SAMPLE = 1 << 20
 _SORTED = 1 << 24
 _FETCHED = 1 << 14
@@ -73,16 +73,16 @@ _VALUES_AT_ONCE = 1 << 18
 
 
 class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
-    """Base class of all transforms, and the class to derive from to write one. They are scikit-learn transformers.
+    """Base class of all transforms; subclass it to write your own. Transforms are scikit-learn transformers.
 
     ``fit`` takes a ``RankingDataset``, or features and one query id per row. A subclass defines ``learn``, which sets
     the arrays that it names in ``ARRAYS``, and ``apply``, the fast path for rows that are already grouped and checked.
-    If it also defines ``learn_in_team``, several processes can fit it that have a part of the documents each.
+    If it also defines ``learn_in_team``, several processes, each with a part of the documents, can fit it together.
     """
 
     # Whether a value depends on the other documents of its query.
     needs_queries: ClassVar[bool] = False
-    # The fitted arrays, without the last underscore: their type, and the shape after the number of features.
+    # The fitted arrays by name, without the trailing underscore: dtype, and shape after the feature axis.
     ARRAYS: ClassVar[dict[str, tuple[type[np.floating[Any]], tuple[int, ...]]]] = {}
     has_queries_: bool
 
@@ -91,17 +91,32 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
     __metadata_request__transform: ClassVar[dict[str, bool]] = {"qid": True}
 
     def fit(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> Self:
-        """Learn the statistics of all documents; ``y`` is not looked at. Without ``qid`` queries are unknown."""
+        """Learn the statistics of all documents; ``y`` is ignored. Without ``qid`` queries are unknown.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        y : array, optional
+            Ignored.
+        qid : array, optional
+            One query id per row. Without it queries are unknown.
+
+        Returns
+        -------
+        self
+            The fitted transform.
+        """
         return self._fit(as_dataset(X, None, qid), isinstance(X, RankingDataset) or qid is not None, Team())
 
     def fit_in_team(self, data: RankingDataset, team: Team) -> Self:
-        """Learn the statistics of the documents of all processes of a team: the same arrays in each of them."""
+        """Learn the statistics of the documents of all processes of a team; all get the same arrays."""
         return self._fit(data, True, team)
 
     def _fit(self, data: RankingDataset, has_queries: bool, team: Team) -> Self:
         category = next((name for name, kind in data.kinds.items() if isinstance(kind, Category)), None)
         if category is not None:
-            raise DataError(expected="features that are numbers", got=f"texts in column {category!r}")
+            raise DataError(expected="numeric features", got=f"texts in column {category!r}")
         self.has_queries_ = has_queries
         if team.size == 1 or not (team.holds_parts or self.takes_parts):
             self.learn(data.features)
@@ -110,14 +125,27 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         else:
             raise ParameterError(
                 argument="feature_transform",
-                expected="transforms that define learn_in_team, where each process has a part of the data",
+                expected="transforms that define learn_in_team if each process has a part of the data",
                 got=type(self).__name__,
             )
         self._set_features(data.n_features, data.feature_names)
         return self
 
     def transform(self, X: Any, qid: ArrayLike | None = None) -> NDArray[np.float32]:
-        """The transformed features, in the caller's order. Per-query transforms need ``qid`` if ``fit`` had it."""
+        """The transformed features, in the caller's order. Per-query transforms need ``qid`` if ``fit`` had it.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        qid : array, optional
+            One query id per row.
+
+        Returns
+        -------
+        array of float32
+            One row per document.
+        """
         self._check_fitted()
         if self.needs_queries:
             self._check_queries(isinstance(X, RankingDataset) or qid is not None)
@@ -128,26 +156,68 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return transformed
 
     def fit_transform(self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None) -> NDArray[np.float32]:
-        """``fit``, then ``transform`` with the same query ids."""
+        """``fit``, then ``transform`` with the same query ids.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        y : array, optional
+            Ignored.
+        qid : array, optional
+            One query id per row. Without it queries are unknown.
+
+        Returns
+        -------
+        array of float32
+            One row per document.
+        """
         return self.fit(X, y, qid).transform(X, qid)
 
     @abstractmethod
     def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
-        """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
+        """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown.
+
+        Parameters
+        ----------
+        features : array of float32
+            One row per document, grouped by query.
+        offsets : array of int64 or None
+            Where queries begin, and where the last one ends; None if queries are unknown.
+
+        Returns
+        -------
+        array of float32
+            One row per document, ``n_columns(n_features)`` columns.
+        """
 
     @abstractmethod
     def learn(self, features: NDArray[np.float32]) -> None:
-        """Set the fitted arrays."""
+        """Set the fitted arrays.
+
+        Parameters
+        ----------
+        features : array of float32
+            One row per document, grouped by query.
+        """
 
     def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
-        """Set the fitted arrays to those of the documents of all processes; ``features`` are those of this process."""
+        """Set the fitted arrays to those of the documents of all processes; ``features`` are those of this process.
+
+        Parameters
+        ----------
+        features : array of float32
+            The documents of this process.
+        team : Team
+            The processes that fit the transform together.
+        """
         raise NotImplementedError
 
     @property
     def takes_parts(self) -> bool:
-        """Whether several processes can fit it that have a part of the documents each.
+        """Whether several processes, each with a part of the documents, can fit it together.
 
-        A class that defines ``learn`` alone does not say how the statistics of parts are put together.
+        A class that defines only ``learn`` does not say how to combine the statistics of parts.
         """
         owners = [
             next(kind for kind in type(self).__mro__ if name in vars(kind)) for name in ("learn", "learn_in_team")
@@ -155,11 +225,28 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return owners[0] is owners[1]
 
     def n_columns(self, n_features: int) -> int:
-        """How many numbers it makes of this many features: a multiple, column c from feature c mod ``n_features``."""
+        """The number of columns for this many features, a multiple: column c is of feature c mod ``n_features``.
+
+        Parameters
+        ----------
+        n_features : int
+            Number of features.
+
+        Returns
+        -------
+        int
+            Number of columns.
+        """
         return n_features
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """What is fitted, as arrays; ``from_state`` makes the same transform of it."""
+        """The fitted arrays by name; ``from_state`` restores the transform from them.
+
+        Returns
+        -------
+        dict of str to array
+            The fitted arrays.
+        """
         self._check_fitted()
         return {"has_queries": np.array(self.has_queries_)} | {name: getattr(self, f"{name}_") for name in self.ARRAYS}
 
@@ -174,7 +261,20 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return cls().load_state(state, n_features)
 
     def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape."""
+        """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape.
+
+        Parameters
+        ----------
+        state : mapping of str to array
+            The result of ``state``.
+        n_features : int
+            Number of features.
+
+        Returns
+        -------
+        self
+            The fitted transform.
+        """
         cls = type(self)
         if set(state) != {"has_queries", *cls.ARRAYS}:
             raise DataError(
@@ -190,7 +290,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return self
 
     def _check_queries(self, known: bool) -> None:
-        """Rows are scaled as in ``fit``: by query with query ids there, by all documents without."""
+        """Raise ``DataError`` unless query ids are given if and only if ``fit`` had them."""
         name = type(self).__name__
         if self.has_queries_ and not known:
             raise DataError(
@@ -213,7 +313,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
 
 
 class Rescaling(Transform):
-    """(x - center) scale, kept within limits: what the transforms by range or by mean and deviation share."""
+    """(x - center) scale, clipped to limits: base class of the transforms by range, or by mean and deviation."""
 
     ARRAYS = {"center": (np.float64, ()), "scale": (np.float64, ())}  # noqa: RUF012  (a ClassVar of Transform)
     center_: NDArray[Any]
@@ -257,7 +357,7 @@ class Rescaling(Transform):
         self.learn_in_team(features, Team())
 
     def learn_in_team(self, features: NDArray[np.float32], team: Team) -> None:
-        """The range, mean and deviation of each feature, to the bits that one process finds: its sums are exact."""
+        """The range, mean and deviation of each feature, bit-identical to those of one process: sums are exact."""
         n_features = features.shape[1]
         ranges = np.array([np.full(n_features, np.inf), np.full(n_features, -np.inf)], np.float32)
         for values in self._in_chunks(features):
@@ -336,9 +436,9 @@ class Quantile(Transform):
     """The share of the documents that it was fitted on that lie below x: from 0 to 1. Missing: 0.
 
     Linear between up to 256 knots, evenly spaced in the sorted values of a column; knots that are equal share the mean
-    of their levels, so a value that half of the documents have stands in the middle of that half. Of more than 2^20
-    documents, 2^20 evenly spaced ones are looked at, so that levels have an error of up to 0.0005 (standard deviation).
-    The processes of a team look at the same ones, counted through their parts, and send them to each other.
+    of their levels, so a value that half of the documents have is at the middle of that half. Of more than 2^20
+    documents, 2^20 evenly spaced ones are sampled, so that levels have an error of up to 0.0005 (standard deviation).
+    The processes of a team sample the same documents as a single process would.
 
     >>> Quantile().fit([[0.0], [10.0], [1000.0]]).transform([[-1.0], [5.0], [10.0], [505.0], [2000.0]]).tolist()
     [[0.0], [0.25], [0.5], [0.75], [1.0]]
@@ -394,7 +494,7 @@ class QueryRank(Quantile):
 
 
 class Unchanged(Transform):
-    """x as it is. Missing: 0.
+    """x unchanged. Missing: 0.
 
     >>> Unchanged().fit_transform([[3.0], [float("nan")]]).tolist()
     [[3.0], [0.0]]
@@ -412,15 +512,15 @@ class Unchanged(Transform):
 
 
 class Piecewise(Log1p):
-    """Piecewise-linear encoding of a feature: how far it has come between each two neighbouring quantiles.
+    """Piecewise-linear encoding of a feature: how far it lies between each pair of neighbouring quantiles.
 
-    z is ``Log1p`` kept within -5 and 5, and b_0 < ... < b_T its values at the quantiles 0, 1/8, ..., 1 of the documents
-    that it was fitted on, without those that lie less than 0.001 above the one before:
+    z is ``Log1p`` clipped to -5..5, and b_0 < ... < b_T are its quantiles 0, 1/8, ..., 1 over the documents that it was
+    fitted on, without those less than 0.001 above the one before:
 
-        e_t = (z - b_(t-1)) / (b_t - b_(t-1)), kept within 0 and 1,  t = 1..T
+        e_t = (z - b_(t-1)) / (b_t - b_(t-1)), clipped to 0..1,  t = 1..T
 
     Always eight blocks of columns, e_1 of all features first; those above T are 0. Missing: 0 in all. Of more than 2^20
-    documents, 2^20 evenly spaced ones are looked at.
+    documents, 2^20 evenly spaced ones are sampled.
 
     >>> x = [[np.expm1(k)] for k in range(9)]  # evenly spaced after the logarithm
     >>> Piecewise().fit(x).transform([[np.expm1(2.5)]]).round(5).tolist()
@@ -445,7 +545,7 @@ class Piecewise(Log1p):
     def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
         """The encoded features, whatever the queries."""
         out = np.empty((len(features), self.n_columns(features.shape[1])), np.float32)
-        # Turned around, so that neighbours are read together: the compiler then does several features at once.
+        # Transposed, so that neighbours are read together and the compiler vectorises over features.
         low, slope = np.ascontiguousarray(self.low_.T), np.ascontiguousarray(self.slope_.T)
         scaling.encode_pieces(features, super().apply(features, None), low, slope, out)
         return out
@@ -464,7 +564,7 @@ class Piecewise(Log1p):
             if len(known):
                 places = np.linspace(0, len(known) - 1, self.N_PIECES + 1)
                 quantiles[:, column] = known[np.rint(places).astype(np.int64)]
-        # The logarithm keeps the order, so that quantiles may be taken before it.
+        # The logarithm keeps the order, so quantiles can be taken before it.
         for column, edges in enumerate(super().apply(quantiles, None).T.astype(np.float64)):
             kept = edges[:1]
             for edge in edges[1:]:
@@ -477,7 +577,7 @@ class Piecewise(Log1p):
 class SideBySide(Transform):
     """Several transforms side by side: all columns of the first, then all of the second, and so on.
 
-        x -> [t_1(x), ..., t_k(x)], every number kept within -5 and 5
+        x -> [t_1(x), ..., t_k(x)], every number clipped to -5..5
 
     Parameters
     ----------
@@ -488,7 +588,7 @@ class SideBySide(Transform):
     [[0.0, -1.0], [1.0, 1.0]]
     """
 
-    # A value that stands this many deviations from its mean says no more than that it is far out.
+    # A value this many deviations from its mean is an outlier; how far out does not matter.
     LIMIT: ClassVar[float] = 5.0
 
     def __init__(self, parts: Sequence[Transform]) -> None:
@@ -496,16 +596,16 @@ class SideBySide(Transform):
 
     @property
     def needs_queries(self) -> bool:  # type: ignore[override]
-        """Whether a value of one of them depends on the other documents of its query."""
+        """Whether values of any part depend on the other documents of the query."""
         return any(part.needs_queries for part in self.parts)
 
     @property
     def takes_parts(self) -> bool:
-        """Whether all of them can be fitted to parts."""
+        """Whether all parts can be fitted by several processes."""
         return all(part.takes_parts for part in self.parts)
 
     def n_columns(self, n_features: int) -> int:
-        """Those of all of them."""
+        """The number of columns of all parts."""
         return sum(part.n_columns(n_features) for part in self.parts)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
@@ -531,7 +631,7 @@ class SideBySide(Transform):
         return self
 
     def learn(self, features: NDArray[np.float32]) -> None:
-        """Nothing beside what its parts learn."""
+        """Nothing: its parts learn."""
 
     def state(self) -> dict[str, NDArray[Any]]:
         """What is fitted: the arrays of each part, with its number."""
@@ -540,8 +640,8 @@ class SideBySide(Transform):
 
     @classmethod
     def from_state(cls, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
-        """Not here: the arrays do not say which transforms they are of; make it, and call ``load_state``."""
-        raise ParameterError("SideBySide: expected load_state of one that has the same parts, got from_state")
+        """Not possible: the arrays do not say which transforms they belong to. Use ``load_state``."""
+        raise ParameterError("SideBySide: expected load_state on a SideBySide with the same parts, got from_state")
 
     def load_state(self, state: Mapping[str, NDArray[Any]], n_features: int) -> Self:
         """Take over the ``state`` of a fitted transform; raises ``DataError`` if an array has the wrong shape."""
@@ -573,14 +673,14 @@ EXPECTED = "a key of TRANSFORMS, a Transform, or a list of these"
 
 
 def as_transform(value: Any) -> Any:
-    """The setting ``feature_transform``, one transform of it: a name, or a transform."""
+    """One value of the setting ``feature_transform``: a name, or a transform."""
     if isinstance(value, type) and issubclass(value, Transform):
         return value()
     return value if isinstance(value, Transform) else as_choice("feature_transform", value, TRANSFORMS)
 
 
 def as_transforms(value: Any) -> tuple[Any, ...]:
-    """The setting ``feature_transform`` where it may be several: always as a tuple."""
+    """The setting ``feature_transform`` of one or several transforms, as a tuple."""
     values = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not values:
         raise ParameterError(argument="feature_transform", expected=EXPECTED, got=repr(value))
@@ -592,7 +692,7 @@ def as_transforms(value: Any) -> tuple[Any, ...]:
 
 
 def make_transform(transform: Any) -> Transform:
-    """A transform that is not fitted: by its name, as a copy of the given one, or several of these side by side."""
+    """An unfitted transform: by its name, a copy of the given one, or several side by side."""
     if isinstance(transform, tuple):
         return SideBySide([make_transform(one) for one in transform])
     fresh: Transform = TRANSFORMS[transform]() if isinstance(transform, str) else clone(transform)
@@ -600,12 +700,12 @@ def make_transform(transform: Any) -> Transform:
 
 
 def add_query_copies(data: RankingDataset, n_jobs: int | None = None) -> RankingDataset:
-    """The data set with two copies of each feature after all of them: what a value is among those of its query.
+    """The data set with two more features for each feature: its range-scaled value and its rank within the query.
 
     The first is (x - lowest) / (highest - lowest), the second the share of the other documents that rank below x, ties
-    counting a half; both over the documents of the query whose value is known. Missing values stay missing, and all
-    copies of categories are: places and ranks of levels mean nothing. Where the
-    result would take a quarter of the memory, it goes to a file without a name and is mapped.
+    counting a half; both over the documents of the query whose value is known. Missing values stay missing. The copies
+    of categories are all missing, as ranks of levels mean nothing. If the result would take more than a quarter of the
+    memory, it is written to a temporary file and mapped.
 
     >>> data = RankingDataset([[2.0], [7.0], [4.0], [float("nan")], [4.0]], qid=list("abaaa"))
     >>> add_query_copies(data).features.round(2).tolist()
@@ -634,7 +734,7 @@ def _all_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def _blocks(offsets: NDArray[np.int64], n_features: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
-    """Rows of whole queries, few enough for the caches of the processor, and where queries begin and end in them."""
+    """Blocks of whole queries that fit the processor's caches, with the offsets of their queries."""
     n_rows = _VALUES_AT_ONCE // max(n_features, 1)
     first = 0
     while first < len(offsets) - 1:
@@ -644,22 +744,22 @@ def _blocks(offsets: NDArray[np.int64], n_features: int) -> Iterator[tuple[slice
 
 
 def _query_cuts(data: RankingDataset, n_parts: int) -> list[int]:
-    """Cuts between queries for at least this many parts, each with a few thousand documents."""
+    """Query boundaries that cut the rows into at least this many parts of a few thousand documents each."""
     n_parts = max(n_parts, data.n_documents // _FETCHED)
     cuts: list[int] = np.unique(np.linspace(0, data.n_queries, n_parts + 1).astype(int)).tolist()
     return cuts
 
 
 def _sorted_columns(features: NDArray[np.float32], team: Team) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """The number of each column, and the known values of it in a sample of all documents of a team, sorted."""
+    """For each column, its index and its sorted known values in a sample of all documents of a team."""
     counts = team.all_gather(len(features))
     n, start = min(sum(counts), _SAMPLE), sum(counts[: team.rank])
     rows = np.arange(n) * sum(counts) // max(1, n) - start
-    own = rows[(rows >= 0) & (rows < len(features))]
+    here = rows[(rows >= 0) & (rows < len(features))]
     n_values = _SORTED if team.size == 1 else _SORTED // 8  # what is sent from process to process is copied
     at_once = max(1, n_values // max(1, n))
     for first in range(0, features.shape[1], at_once):
-        sample = _sampled(features, own, slice(first, first + at_once))
+        sample = _sampled(features, here, slice(first, first + at_once))
         if team.size > 1:
             sample = np.ascontiguousarray(team.gather_rows(np.ascontiguousarray(sample.T)).T)
         sample.sort(axis=1)  # missing values last
@@ -678,7 +778,7 @@ def _sampled(features: NDArray[np.float32], rows: NDArray[np.int64], columns: sl
 
 
 def _knots(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Some of the sorted values, evenly spaced, and their levels; short ones go on with the last of each.
+    """Evenly spaced sorted values and their levels; short ones are padded with their last entry.
 
     >>> knots, levels = _knots(np.array([1, 1, 2, 3, 5], np.float32))
     >>> knots[:6].tolist(), levels[:6].tolist()
@@ -693,7 +793,7 @@ def _knots(values: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np
 
 
 def _check_array(array: NDArray[Any], name: str, kind: type[np.generic], shape: tuple[int, ...]) -> None:
-    """An error unless the array is as expected: compiled loops do not look at sizes again."""
+    """Raise ``DataError`` unless the array is as expected: compiled loops do not check sizes."""
     if array.dtype != kind or array.shape != shape:
         raise DataError(
             f"{name}: expected {kind.__name__} of shape {shape}, got {array.dtype.name} of shape {array.shape}"

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 # Where queries begin and end: query q has the rows offsets[q] to offsets[q + 1].
 Offsets = NDArray[np.int64]
-# Numbers of rows.
+# Row numbers.
 Rows = NDArray[np.int64]
 # Features: documents x features.
 Features = NDArray[np.float32]

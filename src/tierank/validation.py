@@ -1,4 +1,4 @@
-"""Metrics and folds for scikit-learn's own tools: ``scorer`` judges lists, ``QueryKFold`` keeps them whole."""
+"""Metrics and folds for scikit-learn's tools: ``scorer`` evaluates lists, ``QueryKFold`` keeps them whole."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tierank.types import Rows
 if TYPE_CHECKING:  # scikit-learn has no types
 
     class BaseCrossValidator:
-        """What scikit-learn's tools know folds by."""
+        """The base class by which scikit-learn recognises folds."""
 
 else:
     from sklearn.model_selection import BaseCrossValidator
@@ -32,7 +32,7 @@ _HOW_TO_ROUTE = (
 
 
 def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> Scorer:
-    """The mean of a metric as a scorer for scikit-learn's tools, which route the query ids to it.
+    """The mean of a metric as a scorer for scikit-learn's tools, which pass the query ids to it.
 
     It works with anything that predicts a number per row: a ranker, a pipeline, a search, a regressor.
 
@@ -62,11 +62,11 @@ def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> Scorer:
 
 
 class Scorer:
-    """``(estimator, X, y, qid) -> float``: what ``evaluate`` gives for the predictions, the mean over the queries.
+    """``(estimator, X, y, qid) -> float``: the mean of a metric over the queries, as by ``evaluate``.
 
-    It asks scikit-learn for ``qid`` by itself, and ranks by anything that predicts a number per row: our rankers, a
-    pipeline that ends in one, a search over them, a regressor. Tools without routing, such as
-    ``permutation_importance``, take ``functools.partial(scorer("ndcg@10"), qid=qid)``.
+    It requests ``qid`` from scikit-learn, and works with anything that predicts a number per row: rankers, a pipeline
+    that ends in one, a search over them, a regressor. Tools without routing, such as ``permutation_importance``, take
+    ``functools.partial(scorer("ndcg@10"), qid=qid)``.
     """
 
     metric: str
@@ -93,21 +93,21 @@ class Scorer:
         return evaluate(as_dataset(X, y, qid), scores, self.metric, self.rule).mean(self.metric)
 
     def _predict(self, estimator: Any, X: Any, qid: ArrayLike) -> Any:
-        """The predictions, with query ids where the estimator, or a step of it, asks for them."""
+        """The predictions, with query ids if the estimator or a step of it requests them."""
         routing = get_routing_for_object(estimator)
         asked = routing.consumes("predict", {"qid", self._qid_name})
         if not asked:
             return estimator.predict(X)
-        # A name of the caller's is for what routes; the ranker itself calls them qid.
+        # A name chosen by the caller applies to routing; the ranker itself calls them qid.
         return estimator.predict(X, **{"qid" if isinstance(routing, MetadataRequest) else asked.pop(): qid})
 
     def set_score_request(self, *, qid: str | bool | None) -> Scorer:
-        """The name by which the callers of scikit-learn's tools pass the query ids; True: ``qid``."""
+        """Set the name under which query ids are passed to scikit-learn's tools; True: ``qid``."""
         self._qid_name = qid
         return self
 
     def get_metadata_routing(self) -> MetadataRequest:
-        """What scikit-learn is asked for."""
+        """The request for query ids, as scikit-learn's tools read it."""
         request = MetadataRequest(owner=self)
         request.score.add_request(param="qid", alias=self._qid_name)
         return request
@@ -119,7 +119,7 @@ def _last_step(estimator: Any) -> Any:
 
 
 def _has_queries(estimator: Any) -> bool:
-    """Whether the estimator was fitted with query ids; True if it does not say."""
+    """Whether the estimator was fitted with query ids; True if unknown."""
     seen = getattr(estimator, "seen_", None)
     return seen is None or bool(seen.has_queries)
 
@@ -127,8 +127,8 @@ def _has_queries(estimator: Any) -> bool:
 class QueryKFold(BaseCrossValidator):
     """Folds of whole queries: the documents of a query are all in the training rows or all in the test rows.
 
-    Folds differ by at most one query, and by no more documents than the longest list has: queries are sorted by length
-    and dealt to the folds ``n_splits`` at a time. The folds do not depend on the order of the rows.
+    Folds differ by at most one query, and by at most the number of documents of the longest list: queries are sorted by
+    length and dealt to the folds ``n_splits`` at a time. The folds do not depend on the order of the rows.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ class QueryKFold(BaseCrossValidator):
         Parameters
         ----------
         X : RankingDataset, array or table
-            The documents; only their number matters, unless it is a ``RankingDataset``.
+            The documents. Only a ``RankingDataset`` is read; of others, only the number of rows is used.
         y : array, optional
             Ignored.
         groups, qid : array, optional

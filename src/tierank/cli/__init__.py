@@ -1,7 +1,7 @@
 """The command line: parse, call, print.
 
-Exit 0: done. Exit 2: the caller can fix it, and one line on standard error says how. Exit 3: one of several processes
-that was left alone by the others. Anything else is our bug.
+Exit 0: done. Exit 2: user error, explained in one line on standard error. Exit 3: one of several processes lost contact
+with the others. Any other exit code is a bug.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tierank.cli.console import Pipes, line_of, say_warning
 from tierank.cli.options import Parser
 from tierank.errors import LEFT_ALONE, ColumnWarning, TeamError, TierankError
 
-# In the order of the help. What a command needs is imported when it runs, so that help answers at once.
+# In the order of the help. Commands import what they need when they run, so that help is fast.
 COMMANDS = (
     learning.add_demo,
     data.add_describe,
@@ -46,8 +46,8 @@ COMMANDS = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # threads that wait by spinning slow shared machines down
-    if isinstance(sys.stdout, io.TextIOWrapper):  # what goes to a pipe is what --out writes, in every locale
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # busy-waiting threads slow down shared machines
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a pipe gets the same bytes as a file of --out, in every locale
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     pipes = Pipes()
     try:
@@ -56,10 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.arguments, options.pipes = arguments, pipes
         with pipes, warnings.catch_warnings(), _speaking(options):
             warnings.showwarning = say_warning
-            warnings.simplefilter("ignore", ColumnWarning)  # reading says it, with the option that helps
+            warnings.simplefilter("ignore", ColumnWarning)  # reading reports it, with the option that helps
             options.run(options)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output has seen enough
+    except BrokenPipeError:  # the reader of the output closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         print("tierank: stopped", file=sys.stderr)
@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _speaking(options: argparse.Namespace) -> Iterator[None]:
-    """Standard error as it is, or nothing on it: errors are printed later."""
+    """Silence standard error if asked to; errors are printed later."""
     if not getattr(options, "silent", False):
         yield
         return
@@ -81,25 +81,25 @@ def _speaking(options: argparse.Namespace) -> Iterator[None]:
 
 
 class _Version(argparse.Action):
-    """Prints the versions of tierank, of Python, and of the libraries that decide what a model is."""
+    """Prints the versions of tierank, of Python, and of the libraries that affect models."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
-        found = [f"Python {sys.version.split()[0]}"]
+        versions = [f"Python {sys.version.split()[0]}"]
         for library in ("lightgbm", "numba", "numpy", "torch"):
             try:
-                found.append(f"{library} {version(library)}")
+                versions.append(f"{library} {version(library)}")
             except PackageNotFoundError:
-                found.append(f"no {library}")
-        print(f"tierank {__version__} ({', '.join(found)})")
+                versions.append(f"no {library}")
+        print(f"tierank {__version__} ({', '.join(versions)})")
         parser.exit()
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = Parser(prog="tierank", description="Learning to rank by unique ratings.")
-    parser.add_argument("--version", action=_Version, nargs=0, help="show the versions that matter, and exit")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show version numbers, and exit")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
     for add in COMMANDS:
         add(commands)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tierank.clicks import ClickLog, ClickModel, Propensities
     from tierank.report import Table
 
-# What arguments of Python are called here.
+# Options for arguments of Python.
 _OPTIONS = {
     "session": "--session-column",
     "query": "--query-column",
@@ -38,79 +38,102 @@ _OPTIONS = {
 
 
 def add_clicks(commands: Any) -> None:
-    """Add the command, with commands of its own."""
+    """Add the command and its subcommands."""
     parser = add_command(
         commands, "clicks", "click logs: models, propensities, judgements", "clicks describe log.csv", has_quiet=False
     )
-    own = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
-    describe = _add(own, "describe", "click-through by position, and what looks wrong", "describe log.csv", _describe)
-    describe.add_argument("--json", action="store_true", help="machine-readable output")
+    subcommands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=Parser)
+    for add in (_add_describe, _add_fit, _add_propensities, _add_judge, _add_simulate, _add_evaluate):
+        add(subcommands)
 
-    fit = _add(
-        own, "fit", "fit click models, and say how well they predict", "fit log.csv --model dbn --out dbn.json", _fit
+
+def _add_describe(commands: Any) -> None:
+    command = _add(
+        commands, "describe", "click-through by position, and what looks wrong", "describe log.csv", _describe
     )
-    fit.add_argument("--model", action="append", metavar="M", help="ctr, pbm, cascade, dcm, ubm, dbn, sdbn (all)")
-    _add_model(fit)
-    fit.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
-    fit.add_argument("--seed", type=int, default=0, help="seed that chooses the sessions held out (default: 0)")
-    fit.add_argument("--out", type=Path, metavar="F.json", help="write the best of them, fitted to all sessions")
-    fit.add_argument("--json", action="store_true", help="machine-readable output")
+    command.add_argument("--json", action="store_true", help="machine-readable output")
 
-    propensities = _add(
-        own,
+
+def _add_fit(commands: Any) -> None:
+    command = _add(
+        commands,
+        "fit",
+        "fit click models, and say how well they predict",
+        "fit log.csv --model dbn --out dbn.json",
+        _fit,
+    )
+    command.add_argument("--model", action="append", metavar="M", help="ctr, pbm, cascade, dcm, ubm, dbn, sdbn (all)")
+    _add_model(command)
+    command.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
+    command.add_argument("--seed", type=int, default=0, help="seed that chooses the sessions held out (default: 0)")
+    command.add_argument("--out", type=Path, metavar="F.json", help="write the best model, fitted to all sessions")
+    command.add_argument("--json", action="store_true", help="machine-readable output")
+
+
+def _add_propensities(commands: Any) -> None:
+    command = _add(
+        commands,
         "propensities",
-        "how likely documents are looked at in each position",
+        "how likely documents are examined in each position",
         "propensities log.csv --method harvest",
         _propensities,
     )
-    _add_propensities(propensities)
-    propensities.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (200)")
-    propensities.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
-    propensities.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
-    propensities.add_argument("--json", action="store_true", help="machine-readable output")
+    _add_method(command)
+    command.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (200)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
+    command.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
+    command.add_argument("--json", action="store_true", help="machine-readable output")
 
-    judge = _add(own, "judge", "ratings from clicks, with how sure they are", "judge log.csv --out ratings.csv", _judge)
-    judge.add_argument(
+
+def _add_judge(commands: Any) -> None:
+    command = _add(
+        commands, "judge", "ratings from clicks, weighted by certainty", "judge log.csv --out ratings.csv", _judge
+    )
+    command.add_argument(
         "--model",
         default="best",
         metavar="M",
         help="a click model, its file, or best: pbm or ubm (default: best)",
     )
-    judge.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
-    judge.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")
-    judge.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
+    command.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
+    command.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")
+    command.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
 
-    simulate = _add(
-        own,
+
+def _add_simulate(commands: Any) -> None:
+    command = _add(
+        commands,
         "simulate",
         "the same lists with clicks drawn from a model",
         "simulate log.csv --model pbm --out new.csv",
         _simulate,
     )
-    simulate.add_argument("--model", default="pbm", metavar="M", help="a click model or its file (default: pbm)")
-    simulate.add_argument("--seed", type=int, default=0, help="of the clicks (default: 0)")
-    simulate.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
+    command.add_argument("--model", default="pbm", metavar="M", help="a click model or its file (default: pbm)")
+    command.add_argument("--seed", type=int, default=0, help="of the clicks (default: 0)")
+    command.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
 
-    evaluate = _add(
-        own,
+
+def _add_evaluate(commands: Any) -> None:
+    command = _add(
+        commands,
         "evaluate",
         "what another ranker would have earned on these lists",
         "evaluate log.csv --score-column new --estimator dr --clip 10",
         _evaluate,
     )
-    evaluate.add_argument("--score-column", required=True, metavar="NAME", help="the scores of that ranker in the log")
-    evaluate.add_argument("--estimator", default="ips", metavar="E", help="ips, snips or dr (default: ips)")
-    evaluate.add_argument("--earn", default="clicks", metavar="M", help="clicks or dcg (default: clicks)")
-    evaluate.add_argument("--k", type=int, metavar="K", help="only the first K ranks count (default: all)")
-    evaluate.add_argument("--clip", type=float, metavar="W", help="lower weights above W to W (default: none)")
-    _add_propensities(evaluate)
-    evaluate.add_argument("--json", action="store_true", help="machine-readable output")
+    command.add_argument("--score-column", required=True, metavar="NAME", help="the scores of that ranker in the log")
+    command.add_argument("--estimator", default="ips", metavar="E", help="ips, snips or dr (default: ips)")
+    command.add_argument("--earn", default="clicks", metavar="M", help="clicks or dcg (default: clicks)")
+    command.add_argument("--k", type=int, metavar="K", help="only the first K ranks count (default: all)")
+    command.add_argument("--clip", type=float, metavar="W", help="lower weights above W to W (default: none)")
+    _add_method(command)
+    command.add_argument("--json", action="store_true", help="machine-readable output")
 
 
 def _add(
     commands: Any, name: str, what: str, example: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
-    """A command on a log, and how that is read."""
+    """A command on a log, with the options to read it."""
     parser = add_command(commands, name, what, f"clicks {example}")
     parser.add_argument("log", metavar="LOG", help="a CSV or Parquet file, a row for each document shown; -: a pipe")
     group = parser.add_argument_group("how the log is read")
@@ -129,10 +152,10 @@ def _add(
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--by", metavar="WHAT", help="pair (of query and document) or document has an attractiveness")
+    parser.add_argument("--by", metavar="WHAT", help="attractiveness of a pair of query and document, or of a document")
 
 
-def _add_propensities(parser: argparse.ArgumentParser) -> None:
+def _add_method(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="pbm", metavar="M", help="pbm, shuffled, swaps or harvest (default: pbm)")
     parser.add_argument("--swap-column", metavar="NAME", help="of swaps (default: swap)")
     parser.add_argument("--ranker-column", metavar="NAME", help="of harvest (default: ranker)")
@@ -177,18 +200,18 @@ def _read(options: argparse.Namespace, columns: Sequence[str] = (), *, drop: boo
 def _describe(options: argparse.Namespace) -> None:
     from tierank.evaluation import format_number
 
-    found = _read(options, drop=True).describe()
+    summary = _read(options, drop=True).describe()
     if options.json:
-        print_json(found.to_dict())
+        print_json(summary.to_dict())
         return
     rows = [
         [str(k), f"{n:,}", format_number(rate)]
-        for k, (n, rate) in enumerate(zip(found.shown, found.click_through, strict=True), 1)
+        for k, (n, rate) in enumerate(zip(summary.shown, summary.click_through, strict=True), 1)
     ]
     notes = [
-        f"{found.n_sessions:,} sessions, {found.n_queries:,} queries, {found.n_documents:,} documents",
-        f"{found.clicks_per_session:.2f} clicks per session, {found.share_without_clicks:.1%} of sessions without",
-        *(f"looks wrong: {problem}" for problem in found.problems),
+        f"{summary.n_sessions:,} sessions, {summary.n_queries:,} queries, {summary.n_documents:,} documents",
+        f"{summary.clicks_per_session:.2f} clicks per session, {summary.share_without_clicks:.1%} of sessions without",
+        *(f"looks wrong: {problem}" for problem in summary.problems),
     ]
     print_table(_table(str(options.log), ["position", "shown", "click-through"], rows, notes))
 
@@ -204,8 +227,8 @@ def _fit(options: argparse.Namespace) -> None:
     check_place(options.out, read=[options.log])
     models = {name: make_model(name, **_settings(name, options)) for name in names}
     log = _read(options)
-    found = compare_models(log, models, held_out=options.held_out, seed=options.seed)
-    best = max(found, key=lambda name: found[name].log_likelihood)
+    by_model = compare_models(log, models, held_out=options.held_out, seed=options.seed)
+    best = max(by_model, key=lambda name: by_model[name].log_likelihood)
     if options.out is not None:
         save(models[best].fit(log), made(options.out))
         say(f"wrote {options.out}: {best}, fitted to all {log.n_sessions:,} sessions")
@@ -217,13 +240,13 @@ def _fit(options: argparse.Namespace) -> None:
                 "log_likelihood": one.log_likelihood,
                 "perplexity_by_position": [None if value != value else value for value in one.perplexity.tolist()],
             }
-            for name, one in found.items()
+            for name, one in by_model.items()
         }
         print_json({"n_sessions": log.n_sessions, "held_out": options.held_out, "best": best, "models": shown})
         return
     rows = [
         [name, *(f"{np.nanmean(one):.4f}" for one in (by.perplexity, by.conditional_perplexity, by.log_likelihood))]
-        for name, by in found.items()
+        for name, by in by_model.items()
     ]
     notes = [
         f"{options.held_out:.0%} of {log.n_sessions:,} sessions were held out; perplexities are means over positions",
@@ -240,17 +263,19 @@ def _propensities(options: argparse.Namespace) -> None:
     check_place(options.plot, read=[options.log])
     if options.plot is not None:
         check_figure(options.plot)
-    found = _estimated(options, options.bootstrap)[1]
+    propensities = _estimated(options, options.bootstrap)[1]
     if options.plot is not None:
-        save_figure(found.plot().figure, made(options.plot))
+        save_figure(propensities.plot().figure, made(options.plot))
         say(f"wrote {options.plot}")
     if options.json:
-        print_json(found.to_dict())
+        print_json(propensities.to_dict())
         return
-    numbers = zip(found.values, found.low, found.high, strict=True)
+    numbers = zip(propensities.values, propensities.low, propensities.high, strict=True)
     rows = [[str(k), *map(format_number, row)] for k, row in enumerate(numbers, 1)]
-    notes = [f"relative to position 1; {found.level:.0%} intervals by the bootstrap over sessions"]
-    print_table(_table(f"Propensities by {found.method}", ["position", "propensity", "low", "high"], rows, notes))
+    notes = [f"relative to position 1; {propensities.level:.0%} intervals by the bootstrap over sessions"]
+    print_table(
+        _table(f"Propensities by {propensities.method}", ["position", "propensity", "low", "high"], rows, notes)
+    )
 
 
 def _estimated(
@@ -267,9 +292,9 @@ def _estimated(
     ):
         if given is not None and options.method != method:
             raise ParameterError(f"{option}: expected together with --method {method}")
-    own = {"swaps": options.swap_column or "swap", "harvest": options.ranker_column or "ranker"}.get(options.method)
-    log = _read(options, [*columns, *([own] if own else [])])
-    settings: dict[str, Any] = {"column": own} if own else {}
+    column = {"swaps": options.swap_column or "swap", "harvest": options.ranker_column or "ranker"}.get(options.method)
+    log = _read(options, [*columns, *([column] if column else [])])
+    settings: dict[str, Any] = {"column": column} if column else {}
     seed = getattr(options, "seed", 0)
     return log, estimate_propensities(log, options.method, n_bootstrap=n_bootstrap, seed=seed, **settings)
 
@@ -279,10 +304,10 @@ def _judge(options: argparse.Namespace) -> None:
 
     _check_table(options)
     model = "best" if options.model == "best" else _model(options.model)
-    found = judgements(_read(options), model, top=options.top, half=options.half)
-    found.write(made(options.out))
-    n_sure = (found.weight > 0.5).sum()
-    say(f"wrote {options.out}: {len(found):,} judgements by {found.model.name}, {n_sure:,} with a weight above 0.5")
+    judged = judgements(_read(options), model, top=options.top, half=options.half)
+    judged.write(made(options.out))
+    n_sure = (judged.weight > 0.5).sum()
+    say(f"wrote {options.out}: {len(judged):,} judgements by {judged.model.name}, {n_sure:,} with a weight above 0.5")
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -301,7 +326,7 @@ def _evaluate(options: argparse.Namespace) -> None:
     from tierank.evaluation import format_number
 
     log, propensities = _estimated(options, 0, [options.score_column])
-    found = evaluate_ranking(
+    value = evaluate_ranking(
         log,
         options.score_column,
         propensities,
@@ -311,22 +336,22 @@ def _evaluate(options: argparse.Namespace) -> None:
         clip=options.clip,
     )
     if options.json:
-        print_json(found.to_dict())
+        print_json(value.to_dict())
         return
     rows = [
-        [options.score_column, *map(format_number, (found.value, found.low, found.high))],
-        ["as shown", f"{found.logged:.4f}", "", ""],
+        [options.score_column, *map(format_number, (value.value, value.low, value.high))],
+        ["as shown", f"{value.logged:.4f}", "", ""],
     ]
     notes = [
-        f"{options.earn} per session by {found.method}, with its {found.level:.0%} interval",
+        f"{options.earn} per session by {value.method}, with its {value.level:.0%} interval",
         f"propensities by {propensities.method}",
-        f"effective sample size {found.effective_sample_size:,.0f} of {found.n_sessions:,} sessions",
+        f"effective sample size {value.effective_sample_size:,.0f} of {value.n_sessions:,} sessions",
     ]
     print_table(_table(f"Off-policy value on {options.log}", ["ranking", options.earn, "low", "high"], rows, notes))
 
 
 def _check_table(options: argparse.Namespace) -> None:
-    """An error, before the work, where no table can be written."""
+    """Raise an error before the work if no table can be written."""
     from tierank.clicks.log import check_ending
 
     check_place(options.out, read=[options.log])
@@ -334,7 +359,7 @@ def _check_table(options: argparse.Namespace) -> None:
 
 
 def _settings(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """The settings of a model, as far as it has them."""
+    """The given settings that a model has."""
     return {} if options.by is None or name == "ctr" else {"by": options.by}
 
 

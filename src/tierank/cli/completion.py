@@ -1,4 +1,4 @@
-"""``completion``: a script for a shell, made from the parser, so that it knows every command and option."""
+"""``completion``: a completion script for a shell, generated from the parser."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tierank.errors import ParameterError
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a command; ``values`` are those that it can have, where they are known."""
+    """An option of a command; ``values`` are its possible values, if they are known."""
 
     names: Sequence[str]
     help: str
@@ -25,7 +25,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Command:
-    """A command with its place, such as ``clicks fit``: its options, and the words that may follow it."""
+    """A command with its full name, such as ``clicks fit``, its options, and the words that may follow it."""
 
     place: str
     help: str
@@ -53,9 +53,9 @@ def _print(options: argparse.Namespace, commands: Any) -> None:
 
 
 def walk(commands: Any, above: str = "") -> Iterator[Command]:
-    """The commands, those inside of others too, in the order of the help.
+    """All commands and subcommands, in the order of the help.
 
-    argparse has no public way to list what a parser takes; the methods used here are those that its help is made by.
+    argparse has no public way to list the arguments of a parser; these are the methods that generate its help.
     """
     names = _known_names()
     helps = {one.dest: one.help or "" for one in commands._get_subactions()}

@@ -1,4 +1,4 @@
-"""What the command line has and the library has not: options for arguments, pipes, and places to write to."""
+"""Messages with options in place of arguments, pipes, and checks of output paths."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 
 from tierank.errors import ParameterError
 
-# Standard input among what is read, standard output among what is written.
+# Standard input or standard output, as a path.
 PIPE = "-"
 
 
 def _joined(names: str) -> str:
-    """Names of columns as an option takes them, of a list of them as Python shows it."""
+    """The column names in the repr of a list, in the form that an option takes."""
     try:
         return shlex.quote(",".join(ast.literal_eval(names)))
-    except (ValueError, SyntaxError, TypeError):  # names that look like a part of the message, or stand for any
+    except (ValueError, SyntaxError, TypeError):  # names that look like a part of the message, or placeholders
         return names
 
 
-# What messages of the library call the arguments of Python, and what they are called here.
+# Patterns of arguments in messages of the library, and the options in their place.
 _WORDS = [
     (re.compile(pattern), words)
     for pattern, words in (
@@ -48,14 +48,14 @@ _WORDS = [
         (r"give one query id per row as qid(?=,)", "name the column of query ids with --query-column"),
         (r"give the documents of one list the same query id$", "name the column of query ids with --query-column"),
         (r"(?<=give the new one another name)", ", such as new=urank,hidden=[200,100]"),
-        (r"the same call with the same folder \(out\) goes on", "the same command goes on"),
+        (r"the same call with the same folder \(out\) resumes", "the same command resumes"),
         (r"fewer processes \(n_jobs\)", "fewer processes (--jobs)"),
         (r"n_jobs=1 works in this process", "--jobs 1 works in one process"),
         (r"^n_queries: ", "--queries: "),
         (r"^(.*: )?position: ", r"\1--position-column: "),
         (r"^(.*: )?(row|query)_weight: (?=expected (a table|data))", r"\1--\2-weight-column: "),
         (r"^propensity: ", "--propensity: "),
-        (r"(?<=: expected )propensity(?= beside it)", "--propensity"),
+        (r"(?<=: expected )propensity(?= too)", "--propensity"),
         (r"the setting (?=position_tower)", "--set "),
         (r"^position_tower: expected position alone in fit", "--set position_tower: expected --position-column alone"),
         (r"^(.*: )?date_parts: ", r"\1--date-parts: "),
@@ -65,7 +65,7 @@ _WORDS = [
     )
 ]
 
-# What is written before it takes its place has a name of its own, which means nothing to the caller.
+# Temporary names of files that are being written mean nothing to the caller.
 _UNFINISHED = re.compile(r"\.([^/]+)\.[^./]+\.new(/.*)?$")
 
 
@@ -75,7 +75,7 @@ def say(line: str) -> None:
 
 
 def say_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """Tell the caller what the library warns of, on one line and without its place in our code."""
+    """Print a warning of the library on one line, without its source location."""
     say(f"WARNING: {in_options(str(message))}")
 
 
@@ -92,26 +92,26 @@ def in_options(message: str) -> str:
 
 
 def line_of(error: Exception) -> str:
-    """An error on one line; what the system says of a file, with the name that the caller gave it.
+    """An error on one line; an OSError with the file name that the caller gave.
 
     >>> line_of(OSError(13, "Permission denied", "models/.best.4711.new"))
-    'models/best: expected a place that can be read or written, got: Permission denied'
+    'models/best: expected a path that can be read or written, got: Permission denied'
     """
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else _UNFINISHED.sub(r"\1", os.fsdecode(error.filename)) + ": "
-        return f"{place}expected a place that can be read or written, got: {error.strerror}"
+        return f"{place}expected a path that can be read or written, got: {error.strerror}"
     return in_options(str(error))
 
 
 def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[str | Path] = ()) -> None:
-    """An error, before the work, where nothing can be written; folders above it are made when it is.
+    """Raise an error before the work if a path cannot be written. Parent folders are created on writing.
 
-    ``read`` are the files that the command reads: none of them is replaced by what it writes.
+    ``read`` are the input files, which must not be overwritten.
     """
     if path is None:
         return
     if path.exists() and any(Path(one).exists() and path.samefile(one) for one in read):
-        raise ParameterError(f"{path}: expected another file than the one that is read; choose another name")
+        raise ParameterError(f"{path}: expected a file other than the one that is read; choose another name")
     if str(path) == PIPE:
         raise ParameterError(f"{PIPE}: expected the name of a {'folder' if is_folder else 'file'}, got standard output")
     if is_folder and path.is_file():
@@ -122,17 +122,17 @@ def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[st
     if not above.is_dir():
         raise ParameterError(f"{path}: expected a folder above it, got the file {above}; choose another name")
     if not os.access(above, os.W_OK):
-        raise ParameterError(f"{path}: expected a place that can be written, got {above}, which cannot")
+        raise ParameterError(f"{path}: expected a path that can be written, got {above}, which is not writable")
 
 
 def made(path: Path) -> Path:
-    """The path, with the folders above it there."""
+    """The path, after its parent folders were created."""
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 class Pipes:
-    """What comes through pipes, kept in files while a command runs: readers map files, and look at them twice."""
+    """The content of pipes, in temporary files while a command runs: readers map files, and read them twice."""
 
     def __init__(self) -> None:
         self._files: dict[str, Path] = {}
@@ -145,11 +145,11 @@ class Pipes:
         self._kept.close()
 
     def as_file(self, source: str) -> str:
-        """A file with what comes from this source: the source itself, where it is one, or anything else."""
+        """The path of a file with the content of a pipe; any other source unchanged."""
         if not _is_pipe(source):
             return source
         if source in self._files:
-            raise ParameterError(f"{source}: expected once, for what comes through a pipe can be read only once")
+            raise ParameterError(f"{source}: expected once, as a pipe can be read only once")
         folder = Path(self._kept.enter_context(tempfile.TemporaryDirectory(prefix="tierank-")))
         self._files[source] = folder / "piped"
         with self._files[source].open("wb") as file:
@@ -157,7 +157,7 @@ class Pipes:
         return str(self._files[source])
 
     def named(self, text: str) -> str:
-        """A message with the name that the caller gave in place of that of the file."""
+        """A message with the name that the caller gave in place of the temporary file."""
         for source, file in self._files.items():
             text = text.replace(str(file), "standard input" if source == PIPE else source)
         return text
@@ -173,5 +173,5 @@ def _content(source: str) -> Iterator[bytes]:
 
     if source == PIPE:
         return iter(lambda: sys.stdin.buffer.read(1 << 20), b"")
-    kind_of(Path(source))  # an error for devices, which may have no end
+    kind_of(Path(source))  # raises for devices, which may be endless
     return pipe_content(Path(source))

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tierank.dataset import RankingDataset
 
 
-# Said below the list of rankers, beside the output, so that a pipe gets the names alone.
+# Printed to standard error, so that a pipe gets only the names.
 _WHICH = """
 Which one? umart: start here; trees train and score fast, and need no torch.
 blend: the best we measured, for 20 to 50 times the training time of lambdamart.
@@ -33,7 +33,7 @@ def add_describe(commands: Any) -> None:
         "queries, documents, features, ratings of a data set",
         "describe train.txt --against next-week.txt --html train.html",
     )
-    add_data(describe, "a data file, or a folder of folds (all of it is described)")
+    add_data(describe, "a data file, or a folder of folds (all data are described)")
     describe.add_argument("--json", action="store_true", help="machine-readable output")
     describe.add_argument("--html", type=Path, metavar="F", help="write a page: histograms, features, what looks wrong")
     describe.add_argument("--against", metavar="F", help="newer data: what drifts, and whether to train again")
@@ -50,7 +50,7 @@ def add_convert(commands: Any) -> None:
     )
     add_data(convert)
     convert.add_argument(
-        "out", type=Path, metavar="OUT", help="its ending says the form: .txt .csv .parquet .qrels .run ..."
+        "out", type=Path, metavar="OUT", help="the ending chooses the format: .txt .csv .parquet .qrels .run ..."
     )
     convert.add_argument("--scores", metavar="SCORES", help="the scores of a TREC run (OUT ends in .run)")
     convert.set_defaults(run=_convert)
@@ -78,25 +78,25 @@ def _describe(options: argparse.Namespace) -> None:
 
     check_place(options.html, read=[options.data])
     if is_folder_of_folds(options.data):
-        # The three parts of any fold are all of it.
+        # The three parts of any fold are all of the data.
         data = RankingDataset.concat(read_fold(options.data, 1, **reading_options(options)))
     else:
         data = read_data(options, is_rated=True)
     other = None if options.against is None else _read_against(options, data)
-    found = describe(data, other)
+    description = describe(data, other)
     if options.html:
         write_profile(profile(data, other), made(options.html), title=Path(options.data).name)
         say(f"wrote {options.html}")
     if options.json:
-        print_json(found.to_dict())
+        print_json(description.to_dict())
         return
-    print_table(tabulate_description(found, str(options.data)))
-    if found.drift is not None:
-        print_table(tabulate_drift(found.drift, f"From {options.data} to {options.against}"))
+    print_table(tabulate_description(description, str(options.data)))
+    if description.drift is not None:
+        print_table(tabulate_drift(description.drift, f"From {options.data} to {options.against}"))
 
 
 def _read_against(options: argparse.Namespace, data: RankingDataset) -> RankingDataset:
-    """The other data, as wide as the first; the first are wider where their text left out zeros."""
+    """The other data, with the number of features of the first, which may be widened if its text left out zeros."""
     return read_like(options, options.against, data)
 
 

@@ -44,18 +44,18 @@ def add_compare(commands: Any) -> None:
     compare = add_command(
         commands,
         "compare",
-        "judge several scores side by side, with significance",
+        "compare several systems, with significance tests",
         "compare test.txt old=old.scores new=model --metric ndcg@10",
     )
     add_data(compare)
     compare.add_argument(
         "scores", nargs="+", metavar="NAME=SCORES", help="a name and its score file or model folder, twice or more"
     )
-    compare.add_argument("--baseline", metavar="NAME", help="what the others are compared to (default: the first)")
+    compare.add_argument("--baseline", metavar="NAME", help="the system to compare with (default: the first)")
     add_judging(compare)
     add_segments(compare)
     compare.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
-    compare.add_argument("--out", type=Path, metavar="FOLDER", help="keep it as a run, for tierank report")
+    compare.add_argument("--out", type=Path, metavar="FOLDER", help="store the result as a run, for tierank report")
     compare.set_defaults(run=_compare)
 
 
@@ -64,7 +64,7 @@ def add_report(commands: Any) -> None:
     report = add_command(
         commands,
         "report",
-        "the page of a cv, compare or demo run, or of several side by side: one HTML file",
+        "an HTML report of a cv, compare or demo run, or of several side by side",
         "report run --out run.html",
     )
     report.add_argument(
@@ -152,6 +152,6 @@ def _folders_of_runs(given: list[str]) -> dict[str, Path]:
 
 
 def _of_demo(folder: Path) -> Path:
-    """The run of a demo is a folder in that of the demo."""
+    """The run of a demo is a subfolder of the demo."""
     inside = folder / "run"
     return inside if not (folder / "run.json").exists() and (inside / "run.json").exists() else folder

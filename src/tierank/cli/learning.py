@@ -46,7 +46,7 @@ def add_train(commands: Any) -> None:
     )
     train.add_argument("ranker", metavar="RANKER", help="a name of: tierank list rankers")
     train.add_argument("--train", dest="data", required=True, metavar="F", help="training data")
-    train.add_argument("--valid", metavar="F", help="validation data: keeps the best round, and stops in time")
+    train.add_argument("--valid", metavar="F", help="validation data: choose the best round, and stop early")
     train.add_argument("--out", type=Path, required=True, metavar="MODEL", help="folder for the model")
     train.add_argument(
         "--set",
@@ -69,14 +69,14 @@ def add_train(commands: Any) -> None:
         help="propensities by position, from: tierank clicks fit --model pbm --out F.json",
     )
     train.add_argument(
-        "--start", metavar="MODEL", help="model to continue from: more trees, or its weights to begin with"
+        "--start", metavar="MODEL", help="model to continue from: adds trees to its trees, or starts from its weights"
     )
     train.add_argument("--resume", action="store_true", help="continue an interrupted run from MODEL.checkpoint")
     train.add_argument(
-        "--ranks", type=int, default=1, metavar="N", help="train in N processes of this machine (torchrun: of several)"
+        "--ranks", type=int, default=1, metavar="N", help="train in N processes on this machine (torchrun: on several)"
     )
     train.add_argument(
-        "--timeout", type=float, metavar="S", help="seconds that processes wait for each other, 600 if not given"
+        "--timeout", type=float, metavar="S", help="seconds that processes wait for each other (default: 600)"
     )
     add_reading(train)
     train.set_defaults(run=_train)
@@ -87,7 +87,7 @@ def add_distill(commands: Any) -> None:
     distill = add_command(
         commands,
         "distill",
-        "fit one ranker to the ratings and to the scores of a blend, to serve it in its place",
+        "fit one ranker to the ratings and the scores of a blend, to serve it instead of the blend",
         "distill blend --train train.csv --valid valid.csv --into umart --set n_trees=300 --out model",
     )
     distill.add_argument("model", metavar="MODEL", help="a blend that was trained on the same data")
@@ -119,7 +119,7 @@ def add_cv(commands: Any) -> None:
         metavar="RANKER",
         help="urank, or with settings and a name: wide=urank,hidden=[200,100]; none: show what FOLDER has",
     )
-    cv.add_argument("--data", help="a folder with Fold1 to Fold5 or S1 to S5, or a file to be cut in five")
+    cv.add_argument("--data", help="a folder with Fold1 to Fold5 or S1 to S5, or a file to split into five parts")
     cv.add_argument(
         "--out", type=Path, required=True, metavar="FOLDER", help="folder for scores and models; run again to continue"
     )
@@ -129,7 +129,7 @@ def add_cv(commands: Any) -> None:
     cv.add_argument(
         "--trials", type=int, metavar="N", help="tune each ranker in each fold: N settings on validation data"
     )
-    cv.add_argument("--baseline", metavar="NAME", help="what the others are compared to (default: the first)")
+    cv.add_argument("--baseline", metavar="NAME", help="the system to compare with (default: the first)")
     cv.add_argument(
         "--scores",
         action="append",
@@ -142,9 +142,9 @@ def add_cv(commands: Any) -> None:
         "--as",
         dest="family",
         metavar="WHOSE",
-        help="beside --paper: paper (default), its settings as printed, or authors, those of its authors' program",
+        help="with --paper: paper (default), the settings as printed, or authors, those of the authors' program",
     )
-    cv.add_argument("--protocol", default="standard", help="standard, or lightgbm: as the paper's last table; it leaks")
+    cv.add_argument("--protocol", default="standard", help="standard, or lightgbm: the paper's last table; it leaks")
     cv.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     add_judging(cv, default_rule=None)
     add_reading(cv)
@@ -156,23 +156,23 @@ def add_tune(commands: Any) -> None:
     tune = add_command(
         commands,
         "tune",
-        "settings of a ranker, chosen on validation data alone",
+        "search for the settings of a ranker on validation data",
         "tune umart --data OHSUMED --fold 1 --trials 30 --set n_trees=300 --out umart.json",
     )
     tune.add_argument("ranker", metavar="RANKER", help="a name from: tierank list rankers (not blend)")
     tune.add_argument(
         "--data", required=True, metavar="FOLDER|F", help="a folder of folds (see --fold), or training data"
     )
-    tune.add_argument("--valid", metavar="F", help="validation data, where --data is a file")
+    tune.add_argument("--valid", metavar="F", help="validation data, if --data is a file")
     tune.add_argument(
         "--fold", type=int, default=1, help="fold whose training and validation data are used (default: 1)"
     )
     tune.add_argument("--trials", type=int, default=20, metavar="N", help="how many settings to try (default: 20)")
     tune.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="a setting that is fixed, not searched"
+        "--set", action="append", default=[], metavar="NAME=VALUE", help="a fixed setting, which is not searched"
     )
     tune.add_argument(
-        "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials beside it"
+        "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials are stored next to it"
     )
     tune.add_argument("--seed", type=int, default=0)
     add_reading(tune)
@@ -194,7 +194,7 @@ def _demo(options: argparse.Namespace) -> None:
     figure = f"; {folder / 'improvement.png'} is a figure of it" if drawn else ""
     print(f"Open {folder / 'report.html'} to see the lists side by side{figure}.")
     few = " ".join(name for name in ("lambdamart", "umart", "urank") if name in run.systems)  # urank needs torch
-    print("\nThe same by hand, and on data of your own:")
+    print("\nThe same by hand, or on your own data:")
     for line in (
         f"describe {train}",
         f"train umart --train {train} --valid {valid} --out {folder / 'mine'}",
@@ -212,14 +212,14 @@ def _train(options: argparse.Namespace) -> None:
     _check_places(options)
     if options.start is not None:  # before any data are read
         ranker.check_start(load_model(options, options.start), ranker.checked_settings())
-    if os.environ.get("WORLD_SIZE", "1") != "1":  # one of several: of --ranks, or of torchrun
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # one of several processes: of --ranks, or of torchrun
         from tierank.distributed import join
 
         with join(**{} if options.timeout is None else {"timeout": options.timeout}) as team:
             _train_in(team, ranker, options)
     elif options.ranks == 1:
         if options.timeout is not None:
-            raise ParameterError("timeout: expected --ranks above 1, as one process waits for no other, got 1")
+            raise ParameterError("timeout: expected --ranks above 1, as a single process does not wait, got 1")
         from tierank.team import Team
 
         _train_in(Team(), ranker, options)
@@ -246,14 +246,14 @@ def _distill(options: argparse.Namespace) -> None:
 
 
 def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
-    """Train as one of a team, the first of which writes and speaks."""
+    """Train as one process of a team; the first process writes files and messages."""
     from tierank.training.checkpoint import remove_checkpoint
 
     propensity = _propensity(options)
     checkpoint = _checkpoint(options)
     if team.is_first and not options.resume:
         remove_checkpoint(checkpoint)
-    for turn in range(2):  # who is first on its machine reads first, and leaves a binary form for the others
+    for turn in range(2):  # the first process on each machine reads first, and leaves a binary cache for the others
         if turn == int(os.environ.get("LOCAL_RANK", "0") != "0"):
             train = read_to_learn(options, options.data)
             valid = None if options.valid is None else read_to_learn(options, options.valid, train)
@@ -283,7 +283,7 @@ def _propensity(options: argparse.Namespace) -> Any:
     if options.propensity is None:
         return None
     if options.position is None:
-        raise ParameterError("--propensity: expected --position-column beside it: where documents were shown")
+        raise ParameterError("--propensity: expected --position-column too, which says where documents were shown")
     from tierank.clicks import read_propensities
 
     return read_propensities(options.propensity)
@@ -300,26 +300,26 @@ def _launch(options: argparse.Namespace) -> None:
     try:
         launch(options.arguments, options.ranks)
     except TeamError as error:
-        if _identity(options.out) not in (None, before):  # whoever was lost, nobody was needed any more
+        if _identity(options.out) not in (None, before):  # training was over, so the lost process does not matter
             remove_checkpoint(_checkpoint(options))
-            say(f"{error}; that was after the end of training: {options.out} is written, and whole")
+            say(f"{error}; that was after the end of training: {options.out} is complete")
             return
         kept = _checkpoint(options)
-        advice = f"{kept} keeps what was learned: --resume goes on from it, with any --ranks" if kept.exists() else ""
+        advice = f"{kept} holds its state: --resume continues from it, with any --ranks" if kept.exists() else ""
         raise ParameterError("; ".join(filter(None, (str(error), advice)))) from None
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    """What tells a folder from the one that takes its place; None where there is none."""
+    """What distinguishes a folder from one that replaces it; None if there is no folder."""
     try:
-        found = folder.stat()
+        status = folder.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _check_places(options: argparse.Namespace) -> None:
-    """An error before the work where what training writes would take the place of something else."""
+    """Raise an error before the work if training would overwrite something else."""
     from tierank.models import MODEL
     from tierank.training.checkpoint import check_checkpoint
 
@@ -348,17 +348,17 @@ def _ranker(name: str, settings: dict[str, Any]) -> Ranker:
 
 
 def _rankers(asked: dict[str, tuple[str, dict[str, Any]]], common: dict[str, Any]) -> dict[str, Ranker]:
-    """The rankers by name, each made of its kind and settings; ``common`` are those that all of them were given."""
-    found: dict[str, Ranker] = {}
+    """The rankers by name, from their kind and settings; ``common`` are settings of all of them."""
+    rankers: dict[str, Ranker] = {}
     refused: dict[str, ParameterError] = {}
     for name, (kind, settings) in asked.items():
         try:
-            found[name] = _ranker(kind, settings)
+            rankers[name] = _ranker(kind, settings)
         except ParameterError as error:
             refused[name] = error
     if refused:
-        raise _of_common(asked, found, refused, common)
-    return found
+        raise _of_common(asked, rankers, refused, common)
+    return rankers
 
 
 def _of_common(
@@ -367,13 +367,13 @@ def _of_common(
     refused: dict[str, ParameterError],
     common: dict[str, Any],
 ) -> ParameterError:
-    """The first refusal; where it is of a setting that other rankers have, the error that says which."""
+    """The first error; for a setting that only other rankers have, an error that names them."""
     first = next(iter(refused.values()))
     setting = first.name
     if setting not in common:
         return first
     lacking = {name: error for name, error in refused.items() if error.name == setting}
-    if not found:  # a name that the first one does not know may be near to one of another
+    if not found:  # a name that is unknown to the first ranker may be a setting of another
         known = (name for error in lacking.values() for name in error.known)
         return ParameterError.unknown(f"setting of {', '.join(lacking)}", setting, known, None, first.elsewhere)
     having, value = list(found), common[str(setting)]
@@ -388,10 +388,10 @@ def _settings(pairs: list[str]) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
-    """A setting as JSON has it (numbers, lists, true, null) or as Python has it (tuples, True, None); else a text.
+    """A value in JSON (numbers, lists, true, null) or Python syntax (tuples, True, None); otherwise a text.
 
-    ``package.module:Name`` is what callers wrote themselves: a loss, a network, a metric, a transform; the name of a
-    rule may have the same form, ``letor:condense``.
+    ``package.module:Name`` is the caller's own loss, network, metric or transform; the name of a rule may have the same
+    form, ``letor:condense``.
     """
     from tierank.metrics import RULES
 
@@ -402,10 +402,10 @@ def _value(text: str) -> Any:
 
 
 def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
-    """The settings that ``tune`` wrote, if they are those of this ranker."""
+    """The settings that ``tune`` wrote, if they are for this ranker."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        settings, of = dict(found["settings"]), found["ranker"]
+        content = json.loads(file.read_text(encoding="utf-8"))
+        settings, of = dict(content["settings"]), content["ranker"]
     except (ValueError, KeyError, TypeError):
         raise ParameterError(f'{file}: expected {{"ranker": ..., "settings": {{...}}}}, as tune writes it') from None
     if of != ranker:
@@ -434,7 +434,7 @@ def _cv(options: argparse.Namespace) -> None:
 
 
 def _draw_improvement(run: Run, folder: Path) -> bool:
-    """Draw the figure of a run into its folder. Without matplotlib, say what is missing and go on: the page has it too.
+    """Draw the figure of a run in its folder. Without matplotlib, say what is missing: the report has the figure too.
 
     Returns whether it was drawn.
     """
@@ -455,9 +455,9 @@ def _cross_validated(options: argparse.Namespace) -> Run:
     if paper is not None and paper not in PAPERS:
         raise ParameterError.unknown("paper", paper, PAPERS)
     if options.family is not None and paper is None:
-        raise ParameterError("--as: expected --paper beside it, which says whose data the settings are for, got none")
+        raise ParameterError("--as: expected --paper too, which names the data set of the settings, got none")
     if options.data is None:
-        raise ParameterError("expected --data: a folder of folds, or a file to be cut in five")
+        raise ParameterError("expected --data: a folder of folds, or a file to split into five parts")
     common = _settings(options.set) | (
         {"select_by": [as_own(metric) for metric in options.select.split(",")]} if options.select else {}
     )
@@ -492,7 +492,7 @@ def _cross_validated(options: argparse.Namespace) -> Run:
 
 
 def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
-    """``NAME=RANKER,SETTING=VALUE,...`` as a name, a ranker and settings; commas inside brackets part nothing."""
+    """``NAME=RANKER,SETTING=VALUE,...`` as a name, a ranker and settings; commas inside brackets do not separate."""
     head, *pairs = re.split(r",(?![^\[{(]*[\]})])", text)
     name, equals, ranker = head.partition("=")
     return (name, ranker, _settings(pairs)) if equals else (text, head, _settings(pairs))
@@ -512,21 +512,21 @@ def _tune(options: argparse.Namespace) -> None:
     if is_folder_of_folds(options.data):
         train, valid, _ = read_fold(options.data, options.fold, **reading_options(options))
     elif options.valid is None:
-        raise ParameterError("expected --valid F beside a file of training data: settings are chosen on it")
+        raise ParameterError("expected --valid F with a file of training data: settings are chosen on it")
     else:
         train = read_to_learn(options, options.data)
         valid = read_to_learn(options, options.valid, train)
     study = options.out.with_name(options.out.name + ".trials")
-    found = tune(
+    tuning = tune(
         ranker, train, valid, trials=options.trials, space=space, seed=options.seed, study=study, progress=True
     )
     content = {
         "ranker": options.ranker,
-        "settings": held | found.settings,
-        found.metric: found.value,
-        "trials": found.trials,
+        "settings": held | tuning.settings,
+        tuning.metric: tuning.value,
+        "trials": tuning.trials,
     }
     with replacing(made(options.out)) as fresh:
         fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
-    say(f"best of {len(found.trials)}: {found.metric} {found.value:.4f} on validation data with {found.settings}")
+    say(f"best of {len(tuning.trials)}: {tuning.metric} {tuning.value:.4f} on validation data with {tuning.settings}")
     say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")

@@ -13,13 +13,13 @@ from tierank.cli.options import add_command
 def add_compile(commands: Any) -> None:
     """Add the command."""
     parser = add_command(
-        commands, "compile", "everything that is compiled on first use, ahead of it", "compile --to /opt/tierank"
+        commands, "compile", "compile everything that is otherwise compiled on first use", "compile --to /opt/tierank"
     )
     parser.add_argument(
         "--to",
         type=Path,
         metavar="DIR",
-        help="keep the code there, for processes that have NUMBA_CACHE_DIR=DIR (default: where they look anyway)",
+        help="store the code there, for processes with NUMBA_CACHE_DIR=DIR (default: where they look anyway)",
     )
     parser.set_defaults(run=_compile)
 

@@ -16,7 +16,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options; those that a command does not know are refused first, before any that are missing."""
+        """The options. Unknown ones are refused before missing ones."""
         if self._subparsers is None and args is not None:
             self._refuse_unknown(args)
         return super().parse_known_args(args, namespace)
@@ -25,12 +25,12 @@ class Parser(argparse.ArgumentParser):
         known = [text for text in self._option_string_actions if text.startswith("--")]
         for text in takewhile(lambda text: text != "--", args):
             name = text.partition("=")[0]
-            # argparse takes the beginning of a name, and texts with spaces as values.
+            # argparse would accept abbreviated names, and take texts with spaces as values.
             if text.startswith("--") and " " not in text and not any(one.startswith(name) for one in known):
                 raise ParameterError.unknown(f"option of {self.prog}", name, known)
 
     def error(self, message: str) -> NoReturn:
-        """Raise what ``main`` prints."""
+        """Raise the error that ``main`` prints."""
         wrong = re.fullmatch(r"argument (\w+): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if wrong is not None:
             known = [name.strip("' ") for name in wrong[3].split(",")]
@@ -41,7 +41,7 @@ class Parser(argparse.ArgumentParser):
 def add_command(
     commands: Any, name: str, what: str, example: str, *, has_quiet: bool = True
 ) -> argparse.ArgumentParser:
-    """A command whose help says what it does, and shows it; ``has_quiet``: it can be told to print results alone."""
+    """A command with help and an example; ``has_quiet`` adds the option to print only results."""
     parser: argparse.ArgumentParser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=f"Example: tierank {example}"
     )
@@ -56,13 +56,13 @@ def add_command(
 
 
 def add_data(parser: argparse.ArgumentParser, what: str = "a file: LETOR text, CSV, Parquet, ...; -: a pipe") -> None:
-    """The argument DATA, and how it is read."""
+    """The argument DATA, and the options to read it."""
     parser.add_argument("data", metavar="DATA", help=what)
     add_reading(parser)
 
 
 def add_reading(parser: argparse.ArgumentParser) -> None:
-    """How data are read."""
+    """Options to read data."""
     group = parser.add_argument_group("how data are read")
     group.add_argument("--format", help="file format, if the ending does not say it: letor, csv, parquet, tierank")
     group.add_argument(
@@ -85,12 +85,10 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
         "--features", type=_columns, metavar="A,B", help="columns of a table to learn from (default: all others)"
     )
     group.add_argument("--ignore", type=_columns, metavar="A,B", help="columns of a table to leave out")
-    group.add_argument(
-        "--categories", type=_columns, metavar="A,B", help="columns of a table that hold names of things"
-    )
+    group.add_argument("--categories", type=_columns, metavar="A,B", help="columns of a table that hold categories")
     group.add_argument("--dates", type=_columns, metavar="A,B", help="columns of a table that hold dates as texts")
     group.add_argument(
-        "--date-parts", type=_columns, metavar="P,P", help="what to make of dates: age, month, weekday, hour"
+        "--date-parts", type=_columns, metavar="P,P", help="features of dates: age, month, weekday, hour"
     )
     group.add_argument("--now", metavar="NAME", help="the date from which ages are counted, row by row")
     group.add_argument("--means", type=_columns, metavar="A,B", help="columns of texts to encode as mean ratings")
@@ -116,12 +114,12 @@ def _pairs(text: str) -> list[list[str]]:
 
 
 def _metrics(text: str) -> list[Any]:
-    """Metrics by name, those of callers as functions; commas and repeated options both work."""
+    """Metrics by name, callers' own as functions; commas and repeated options both work."""
     return [as_own(name) for name in _columns(text)]
 
 
 def add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tierank") -> None:
-    """By what is judged, and how that is printed."""
+    """Options for metrics, rules and output."""
     parser.add_argument(
         "--metric",
         action="extend",
@@ -144,7 +142,7 @@ def add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tie
 
 
 def check_judging(options: argparse.Namespace) -> None:
-    """The rule with what is said of unjudged documents; an error for a metric or a rule that is not known.
+    """The rule with the choice for unjudged documents. Raises ``ParameterError`` for an unknown metric or rule.
 
     Nothing has been read yet.
     """
@@ -163,7 +161,7 @@ def check_judging(options: argparse.Namespace) -> None:
 
 
 def add_segments(parser: argparse.ArgumentParser, *, has_data: bool = True) -> None:
-    """What queries are told apart by; it can be in the data, where a command reads some."""
+    """Options for segments of queries; the attributes may be in the data, if a command reads data."""
     parser.add_argument(
         "--by", action="extend", type=_columns, metavar="A,B", help="also by segment: columns such as device,country"
     )

@@ -1,4 +1,4 @@
-"""What callers wrote themselves, by ``package.module:Name``."""
+"""Callers' own classes and functions, as ``package.module:Name``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
 def add_import(parser: argparse.ArgumentParser) -> None:
-    """The option that names the classes that a model is made of."""
+    """The option that names the caller's own classes in a model."""
     parser.add_argument(
         "--import",
         dest="own",
@@ -40,7 +40,7 @@ def is_own(text: str) -> bool:
 
 
 def import_own(text: str) -> Any:
-    """The class or function of this name; modules in the current folder are found too.
+    """The class or function of this name; modules in the current folder can be imported too.
 
     >>> import_own("tierank:UMart").__name__
     'UMart'
@@ -49,12 +49,12 @@ def import_own(text: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
-        found = import_module(module)
+        imported = import_module(module)
     except ImportError as error:
         raise ParameterError(where=text, expected="a module that can be imported", got=f": {error}") from None
-    if not hasattr(found, name):
-        raise ParameterError.unknown(f"name in {module}", name, (one for one in vars(found) if one[0] != "_"))
-    return getattr(found, name)
+    if not hasattr(imported, name):
+        raise ParameterError.unknown(f"name in {module}", name, (one for one in vars(imported) if one[0] != "_"))
+    return getattr(imported, name)
 
 
 def as_own(text: str) -> Any:
@@ -63,7 +63,7 @@ def as_own(text: str) -> Any:
 
 
 def load_model(options: argparse.Namespace, folder: str | Path) -> Ranker:
-    """The model of a folder, which may be made of the classes of ``--import``."""
+    """The model of a folder, which may contain the classes of ``--import``."""
     from tierank.rankers import Ranker, load
     from tierank.transforms import Transform
 
@@ -71,9 +71,9 @@ def load_model(options: argparse.Namespace, folder: str | Path) -> Ranker:
     for text in getattr(options, "own", ()):
         if not is_own(text):
             raise ParameterError(argument="import", expected="PACKAGE.MODULE:NAME", got=repr(text))
-        found = import_own(text)
-        if not isinstance(found, type):
-            raise ParameterError(argument="import", expected="a class", got=repr(found))
-        kind = next(base for base in classes if issubclass(found, base))
-        classes[kind].append(found)
+        imported = import_own(text)
+        if not isinstance(imported, type):
+            raise ParameterError(argument="import", expected="a class", got=repr(imported))
+        kind = next(base for base in classes if issubclass(imported, base))
+        classes[kind].append(imported)
     return load(folder, rankers=classes[Ranker], transforms=classes[Transform], networks=classes[object])

@@ -1,4 +1,4 @@
-"""Results, for people and for machines."""
+"""Printing results, for people and for machines."""
 
 from __future__ import annotations
 

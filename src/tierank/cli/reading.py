@@ -1,4 +1,4 @@
-"""Data, models and scores that the caller names."""
+"""Reading the data, models and scores that the caller names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read_data(
     *,
     is_rated: bool = False,
 ) -> RankingDataset:
-    """A data set; ``plan`` and ``features`` are of what it is read for, where the caller chose none."""
+    """A data set; ``plan`` and ``features`` are those of the model, unless the caller chose others."""
     from tierank.readers import read
 
     name = path or options.data
@@ -51,7 +51,7 @@ def _check_rated(data: RankingDataset, name: str) -> None:
 
 
 def read_for(options: argparse.Namespace, ranker: Ranker, path: str | None = None) -> RankingDataset:
-    """Data for a model: of a table the columns that it learned from, text as wide as what it learned from."""
+    """Data for a model: the columns of a table that it learned from, or text with its number of features."""
     return read_data(options, path, width_of(ranker), ranker.seen_.columns, _features_of([ranker]))
 
 
@@ -73,7 +73,7 @@ def read_to_learn(options: argparse.Namespace, path: str, like: RankingDataset |
 
 
 def _read_validation(options: argparse.Namespace, path: str, like: RankingDataset) -> RankingDataset:
-    """Validation data; they may have no positions, as where editors rated them."""
+    """Validation data, which may have no positions, for example if editors rated them."""
     try:
         return read_like(options, path, like, is_rated=True)
     except DataError as error:
@@ -85,7 +85,7 @@ def _read_validation(options: argparse.Namespace, path: str, like: RankingDatase
 
 
 def reading_options(options: argparse.Namespace) -> dict[str, Any]:
-    """How data are read, by the names of ``read``."""
+    """The arguments of ``read`` from the options."""
     from tierank.kinds import Columns
 
     names = ("format", "query", "rating", "document", "features", "ignore", "zero_based", "cache")
@@ -107,21 +107,21 @@ def read_like(
 
 
 def _features_of(models: Sequence[Ranker]) -> list[str] | None:
-    """The columns of a table that the models look at; None, which means all, where one of them knows no names."""
+    """The columns of a table that the models use; None, which means all, if a model has no feature names."""
     if not all(hasattr(model, "feature_names_in_") for model in models):
         return None
     return list(dict.fromkeys(name for model in models for name in model.feature_names_in_))
 
 
 def load_systems(options: argparse.Namespace, sources: Sequence[str]) -> list[Ranker | str]:
-    """What is judged: models, which are loaded, and files of scores."""
+    """The systems to judge: models, which are loaded, and score files."""
     return [
         load_model(options, source) if Path(source).is_dir() else options.pipes.as_file(source) for source in sources
     ]
 
 
 def read_to_judge(options: argparse.Namespace, systems: Sequence[Ranker | str]) -> RankingDataset:
-    """Rated data, of a table with the columns that the models look at alone: scores need none."""
+    """Rated data. Of a table, only the columns that the models use are read; scores need none."""
     from tierank.columns import Plan
 
     models = [system for system in systems if not isinstance(system, str)]
@@ -130,7 +130,7 @@ def read_to_judge(options: argparse.Namespace, systems: Sequence[Ranker | str]) 
 
 
 def scores_of(system: Ranker | str, data: RankingDataset) -> Any:
-    """The scores of a file, or those that a model gives."""
+    """The scores of a file or of a model."""
     from tierank.readers import read_scores
 
     if isinstance(system, str):
@@ -139,14 +139,14 @@ def scores_of(system: Ranker | str, data: RankingDataset) -> Any:
 
 
 def width_of(of: RankingDataset | Ranker) -> int | None:
-    """The width to read text at that goes with training data, or with a model; tables have names instead."""
+    """The number of features to read text with: that of training data or a model. Tables have names instead."""
     if hasattr(of, "n_features_in_"):
         return None if hasattr(of, "feature_names_in_") else of.n_features_in_
     return None if of.feature_names is not None else of.n_features
 
 
 def attributes_of(options: argparse.Namespace, data: RankingDataset) -> dict[str, Any] | None:
-    """What queries are told apart by: columns of the data, or of the file beside them, by name."""
+    """The attributes of queries by name: columns of the data, or of the file of attributes."""
     if options.by is None or options.attributes is not None:
         return attributes_by_query(options, [data])
     from tierank.readers import read_columns
@@ -155,7 +155,7 @@ def attributes_of(options: argparse.Namespace, data: RankingDataset) -> dict[str
 
 
 def attributes_by_query(options: argparse.Namespace, data: Sequence[RankingDataset]) -> dict[str, Any] | None:
-    """Columns of the file with attributes, each as a mapping from the query ids of the data; None if none is wanted."""
+    """Columns of the file of attributes, each as a mapping from query ids; None if there are none."""
     from tierank.readers import read_attributes
 
     if (options.by is None) != (options.attributes is None):

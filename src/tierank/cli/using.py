@@ -51,7 +51,7 @@ def add_export(commands: Any) -> None:
     export = add_command(
         commands,
         "export",
-        "a model in the form of another engine, and the proof of it",
+        "write a model for another engine, and prove that it scores the same",
         "export model --to onnx --out model.onnx --verify test.txt",
     )
     export.add_argument("model", metavar="MODEL", help="a folder that train wrote")
@@ -62,7 +62,7 @@ def add_export(commands: Any) -> None:
         help="onnx, elasticsearch, opensearch, solr, vespa, c, or your own: package.module:NAME",
     )
     export.add_argument("--out", type=Path, required=True, metavar="F", help="file, or folder for a search engine")
-    export.add_argument("--verify", metavar="DATA", help="score these data there and here, and compare")
+    export.add_argument("--verify", metavar="DATA", help="score these data by both, and compare")
     add_import(export)
     add_reading(export)
     export.set_defaults(run=_export)
@@ -100,7 +100,7 @@ def add_serve(commands: Any) -> None:
         has_quiet=False,
     )
     serve.add_argument(
-        "models", nargs="+", metavar="[NAME=]MODEL", help="a folder that train wrote; its name, where none is given"
+        "models", nargs="+", metavar="[NAME=]MODEL", help="a folder that train wrote; NAME defaults to its name"
     )
     serve.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1, this machine)")
     serve.add_argument("--port", type=int, default=8080, help="port; 0 takes any free one (default: 8080)")
@@ -152,7 +152,7 @@ def _predict(options: argparse.Namespace) -> None:
 
 
 def _predicted_columns(ranker: Ranker, data: RankingDataset, k: int | None) -> dict[str, Any]:
-    """What a table of predictions holds: the scores of all rows in their order, or the best documents."""
+    """The columns of a table of predictions: the scores of all rows in order, or the best documents."""
     import numpy as np
 
     texts = data.caller_texts()
@@ -194,13 +194,13 @@ def _explain(options: argparse.Namespace) -> None:
         check_figure(options.out)
     ranker = load_model(options, options.model)
     data = read_for(options, ranker)
-    found = explain_pair(ranker, data, options.query_id, options.above, options.below)
+    explanation = explain_pair(ranker, data, options.query_id, options.above, options.below)
     if options.out is not None:
-        draw_explanation(found, made(options.out), top)
+        draw_explanation(explanation, made(options.out), top)
     if options.json:
-        print_json(found.to_dict())
+        print_json(explanation.to_dict())
     else:
-        print_table(tabulate_explanation(found, top))
+        print_table(tabulate_explanation(explanation, top))
 
 
 def _serve(options: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""What every click model does: fit, predict, log-likelihood, perplexity, simulate."""
+"""The base class of click models: fit, predict, log-likelihood, perplexity, simulate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tierank.errors import DataError, NotFittedError
 from tierank.settings import Choice, Integer, Number, as_whole, declared, setting
 from tierank.types import Floats
 
-# Chances are kept this far from 0 and 1 where their logarithm is taken.
+# Probabilities are clipped this far from 0 and 1 before their logarithm is taken.
 FLOOR = 1e-6
 
 
@@ -75,8 +75,7 @@ class ClickModel(ABC):
         log : ClickLog
             The lists. Documents that the model has not seen get the attractiveness ``prior_``.
         conditional : bool, default False
-            Take the clicks further up in the same list as given: P(C_r | C_1 .. C_{r-1}). Otherwise no click is given,
-            P(C_r).
+            Condition on the clicks further up in the same list: P(C_r | C_1 .. C_{r-1}). Otherwise P(C_r).
 
         Returns
         -------
@@ -91,7 +90,8 @@ class ClickModel(ABC):
     def log_likelihood(self, log: ClickLog) -> Floats:
         """The value ln P(C_1 .. C_n) of each session: the sum over its rows of ln P(C_r | C_1 .. C_{r-1}).
 
-        Chances are kept 1e-6 away from 0 and 1, so a session that the model thinks impossible has a finite value.
+        Probabilities are clipped to 1e-6 from 0 and 1, so a session that is impossible under the model has a finite
+        value.
 
         Parameters
         ----------
@@ -107,14 +107,14 @@ class ClickModel(ABC):
     def perplexity(self, log: ClickLog, *, conditional: bool = False) -> Floats:
         """The perplexity of clicks at each position: 2^(-mean over sessions of log2 P(C_r)).
 
-        1 is perfect, 2 is a coin. The usual single number is the mean over positions.
+        1 is perfect, 2 is a coin flip. The usual single number is the mean over positions.
 
         Parameters
         ----------
         log : ClickLog
-            The sessions, usually not those that the model was fitted to.
+            The sessions, usually held-out ones.
         conditional : bool, default False
-            Take the clicks further up in the same list as given.
+            Condition on the clicks further up in the same list.
 
         Returns
         -------
@@ -133,7 +133,7 @@ class ClickModel(ABC):
         Parameters
         ----------
         log : ClickLog
-            The lists; their clicks are not looked at.
+            The lists; their clicks are ignored.
         seed : int, default 0
             Random seed.
 
@@ -147,7 +147,7 @@ class ClickModel(ABC):
         return log.with_clicks(clicked)
 
     def attractiveness(self) -> Floats:
-        """The chance that each item is clicked where it is examined: one value for each of ``items_``."""
+        """The chance that each item is clicked if it is examined: one value for each of ``items_``."""
         self._check_fitted()
         if not hasattr(self, "attraction_"):
             raise DataError(
@@ -156,12 +156,12 @@ class ClickModel(ABC):
         return np.asarray(self.attraction_, np.float64)
 
     def relevance(self) -> Floats:
-        """How relevant each item is by its clicks, from 0 to 1: one value for each of ``items_``."""
+        """The relevance of each item by its clicks, from 0 to 1: one value for each of ``items_``."""
         return np.asarray(self.attractiveness() * getattr(self, "satisfaction_", 1.0), np.float64)
 
     @property
     def items(self) -> Items:
-        """The items that the model was fitted to; an error before ``fit``."""
+        """The items that the model was fitted to. Raises ``NotFittedError`` before ``fit``."""
         return self._check_fitted()
 
     def get_params(self) -> dict[str, Any]:
@@ -174,14 +174,14 @@ class ClickModel(ABC):
 
     @abstractmethod
     def _expected(self, log: ClickLog) -> Floats:
-        """The probability of a click of each row, before any click is seen."""
+        """The probability of a click in each row, before any click is seen."""
 
     @abstractmethod
     def _followed(self, log: ClickLog, clicked: Any, draws: Floats) -> Floats:
-        """The probability of a click of each row given the clicks above it; with draws, the clicks are drawn."""
+        """The probability of a click in each row given the clicks above it; with ``draws``, the clicks are drawn."""
 
     def _per_row(self, log: ClickLog, values: Floats, otherwise: float) -> Floats:
-        """The parameter of the item in each row; ``otherwise`` for items that are not known."""
+        """The parameter of the item in each row; ``otherwise`` for unknown items."""
         items = self.items.find(log)
         return np.where(items >= 0, values[items], otherwise)
 
@@ -195,8 +195,8 @@ class ClickModel(ABC):
 class AttractionModel(ClickModel):
     """A click model with an attractiveness for each item."""
 
-    by: str = setting("pair", Choice(BY), "what has an attractiveness: each pair of query and document, or a document")
-    smoothing: float = setting(1.0, Number(0), "sessions that the prior of each parameter counts for; 0: none")
+    by: str = setting("pair", Choice(BY), "whether attractiveness is of a pair of query and document, or of a document")
+    smoothing: float = setting(1.0, Number(0), "sessions that the prior of each parameter counts for; 0 for no prior")
 
     attraction_: Floats = field(init=False, repr=False)
 
@@ -205,8 +205,8 @@ class AttractionModel(ClickModel):
 class EMModel(AttractionModel):
     """A click model that is fitted by EM.
 
-    EM stops when no parameter changes by more than ``tolerance`` in an iteration, or after ``max_iterations``. Then
-    ``n_iterations_`` says how many there were, and ``converged_`` whether the first rule ended it.
+    EM stops when no parameter changes by more than ``tolerance`` in an iteration, or after ``max_iterations``.
+    ``n_iterations_`` is the number of iterations, and ``converged_`` whether the tolerance was reached.
     """
 
     tolerance: float = setting(1e-4, Number(0), "EM stops when no parameter changes by more than this")

@@ -1,4 +1,4 @@
-"""Click models of users who go down the list document by document: cascade, DCM, simplified DBN, DBN."""
+"""Click models of users who scan the list from the top: cascade, DCM, simplified DBN, DBN."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tierank.types import Floats
 
 
 class _Chain(ClickModel):
-    """Users examine the first document, click it if it attracts them, and go on or stop."""
+    """Users examine the first document, click it if it attracts them, and continue or stop."""
 
     def _expected(self, log: ClickLog) -> Floats:
         chances = np.empty(log.n_rows)
@@ -30,12 +30,12 @@ class _Chain(ClickModel):
 
     @abstractmethod
     def _rows(self, log: ClickLog) -> tuple[Floats, Floats, float]:
-        """Attractiveness and the chance to go on after a click, of each row; the chance to go on without one."""
+        """Attractiveness and chance to continue after a click, per row; the chance to continue without a click."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Cascade(_Chain, AttractionModel):
-    """Cascade model: users go down the list to their first click, and stop (Craswell et al. 2008).
+    """Cascade model: users scan the list to their first click, and stop (Craswell et al. 2008).
 
     P(C_r) = a_r * product over i < r of (1 - a_i). Maximum likelihood, in closed form: a is the share of clicks among
     the times that a document was shown at or above the first click. Further clicks are impossible under this model.
@@ -44,9 +44,10 @@ class Cascade(_Chain, AttractionModel):
     Parameters
     ----------
     by : {"pair", "document"}, default "pair"
-        What has an attractiveness: each pair of a query and a document, or a document for all queries.
+        Whether attractiveness is a property of each pair of query and document, or of a document for all queries.
     smoothing : float, default 1.0
-        Sessions that the prior of a, the click-through rate of first documents, counts for. With 0, maximum likelihood.
+        Number of sessions that the prior of a, the click-through rate of first documents, counts for. 0: maximum
+        likelihood.
     """
 
     name: ClassVar[str] = "cascade"
@@ -62,20 +63,20 @@ class Cascade(_Chain, AttractionModel):
 
 @dataclass(kw_only=True, eq=False)
 class DependentClick(_Chain, AttractionModel):
-    """Dependent click model, DCM: after a click at r, users go on with chance l_r (Guo et al. 2009).
+    """Dependent click model, DCM: after a click at r, users continue with chance l_r (Guo et al. 2009).
 
-    Without a click they always go on. In closed form, as in the paper, which takes all documents below the last click
-    as not examined (a lower bound of the likelihood is maximised): a is the share of clicks among the times that a
-    document was shown at or above the last click, or anywhere in a list without clicks; l_r is the share of clicks at r
-    that were not the last ones. ``attraction_`` has a for each item, ``continuation_`` has l for each position.
+    Without a click they always continue. In closed form, as in the paper, which treats all documents below the last
+    click as not examined (a lower bound of the likelihood is maximised): a is the share of clicks among the times that
+    a document was shown at or above the last click, or anywhere in a list without clicks; l_r is the share of clicks at
+    r that were not the last ones. ``attraction_`` has a for each item, ``continuation_`` has l for each position.
 
     Parameters
     ----------
     by : {"pair", "document"}, default "pair"
-        What has an attractiveness: each pair of a query and a document, or a document for all queries.
+        Whether attractiveness is a property of each pair of query and document, or of a document for all queries.
     smoothing : float, default 1.0
-        Sessions that the prior of each parameter counts for: the click-through rate of first documents for a, 0.5 for
-        l. With 0, none.
+        Number of sessions that the prior of each parameter counts for: the click-through rate of first documents for a,
+        0.5 for l. With 0, none.
     """
 
     name: ClassVar[str] = "dcm"
@@ -95,7 +96,7 @@ class DependentClick(_Chain, AttractionModel):
 class SimplifiedBayesian(_Chain, AttractionModel):
     """Simplified dynamic Bayesian network, SDBN: after a click, users stop if satisfied (Chapelle and Zhang 2009).
 
-    The dynamic Bayesian network without giving up: users go on until they are satisfied. In closed form, as in the
+    The dynamic Bayesian network without giving up: users continue until they are satisfied. In closed form, as in the
     paper: a is the share of clicks among the times that a document was shown at or above the last click, or anywhere in
     a list without clicks; s is the share of its clicks that were the last ones. ``attraction_`` has a and
     ``satisfaction_`` has s for each item.
@@ -103,10 +104,10 @@ class SimplifiedBayesian(_Chain, AttractionModel):
     Parameters
     ----------
     by : {"pair", "document"}, default "pair"
-        What has an attractiveness: each pair of a query and a document, or a document for all queries.
+        Whether attractiveness is a property of each pair of query and document, or of a document for all queries.
     smoothing : float, default 1.0
-        Sessions that the prior of each parameter counts for: the click-through rate of first documents for a, 0.5 for
-        s. With 0, none.
+        Number of sessions that the prior of each parameter counts for: the click-through rate of first documents for a,
+        0.5 for s. With 0, none.
     """
 
     name: ClassVar[str] = "sdbn"
@@ -127,16 +128,16 @@ class DynamicBayesian(_Chain, EMModel):
     """Dynamic Bayesian network, DBN: users stop when satisfied, or give up (Chapelle and Zhang 2009).
 
     A document that is examined is clicked with chance a, and satisfies with chance s if it is. Users who are not
-    satisfied go on with chance g. Fitted by EM over what was examined below the last click, and whether that click
-    satisfied. ``attraction_`` has a and ``satisfaction_`` has s for each item, ``continuation_`` has g alone.
+    satisfied continue with chance g. Fitted by EM over what was examined below the last click, and whether that click
+    satisfied. ``attraction_`` has a and ``satisfaction_`` has s for each item, ``continuation_`` has the single g.
 
     Parameters
     ----------
     by : {"pair", "document"}, default "pair"
-        What has an attractiveness: each pair of a query and a document, or a document for all queries.
+        Whether attractiveness is a property of each pair of query and document, or of a document for all queries.
     smoothing : float, default 1.0
-        Sessions that the prior of each parameter counts for: the click-through rate of first documents for a, 0.5 for
-        s and g. With 0, maximum likelihood.
+        Number of sessions that the prior of each parameter counts for: the click-through rate of first documents for a,
+        0.5 for s and g. With 0, maximum likelihood.
     tolerance : float, default 1e-4
         EM stops when no parameter changes by more than this in an iteration.
     max_iterations : int, default 500
@@ -161,7 +162,7 @@ class DynamicBayesian(_Chain, EMModel):
 
 
 class _Counts:
-    """What was examined and clicked, by item and by position."""
+    """Counts of examinations and clicks, by item and by position."""
 
     def __init__(self, n_items: int, n_positions: int) -> None:
         self.examined, self.clicks, self.last_clicks = np.zeros(n_items), np.zeros(n_items), np.zeros(n_items)

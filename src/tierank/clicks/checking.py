@@ -1,4 +1,4 @@
-"""The columns of a click log -> a ClickLog, or an error that names the row and what to do."""
+"""Turns the columns of a click log into a ClickLog, or raises an error that names the row and the fix."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from tierank.clicks.log import ClickLog, Ints
 from tierank.errors import DataError
 
-# The lowest place that is looked at: models have a parameter for each position, or for each pair of them.
+# The largest position that is allowed: models have a parameter for each position, or each pair of them.
 LAST_POSITION = 2000
 
 
 class Columns(NamedTuple):
-    """The columns of a log: numbers for ids, -1 where one is missing; positions and clicks unchecked."""
+    """The columns of a log: ids as codes, -1 if missing; positions and clicks unchecked."""
 
     session: NDArray[Any]
     query: NDArray[Any]
@@ -79,7 +79,7 @@ def assemble(given: Columns, where: str, *, zero_based: bool = False, must_raise
 
 
 def _in_order_of_ids(table: Columns) -> Columns:
-    """Numbers that follow the order of the ids, so that the order of the rows changes nothing."""
+    """Codes in the order of the ids, so that the order of the rows does not matter."""
     session_ids, session = _sorted(table.session_ids, table.session)
     query_ids, query = _sorted(table.query_ids, table.query)
     document_ids, document = _sorted(table.document_ids, table.document)
@@ -97,10 +97,10 @@ def _sorted(ids: NDArray[Any], numbers: NDArray[Any]) -> tuple[NDArray[Any], NDA
     values = ids.tolist()
     try:
         order = sorted(range(len(values)), key=values.__getitem__)
-    except TypeError:  # of several types, such as 1 and "1": by type, then by value
+    except TypeError:  # several types, such as 1 and "1": by type, then by value
         order = sorted(range(len(values)), key=lambda i: (type(values[i]).__name__, str(values[i])))
     places = np.empty(len(values) + 1, np.int32 if len(values) < 1 << 31 else np.int64)
-    places[order], places[-1] = np.arange(len(values)), -1  # the last one for those that are missing
+    places[order], places[-1] = np.arange(len(values)), -1  # the last entry is for missing ids
     return ids[order], places[numbers]
 
 
@@ -145,13 +145,13 @@ def _problems(table: Columns, position: NDArray[np.floating], order: Ints) -> li
             "position",
             "each position once per session and query",
             position,
-            "give each list that was shown a session id of its own",
+            "give each list that was shown a different session id",
         ),
     ]
 
 
 def _repeats(table: Columns, position: NDArray[np.floating], order: Ints) -> NDArray[np.bool_]:
-    """Rows that stand in the position of an earlier row of the same list."""
+    """Rows with the position of an earlier row of the same list."""
     is_same = np.ones(len(order) - 1, bool)
     for values in (table.session, table.query, position):
         is_same &= values[order[1:]] == values[order[:-1]]

@@ -1,4 +1,4 @@
-"""Which click model predicts a log best, on sessions that it was not fitted to."""
+"""Choosing the click model that predicts held-out sessions best."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tierank.types import Floats
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """How well a click model predicts sessions that it was not fitted to.
+    """How well a click model predicts held-out sessions.
 
     Parameters
     ----------
     perplexity : array of float64
-        At each position; NaN where nothing was shown.
+        The perplexity at each position; NaN if nothing was shown there.
     conditional_perplexity : array of float64
         The same, given the clicks further up in the list.
     log_likelihood : float
-        The mean per session.
+        The mean log-likelihood per session.
     """
 
     perplexity: Floats
@@ -45,11 +45,11 @@ def compare_models(
     log : ClickLog
         The sessions.
     models : iterable of str, or mapping of str to ClickModel
-        Names of ``CLICK_MODELS``, or models by any name; these are left fitted to the part.
+        Names of ``CLICK_MODELS``, or models by any name, which are fitted in place.
     held_out : float, default 0.25
-        The share of the sessions that they are judged on.
+        The share of the sessions that are held out.
     seed : int, default 0
-        Which sessions these are.
+        Random seed that chooses the held-out sessions.
 
     Returns
     -------
@@ -62,7 +62,7 @@ def compare_models(
         raise DataError(
             argument="log", expected="at least 2 sessions, some of which are held out", got=str(log.n_sessions)
         )
-    # At least one session on each side, however few there are.
+    # At least one session in each part.
     n_test = min(max(1, round(held_out * log.n_sessions)), log.n_sessions - 1)
     train, test = log.split(1 - n_test / log.n_sessions, n_test / log.n_sessions, seed=seed)
     candidates = models if isinstance(models, Mapping) else {name: make_model(name) for name in models}
@@ -74,21 +74,21 @@ def choose_model(
 ) -> ClickModel:
     """The click model that predicts held-out sessions best, fitted to all sessions.
 
-    A click model that does not fit the users can turn the order of documents around, so find out before you trust its
-    relevance. The best one has the highest log-likelihood per session.
+    A click model that does not fit the users can reverse the order of documents, so check before you trust its
+    relevance. The best model has the highest log-likelihood per session.
 
     Parameters
     ----------
     log : ClickLog
         The sessions.
     models : iterable of str, optional
-        Names of ``CLICK_MODELS``. Default: all that have an attractiveness for each query and document.
+        Names of ``CLICK_MODELS``. Default: all models with an attractiveness for each query and document.
     held_out : float, default 0.25
-        The share of the sessions that models are judged on.
+        The share of the sessions that are held out.
     seed : int, default 0
-        Which sessions these are.
+        Random seed that chooses the held-out sessions.
     **settings
-        Settings of all these models, such as ``smoothing``.
+        Settings of all models, such as ``smoothing``.
 
     Returns
     -------
@@ -109,8 +109,8 @@ def choose_model(
     candidates = {name: make_model(name, **settings) for name in names}
     if len(candidates) == 1:
         return candidates[names[0]].fit(log)
-    found = compare_models(log, candidates, held_out=held_out, seed=seed)
-    return candidates[max(found, key=lambda name: found[name].log_likelihood)].fit(log)
+    by_model = compare_models(log, candidates, held_out=held_out, seed=seed)
+    return candidates[max(by_model, key=lambda name: by_model[name].log_likelihood)].fit(log)
 
 
 def _judge(model: ClickModel, test: ClickLog) -> HeldOut:

@@ -1,4 +1,4 @@
-"""Ids -> integers, and cells -> numbers, without an object for each row where that can be."""
+"""Encoding ids as integers and cells as numbers, without a Python object per row if possible."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tierank.readers.columns import needs_arrow, plain_ids
 
 
 class Encoded(NamedTuple):
-    """A column of texts: the different ones, None for those that are missing, and which of them each row has."""
+    """A column of texts: the different texts (None for missing), and the index of each row's text."""
 
     values: list[Any]
     places: Ints
@@ -24,20 +24,20 @@ Column = NDArray[Any] | Encoded
 
 
 class Codes:
-    """Different values, numbered as they come."""
+    """Different values, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
 
     def encode(self, values: Column) -> Ints:
-        """The number of each value; -1 where it is missing."""
+        """The number of each value; -1 if it is missing."""
         unique, inverse = unique_values(values)
         known = self._numbers
         numbers = [-1 if _is_missing(one) else known.setdefault(one, len(known)) for one in unique]
         return np.array(numbers, np.int64)[inverse] if numbers else np.zeros(0, np.int64)
 
     def ids(self, *, is_text: bool) -> NDArray[Any]:
-        """The values by number; texts of a file that are all plain integers become integers."""
+        """The values by number; texts of a file become integers if all are plain integers."""
         unique: list[Any] = list(self._numbers)
         if is_text and unique:
             column = plain_ids(needs_arrow("CSV").chunked_array([unique]))
@@ -48,7 +48,7 @@ class Codes:
         return ids.astype(np.int64) if kinds == {int} and max(map(abs, unique)) < 1 << 63 else ids
 
     def values(self) -> NDArray[Any]:
-        """The values by number, and one more for -1; numbers if all of them are."""
+        """The values by number, and one more for -1; as numbers if all values are numbers."""
         unique = [*self._numbers, None]
         numbers = np.array([_number(one, {}) for one in unique])
         if not np.isnan(numbers[:-1]).any():
@@ -59,7 +59,7 @@ class Codes:
 
 
 def unique_values(values: Column) -> tuple[list[Any], Ints]:
-    """The different values of a column, and which of them each row has."""
+    """The different values of a column, and the index of each row's value."""
     if isinstance(values, Encoded):
         return values.values, values.places
     if values.dtype.kind != "O":
@@ -69,7 +69,7 @@ def unique_values(values: Column) -> tuple[list[Any], Ints]:
     try:
         inverse = [numbers.setdefault(one, len(numbers)) for one in values.tolist()]
     except TypeError as error:
-        raise DataError(f"expected ids that can be hashed: numbers, texts, tuples; got: {error}") from None
+        raise DataError(f"expected hashable ids, such as numbers, texts or tuples, got: {error}") from None
     return list(numbers), np.array(inverse, np.int64)
 
 
@@ -80,12 +80,12 @@ def _is_missing(value: object) -> bool:
 
 
 def small(numbers: Ints) -> NDArray[Any]:
-    """Half as large where they fit: these are most of what a log takes in memory while it is read."""
+    """As int32 if they fit: codes take most of the memory while a log is read."""
     return numbers.astype(np.int32) if len(numbers) and numbers.max() < 1 << 31 else numbers
 
 
 def as_numbers(values: Column, words: Mapping[str, float] | None = None) -> NDArray[np.float64]:
-    """Numbers, also those written as text; NaN for anything else, which the check of the log reports."""
+    """Numbers, including numeric texts; NaN for anything else, which the check of the log reports."""
     if not isinstance(values, Encoded) and values.dtype.kind in "biuf":
         return values.astype(np.float64)
     unique, inverse = unique_values(values)
@@ -96,9 +96,9 @@ def as_numbers(values: Column, words: Mapping[str, float] | None = None) -> NDAr
 def _number(value: Any, words: Mapping[str, float]) -> float:
     if isinstance(value, str) and value.strip().lower() in words:
         return words[value.strip().lower()]
-    if isinstance(value, str) and "_" in value:  # Python takes 1_000
+    if isinstance(value, str) and "_" in value:  # Python accepts 1_000
         return np.nan
     try:
         return float(value)
-    except (TypeError, ValueError, OverflowError):  # the last one for an integer beyond all floats
+    except (TypeError, ValueError, OverflowError):  # the last one for an integer too large for a float
         return np.nan

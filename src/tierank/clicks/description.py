@@ -1,4 +1,4 @@
-"""What is in a click log, and what looks wrong."""
+"""Description of a click log: counts, and what looks wrong."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 
 from tierank.clicks.log import ClickLog
 
-# Sessions in which everything was clicked are suspicious from this length on.
+# Sessions in which everything was clicked are suspicious if they are at least this long.
 _LONG = 5
 
 
 @dataclass(frozen=True)
 class LogDescription:
-    """What ``ClickLog.describe`` counted.
+    """The result of ``ClickLog.describe``.
 
     ``shown`` and ``click_through`` have one value per position, from the top; the click-through rate of a position is
-    clicks / times shown, NaN where nothing was shown. ``problems`` says in plain words what looks wrong.
+    clicks / times shown, NaN if nothing was shown. ``problems`` describes what looks wrong.
     """
 
     n_sessions: int
@@ -33,7 +33,7 @@ class LogDescription:
     problems: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Everything, for JSON."""
         return asdict(self) | {"click_through": [None if rate != rate else rate for rate in self.click_through]}
 
     def __str__(self) -> str:
@@ -79,19 +79,19 @@ def _problems(log: ClickLog, clicks_per_session: Any) -> list[str]:
     key = log.session_of_row * len(log.document_ids) + log.documents
     unique, counts = np.unique(key, return_counts=True)
     repeated = len(np.unique(unique[counts > 1] // len(log.document_ids)))
-    if isinstance(log.document_ids[0], tuple):  # kinds of documents: any number of each may be in a list
+    if isinstance(log.document_ids[0], tuple):  # kinds of documents, which may be repeated in a list
         repeated = 0
     all_clicked = int(((clicks_per_session == lengths) & (lengths >= _LONG)).sum())
-    found = (
-        (int((last > lengths).sum()), "with holes in their positions: rows of the list are missing"),
+    suspicions = (
+        (int((last > lengths).sum()), "with gaps in their positions: rows of the list are missing"),
         (len(np.unique(log.session_of_row[is_beyond])), "with clicks beyond the list: in positions below its length"),
         (log.n_mixed, "mixing queries: each of their queries counts as a session"),
         (repeated, "showing a document twice"),
         (all_clicked, f"of {_LONG} documents or more in which all were clicked: robots?"),
     )
-    problems += [f"{_sessions(n)} {what}" for n, what in found if n]
+    problems += [f"{_sessions(n)} {what}" for n, what in suspicions if n]
     if not log.clicked.any():
-        problems.append("there are no clicks at all")
+        problems.append("there are no clicks")
     elif log.clicked.all():
         problems.append("everything was clicked: are rows of documents that were not clicked missing?")
     return problems

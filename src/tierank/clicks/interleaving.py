@@ -1,4 +1,4 @@
-"""Interleaving: two rankers in one list, and the clicks say which is better."""
+"""Interleaving: the documents of two rankers in one list, whose clicks show which ranker is better."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.settings import as_number, as_whole
 from tierank.types import Floats
 
-# Softness of probabilistic interleaving: a document at rank r is drawn with a chance in proportion to 1 / r^3.
+# Exponent of probabilistic interleaving: a document at rank r is drawn with a probability proportional to 1 / r^3.
 _TAU = 3.0
 # Optimised interleaving tries all lists, up to 2^k.
 _LONGEST = 12
@@ -24,21 +24,21 @@ _LONGEST = 12
 
 @dataclass(frozen=True)
 class Interleaved:
-    """A list of two rankers.
+    """An interleaved list of two rankers.
 
     Parameters
     ----------
     documents : tuple
-        What to show, from the top.
+        The documents to show, from the top.
     credit : tuple of float
-        What a click on each document says: above 0 for the first ranker, below 0 for the second.
+        The credit for a click on each document: above 0 for the first ranker, below 0 for the second.
     """
 
     documents: tuple[Any, ...]
     credit: tuple[float, ...]
 
     def outcome(self, clicked: ArrayLike) -> float:
-        """The sum of the credit of what was clicked: above 0 if the first ranker won, below 0 if the second did.
+        """The total credit of the clicks: above 0 if the first ranker won, below 0 if the second did.
 
         Parameters
         ----------
@@ -56,15 +56,15 @@ def interleave(
     k: int = 10,
     seed: int | np.random.Generator = 0,
 ) -> Interleaved:
-    """Make one list of those of two rankers.
+    """Combine the lists of two rankers into one.
 
     =================  ================================================================================================
-    ``team-draft``     the rankers pick their best free document in turns, in random order in each round; a click goes
-                       to the one who picked (Radlinski et al. 2008)
-    ``probabilistic``  at each rank a ranker is drawn, and draws a free document with a chance in proportion to
-                       1 / rank^3; a click goes to each by how likely it gave that document (Hofmann et al. 2011)
-    ``optimized``      each prefix is made of prefixes of both; lists are drawn so that random clicks favour neither,
-                       and else with the most spread of credit, 1 / rank of the first - 1 / rank of the second
+    ``team-draft``     the rankers pick their best remaining document in turns, in random order in each round; a click
+                       counts for the ranker that picked it (Radlinski et al. 2008)
+    ``probabilistic``  at each rank a ranker is drawn, and draws a remaining document with a chance proportional to
+                       1 / rank^3; a click is shared by how likely each would have drawn it (Hofmann et al. 2011)
+    ``optimized``      each prefix consists of prefixes of both; lists are drawn so that random clicks favour neither,
+                       and with the largest spread of credit, 1 / rank of the first - 1 / rank of the second
                        (Radlinski and Craswell 2013)
     =================  ================================================================================================
 
@@ -97,7 +97,7 @@ def interleave(
         try:
             n_different = len(set(documents))
         except TypeError as error:
-            raise DataError(argument=name, expected="documents that can be hashed", got=f": {error}") from None
+            raise DataError(argument=name, expected="hashable documents", got=f": {error}") from None
         if not documents or n_different < len(documents):
             raise DataError(argument=name, expected="at least one document, each once", got=f"{len(documents)}")
     rng = seed if isinstance(seed, np.random.Generator) else np.random.default_rng(as_whole("seed", seed, 0))
@@ -138,7 +138,7 @@ def _probabilistic(first: list[Any], second: list[Any], k: int, rng: np.random.G
 def _optimized(first: list[Any], second: list[Any], k: int, rng: np.random.Generator) -> Interleaved:
     if k > _LONGEST:
         raise ParameterError(argument="k", expected=f"at most {_LONGEST} with optimized interleaving", got=f"{k}")
-    # By number, so that lists of the same shape share one solution.
+    # By index, so that lists of the same shape share one solution.
     numbers = {document: i for i, document in enumerate(dict.fromkeys([*first[:k], *second[:k]]))}
     documents = list(numbers)
     shape = tuple(numbers[d] for d in first[:k]), tuple(numbers[d] for d in second[:k])
@@ -154,8 +154,8 @@ def optimized_lists(
     """All lists of optimised interleaving, the credit of each rank in them, and the chance of each.
 
     The chances p solve the linear program: maximise sum over lists L of p_L * sum over ranks i of credit_i(L)^2 / i,
-    such that sum over L of p_L credit_i(L) = 0 at each rank i. Where no p does that, the sums come as near to 0 as they
-    can.
+    such that sum over L of p_L credit_i(L) = 0 at each rank i. If no p satisfies that, the sums are as close to 0 as
+    possible.
     """
     from scipy.optimize import linprog
 
@@ -169,7 +169,7 @@ def optimized_lists(
     n, length = len(lists), len(lists[0])
     table = np.array(credits)
     spread = (table**2 / np.arange(1, length + 1)).sum(axis=1)
-    # Slack on both sides of each sum, at a price above anything that spread can gain.
+    # Slack variables on both sides of each sum, with a cost above any gain in spread.
     price = 1e3 * (1 + spread.max())
     slack = np.hstack([np.eye(length), -np.eye(length)])
     equal = np.vstack([np.hstack([table.T, slack]), np.hstack([np.ones(n), np.zeros(2 * length)])])
@@ -184,7 +184,7 @@ def optimized_lists(
 
 
 def _merges(first: tuple[int, ...], second: tuple[int, ...], k: int) -> Iterator[tuple[int, ...]]:
-    """All lists whose every prefix is a prefix of one ranker and one of the other, put together."""
+    """All lists whose every prefix is the union of a prefix of one ranker and a prefix of the other."""
     unfinished: list[tuple[int, ...]] = [()]
     while unfinished:
         shown = unfinished.pop()
@@ -204,10 +204,11 @@ INTERLEAVINGS: dict[str, Callable[[list[Any], list[Any], int, np.random.Generato
 
 @dataclass(frozen=True)
 class Preference:
-    """What the outcomes of interleaved sessions show.
+    """The result of ``preference``.
 
-    ``share`` is that of the first ranker among the sessions that one of them won, between ``low`` and ``high`` at the
-    given ``level`` (Wilson's interval), all NaN if neither won any; ``p`` is of the exact two-sided sign test.
+    ``share`` is the share of the first ranker among the sessions that one of the two won, with Wilson's interval
+    ``low`` to ``high`` at the given ``level``; all are NaN if there are only ties. ``p`` is the p-value of the exact
+    two-sided sign test.
     """
 
     wins: int
@@ -221,7 +222,7 @@ class Preference:
 
     def __str__(self) -> str:
         if not self.wins + self.losses:
-            return f"neither ranker won any of {self.ties:,} sessions, so nothing is known about a preference"
+            return f"neither ranker won any of {self.ties:,} sessions, so there is no evidence of a preference"
         return (
             f"first won {self.wins:,}, second won {self.losses:,}, ties {self.ties:,}: first is preferred in"
             f" {self.share:.1%} ({self.level:.0%} interval {self.low:.1%} to {self.high:.1%}), p = {self.p:.4g}"
@@ -234,8 +235,8 @@ def preference(outcomes: ArrayLike, *, level: float = 0.95) -> Preference:
     Parameters
     ----------
     outcomes : array
-        One number per session, as ``Interleaved.outcome`` gives them: above 0 if the first ranker won, below 0 if the
-        second did, 0 for a tie.
+        One number per session, from ``Interleaved.outcome``: above 0 if the first ranker won, below 0 if the second
+        did, 0 for a tie.
     level : float, default 0.95
         Coverage of the interval.
 

@@ -1,4 +1,4 @@
-"""What a click model has parameters for: pairs of a query and a document, or documents alone."""
+"""Items: what a click model has parameters for, either pairs of query and document, or documents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY = ("pair", "document")
 
 @dataclass(frozen=True, eq=False)
 class Items:
-    """The things of a log that have an attractiveness of their own, numbered from 0.
+    """The items of a log, each of which has an attractiveness, numbered from 0.
 
     Parameters
     ----------
@@ -55,12 +55,12 @@ class Items:
         return len(self.documents)
 
     def find(self, log: ClickLog) -> Ints:
-        """The item of each row of a log; -1 for those that are not known."""
+        """The item of each row of a log; -1 if it is unknown."""
         documents = log.documents
         if log.document_ids is not self.document_ids:
             documents = _translation(log.document_ids, self.document_ids)[documents]
         if self.by == "document":
-            numbers = np.full(len(self.document_ids) + 1, -1)  # the last one for documents that are not known
+            numbers = np.full(len(self.document_ids) + 1, -1)  # the last entry is for unknown documents
             numbers[self.documents] = np.arange(len(self))
             return numbers[documents]
         queries = log.queries
@@ -76,10 +76,10 @@ class Items:
 
 
 def _translation(ids: NDArray[Any], known: NDArray[Any]) -> Ints:
-    """The number among the known ids for each id; -1 where it is not among them.
+    """The index of each id among the known ids; -1 if it is unknown.
 
-    A file whose ids are all integers has integers, and one with other ids too has texts: between two such logs, 5 and
-    "5" are the same id.
+    Ids are read as integers if all of a file are integers, and as texts otherwise: between two such logs, 5 and "5" are
+    the same id.
     """
     numbers = {one: i for i, one in enumerate(known.tolist())}
     if ids.dtype.kind != known.dtype.kind:

@@ -33,7 +33,7 @@ _HIGHEST = 1000
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Judgements:
-    """Ratings that clicks give, one row for each query and document.
+    """Ratings from clicks, one row for each query and document.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Judgements:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the judgements as CSV or Parquet, as the ending of ``path`` says."""
+        """Write the judgements as CSV or Parquet, by the ending of ``path``."""
         write_columns(self.to_columns(), Path(path))
 
     def rate(self, data: RankingDataset) -> RankingDataset:

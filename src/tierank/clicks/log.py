@@ -1,4 +1,4 @@
-"""ClickLog: lists that were shown, and what was clicked in them."""
+"""ClickLog: the lists that were shown, and their clicks."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-# The columns that every log has.
+# Columns that every log has.
 _OWN = ("session", "query", "document", "position", "clicked")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ClickLog:
-    """Lists that were shown, one per session, and what was clicked in them. Made by ``tierank.clicks.read``.
+    """The lists that were shown, one per session, and their clicks. Created by ``tierank.clicks.read``.
 
-    A session is one list that was shown for one query. Session s owns the rows ``offsets[s]:offsets[s+1]``, in the
-    order of their positions. Sessions are ordered by their ids, so the order of the rows in a file does not matter.
-    The arrays are read-only.
+    A session is one list that was shown for one query. Session s has the rows ``offsets[s]:offsets[s+1]``, in the order
+    of their positions. Sessions are ordered by id, so the order of the rows in a file does not matter. The arrays are
+    read-only.
 
     Parameters
     ----------
@@ -50,15 +50,15 @@ class ClickLog:
     clicked : array of bool, shape (n_rows,)
         Whether it was clicked.
     session_ids, query_ids, document_ids : arrays
-        The ids as they stand in the file; ``session_ids`` has one per session.
+        The ids as in the file; ``session_ids`` has one per session.
     columns : mapping of str to array, default {}
         Other columns that were kept, one value per row.
     source_rows : array of int64, optional
-        The caller's number of each row; None if the rows were in this order already.
+        The caller's row number of each row; None if the rows were already in this order.
     n_mixed : int, default 0
-        How many session ids came with more than one query; each of their queries is a session here.
+        Number of session ids with more than one query; each of their queries is a session here.
     dropped : mapping of str to int, default {}
-        How many sessions were left out when the log was read, by reason.
+        Number of sessions left out when the log was read, by reason.
     """
 
     offsets: Ints
@@ -115,7 +115,7 @@ class ClickLog:
 
     @property
     def last_position(self) -> int:
-        """The lowest place where a document was shown; 0 without rows."""
+        """The largest position where a document was shown; 0 without rows."""
         return int(self.positions.max(initial=0))
 
     @property
@@ -129,7 +129,18 @@ class ClickLog:
         return np.repeat(self.queries, self.lengths)
 
     def per_session(self, values: ArrayLike) -> Floats:
-        """The sum of one value per row over each session; 0 for an empty list."""
+        """The sum of one value per row over each session; 0 for an empty list.
+
+        Parameters
+        ----------
+        values : array
+            One value per row.
+
+        Returns
+        -------
+        array of float64, shape (n_sessions,)
+            The sums.
+        """
         given = as_numbers(as_array(values), "values").astype(np.float64)
         if given.shape != (self.n_rows,):
             raise DataError(
@@ -138,7 +149,18 @@ class ClickLog:
         return sum_by(self.session_of_row, given, self.n_sessions)
 
     def column(self, name: str) -> NDArray[Any]:
-        """A column that was kept when the log was read; an error that says how if it was not."""
+        """A column that was kept when the log was read. The error for other columns says how to keep them.
+
+        Parameters
+        ----------
+        name : str
+            The name of the column.
+
+        Returns
+        -------
+        array
+            One value per row.
+        """
         if name not in self.columns:
             raise DataError(
                 argument="columns",
@@ -149,7 +171,7 @@ class ClickLog:
         return self.columns[name]
 
     def select(self, sessions: ArrayLike) -> ClickLog:
-        """The log of some sessions: indices or a mask. An index that comes twice makes two sessions.
+        """The log of some sessions, by index or mask. An index that is given twice makes two sessions.
 
         >>> log = ClickLog.of(session=[1, 1, 2], document=["a", "b", "a"], position=[1, 2, 1], clicked=[0, 1, 1])
         >>> log.select([1]).session_ids.tolist()
@@ -172,12 +194,12 @@ class ClickLog:
         )
 
     def split(self, *shares: float, seed: int = 0) -> list[ClickLog]:
-        """Parts of whole sessions, drawn at random: ``train, test = log.split(0.8, 0.2)``.
+        """Split the log into parts of whole sessions, drawn at random: ``train, test = log.split(0.8, 0.2)``.
 
         Parameters
         ----------
         *shares : float
-            The size of each part as a fraction of the sessions; at most 1 in total.
+            The size of each part as a fraction of the sessions. Their sum is at most 1.
         seed : int, default 0
             Random seed.
 
@@ -194,11 +216,33 @@ class ClickLog:
         return [self.select(np.sort(order[a:b])) for a, b in pairwise(cuts)]
 
     def with_clicks(self, clicked: ArrayLike) -> ClickLog:
-        """The same lists with other clicks, one value per row in the order of this log."""
+        """The same lists with other clicks, one value per row in the order of this log.
+
+        Parameters
+        ----------
+        clicked : array of bool
+            One value per row, in the order of this log.
+
+        Returns
+        -------
+        ClickLog
+            The new log.
+        """
         return replace(self, clicked=as_clicks(clicked, self.n_rows))
 
     def with_columns(self, **columns: ArrayLike) -> ClickLog:
-        """The same log with more columns, one value per row in the order of this log."""
+        """The same log with more columns, one value per row in the order of this log.
+
+        Parameters
+        ----------
+        **columns : array
+            One value per row, in the order of this log, for each name.
+
+        Returns
+        -------
+        ClickLog
+            The new log.
+        """
         added = {name: np.array(values) for name, values in columns.items()}
         for name, values in added.items():
             if len(values) != self.n_rows:
@@ -206,37 +250,59 @@ class ClickLog:
         return replace(self, columns={**self.columns, **added})
 
     def arrange(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Per-row values from the caller's order into the order of this log."""
+        """Convert per-row values from the caller's order to the order of this log.
+
+        Parameters
+        ----------
+        values : array
+            One value per row, in the caller's order.
+
+        Returns
+        -------
+        array
+            The same values, in the order of this log.
+        """
         return values if self.source_rows is None else values[self.source_rows]
 
     def restore(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Per-row values from the order of this log back into the caller's order.
+        """Convert per-row values from the order of this log back to the caller's order.
 
-        Rows of sessions that were left out are not there, so this needs a log that was read with
-        ``on_error="raise"``.
+        Sessions that were left out have no rows here, so this needs a log that was read with ``on_error="raise"``.
         """
         if self.source_rows is None:
             return values
         if self.dropped:
-            raise DataError("the order of the rows is lost: some were left out when this log was read")
+            raise DataError("the caller's row order is unknown: some sessions were left out when this log was read")
         restored = np.empty_like(values)
         restored[self.source_rows] = values
         return restored
 
     def describe(self) -> LogDescription:
-        """Click-through by position, counts, and what looks wrong."""
+        """Click-through by position, counts, and what looks wrong.
+
+        Returns
+        -------
+        LogDescription
+            Click-through by position, counts and problems.
+        """
         from tierank.clicks.description import describe
 
         return describe(self)
 
     def to_columns(self) -> dict[str, NDArray[Any]]:
-        """The log as a table: one array per column, one value per row; no ``query`` if all lists belong to one."""
+        """The log as a table: one array per column, one value per row; without ``query`` if there is only one.
+
+        Returns
+        -------
+        dict of str to array
+            The columns by name.
+        """
         has_queries = self.query_ids.tolist() != [None]
         taken = next((name for name in self.columns if name in _OWN), None)
         if taken is not None:
             raise DataError(
                 argument="columns",
-                expected=f"other names than {', '.join(_OWN)}, which the log has itself",
+                expected=f"names other than {', '.join(_OWN)}, which the log has itself",
                 got=f"a column {taken!r} that was kept",
                 fix="read the log without it, or under another name",
             )
@@ -250,12 +316,29 @@ class ClickLog:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the log as CSV or Parquet, as the ending of ``path`` says."""
+        """Write the log as CSV or Parquet, by the ending of ``path``.
+
+        Parameters
+        ----------
+        path : path
+            The file, which ends in ``.csv`` or ``.parquet``.
+        """
         write_columns(self.to_columns(), Path(path))
 
     @classmethod
     def of(cls, **columns: ArrayLike) -> ClickLog:
-        """A log of arrays: the same as ``tierank.clicks.read`` of a dict of them."""
+        """A log from arrays: the same as ``tierank.clicks.read`` with a dict of arrays.
+
+        Parameters
+        ----------
+        **columns : array
+            The columns of ``tierank.clicks.read`` by their default names.
+
+        Returns
+        -------
+        ClickLog
+            The log.
+        """
         from tierank.clicks.reading import read
 
         others = [name for name in columns if name not in _OWN]
@@ -263,7 +346,7 @@ class ClickLog:
 
 
 def check_log(log: object) -> None:
-    """Raise an error if this is not a log, such as the table that one is read from."""
+    """Raise ``DataError`` if this is not a log, such as the table that one is read from."""
     if not isinstance(log, ClickLog):
         raise DataTypeError(
             argument="log",
@@ -274,18 +357,18 @@ def check_log(log: object) -> None:
 
 
 def sum_by(places: Ints, values: NDArray[Any], n: int) -> Floats:
-    """The sum of the values in each of n places."""
+    """The sums of the values by index, for n indices."""
     return np.asarray(np.bincount(places, values, minlength=n), np.float64)
 
 
 def check_ending(path: Path) -> None:
-    """Raise an error if the ending of a name says neither CSV nor Parquet."""
+    """Raise ``ParameterError`` unless the name has an ending of CSV or Parquet."""
     if path.suffix not in (".csv", *PARQUET_ENDINGS):
         raise ParameterError(where=path, expected=f"a name that ends in .csv or {PARQUET_ENDINGS[0]}", got=path.name)
 
 
 def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
-    """Write a table as CSV or Parquet, as the ending of ``path`` says, whole or not at all."""
+    """Write a table as CSV or Parquet, by the ending of ``path``, atomically."""
     arrow = needs_arrow("CSV and Parquet")
     import pyarrow.csv
     import pyarrow.parquet
@@ -312,14 +395,14 @@ def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
 
 
 def flat_ids(ids: NDArray[Any]) -> NDArray[Any]:
-    """Ids that a file can hold: those made of several columns are joined."""
+    """Ids that a file can hold: ids of several columns are joined."""
     if len(ids) and isinstance(ids[0], tuple):
         return np.array(["|".join(map(str, one)) for one in ids.tolist()], object)
     return ids
 
 
 def _read_only(values: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written to; what is one already stays the same object, by which models know its ids."""
+    """A read-only view. An array that is already read-only stays the same object, by which models recognise its ids."""
     if not values.flags.writeable and values.flags.c_contiguous:
         return values
     view = np.ascontiguousarray(values).view()

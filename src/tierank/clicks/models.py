@@ -1,4 +1,4 @@
-"""CLICK_MODELS: every click model by name; fitted ones as files, and back."""
+"""CLICK_MODELS: the click models by name; saving and loading them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FORMAT = "tierank click model 1"
 
 
 def make_model(model: str | ClickModel, **settings: Any) -> ClickModel:
-    """A click model by its name in ``CLICK_MODELS``, or as it is.
+    """A click model, as given or by its name in ``CLICK_MODELS``.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ def load(path: str | os.PathLike[str]) -> ClickModel:
 
 
 def _size(model: ClickModel, name: str) -> int | None:
-    """How many numbers a parameter has; None where any number of positions can be."""
+    """The size of a parameter; None if it depends on the number of positions."""
     if name in ("attraction_", "satisfaction_"):
         return len(model.items)
     return 1 if (model.name, name) == ("dbn", "continuation_") else None

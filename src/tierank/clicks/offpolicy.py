@@ -1,4 +1,4 @@
-"""Off-policy evaluation: what another ranker would have earned on a log that it did not write."""
+"""Off-policy evaluation: what another ranker would have earned on a log that it did not produce."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tierank.settings import as_choice, as_limit, as_number, as_positive
 from tierank.types import Floats
 
 METHODS = ("ips", "snips", "dr")
-# Below this effective number of sessions there is a warning.
+# A smaller effective number of sessions gives a warning.
 FEWEST = 100
 
 
@@ -29,9 +29,9 @@ FEWEST = 100
 class Value:
     """What a policy would have earned per session.
 
-    ``low`` and ``high`` bound it at the given ``level``; they are NaN if there is one session only. ``logged`` is what
-    the log earned itself. ``effective_sample_size`` is how many sessions of the policy's own would tell as much as
-    those of the log, by the spread of their weights: (sum of w)^2 / sum of w^2.
+    ``low`` and ``high`` are its interval at the given ``level``; NaN for a single session. ``logged`` is what the log
+    itself earned. ``effective_sample_size`` is the number of sessions under the policy itself that would be as
+    informative as those of the log, by the spread of their weights: (sum of w)^2 / sum of w^2.
     """
 
     value: float
@@ -45,7 +45,7 @@ class Value:
     level: float
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON; None for what is not a number."""
+        """Everything, for JSON; NaN becomes None."""
         return {name: None if one != one else one for name, one in asdict(self).items()}
 
     def __str__(self) -> str:
@@ -66,10 +66,10 @@ def estimate_value(
     clip: float | None = None,
     level: float = 0.95,
 ) -> Value:
-    """What a policy would have earned, from sessions of another one that drew its lists at random.
+    """Estimate what a policy would have earned, from sessions of another policy that drew its lists at random.
 
-    With reward r, weight w = (chance of the list under the policy) / (chance under the one that wrote the log), and
-    predictions q of the reward: ::
+    With reward r, weight w = (chance of the list under the policy) / (chance under the logging policy), and predictions
+    q of the reward: ::
 
         ips    mean of w r
         snips  sum of w r / sum of w
@@ -84,13 +84,13 @@ def estimate_value(
     weight : array, shape (n_sessions,)
         The ratio of the chances.
     method : {"ips", "snips", "dr"}, default "ips"
-        Inverse propensity scoring, the self-normalised form, or doubly robust.
+        Inverse propensity scoring, self-normalised, or doubly robust.
     predicted : array, shape (n_sessions,), optional
         The predicted reward of the list that was shown; needed for ``dr``.
     predicted_target : array, shape (n_sessions,), optional
         The predicted reward of the policy in the same session; needed for ``dr``.
     clip : float, optional
-        Weights above this are lowered to it: less variance, some bias. Default: none are.
+        Weights above this are lowered to it: less variance, some bias. Default: no clipping.
     level : float, default 0.95
         Coverage of the interval.
 
@@ -109,7 +109,7 @@ def estimate_value(
         raise DataError(argument="weight", expected=f"{len(r)} numbers, one per reward", got=f"{len(w)}")
     if clip is not None:
         w = np.minimum(w, as_positive("clip", clip))
-    with np.errstate(over="ignore", invalid="ignore"):  # _value refuses what comes of it
+    with np.errstate(over="ignore", invalid="ignore"):  # _value refuses the results
         terms = _terms(r, w, method, predicted, predicted_target)
     return _value(terms, float(r.mean()), _effective(w, len(w)), method, level)
 
@@ -129,7 +129,7 @@ def _terms(
     if method == "snips":
         if not w.any():
             raise DataError(argument="weight", expected="a weight above 0", got="none")
-        share = w / w.max()  # only ratios count, and their sums neither overflow nor vanish
+        share = w / w.max()  # only ratios matter; scaled so that their sums neither overflow nor underflow
         value = float((share * r).sum() / share.sum())
         return np.asarray(value + share * (r - value) / share.mean())
     return np.asarray(w * r)
@@ -147,47 +147,48 @@ def evaluate_ranking(
     model: str | ClickModel | None = None,
     level: float = 0.95,
 ) -> Value:
-    """What a ranker would have earned, had it ordered the lists of a log by its scores.
+    """Estimate what a ranker would have earned if it had ordered the lists of a log by its scores.
 
-    Under the position-based model, with g the examination of a position, l(r) what a click at r is worth (g_r for
-    clicks, 1 / log2(1 + r) for DCG), p the position of a document in the log, r the one that the scores give it, and
-    w = l(r) / g_p: ::
+    Under the position-based model, with g the examination of a position, l(r) the value of a click at r (g_r for
+    clicks, 1 / log2(1 + r) for DCG), p the position of a document in the log, r its rank by the scores, and w = l(r) /
+    g_p: ::
 
         ips    mean over sessions of: sum over documents of w c
         snips  the same, times (sum of l(r)) / (sum of g_p w)
         dr     mean over sessions of: sum over documents of l(r) a + w (c - g_p a)
 
-    The three differ where weights are clipped: ``ips`` then loses what was cut off, ``snips`` scales it back up, and
-    ``dr`` fills it in from a click model. Only documents that were shown can be ordered; nothing can be said of others.
-    They share the positions of their list: in one of the positions 11 to 20, the highest score gets 11.
+    The three differ if weights are clipped: ``ips`` then loses what was cut off, ``snips`` scales it back up, and
+    ``dr`` fills it in from a click model. Only the documents of a list are reordered, within the positions of that
+    list: in a list at positions 11 to 20, the highest score gets 11. Nothing can be said about documents that were not
+    shown.
 
     Parameters
     ----------
     log : ClickLog
         The sessions.
     scores : str or array, shape (n_rows,)
-        The score of each document shown: a column that the log kept, or an array in the caller's order of rows.
-        Documents with equal scores keep their order.
+        The score of each document shown: a column that the log kept, or an array in the caller's row order. Documents
+        with equal scores keep their order.
     propensities : Propensities or array, optional
         The examination of each position from the top. Default: those of the position-based model, fitted to the log.
     method : {"ips", "snips", "dr"}, default "ips"
-        Inverse propensity scoring, the self-normalised form, or doubly robust.
+        Inverse propensity scoring, self-normalised, or doubly robust.
     metric : {"clicks", "dcg"}, default "clicks"
         What is earned.
     k : int, optional
-        Only the first ``k`` positions earn anything. Default: all do.
+        Only the first ``k`` positions count. Default: all.
     clip : float, optional
-        Weights above this are lowered to it: less variance, some bias. Default: none are.
+        Weights above this are lowered to it: less variance, some bias. Default: no clipping.
     model : str or ClickModel, optional
-        Where ``dr`` takes attractiveness a from; one that is not fitted is fitted to the other half of the sessions.
-        Default: the position-based model.
+        The model of attractiveness a for ``dr``; an unfitted one is fitted to the other half of the sessions. Default:
+        the position-based model.
     level : float, default 0.95
         Coverage of the interval.
 
     Returns
     -------
     Value
-        A warning comes with it if the effective sample size is below 100.
+        The estimate. Warns if the effective sample size is below 100.
     """
     check_log(log)
     as_choice("method", method, METHODS)
@@ -210,7 +211,7 @@ def evaluate_ranking(
         raise DataError(
             argument="propensities",
             expected="chances whose ratios are finite",
-            got=f"{examination.min():g} beside {examination.max():g}",
+            got=f"{examination.min():g} and {examination.max():g}",
             fix="pass `clip`",
         )
     earned = log.per_session(weights * log.clicked)
@@ -226,7 +227,7 @@ def evaluate_ranking(
 
 
 def new_ranks(log: ClickLog, scores: Floats) -> Ints:
-    """The rank that each row has in its session, by descending score, then by position."""
+    """The rank of each row in its session, by descending score, then by position."""
     order = np.lexsort((log.positions, -scores, log.session_of_row))
     ranks = np.empty(log.n_rows, np.int64)
     ranks[order] = np.arange(log.n_rows) - np.repeat(log.offsets[:-1], log.lengths) + 1
@@ -255,7 +256,7 @@ def _at(propensities: Propensities | ArrayLike, positions: Ints) -> Floats:
 
 
 def _attraction(log: ClickLog, model: str | ClickModel | None) -> Floats:
-    """The attractiveness of the document in each row, from sessions other than its own."""
+    """The attractiveness of the document in each row, from other sessions."""
     if isinstance(model, ClickModel) and model.items_ is not None:
         return _of_rows(model, log)
     half = np.arange(log.n_sessions) % 2
@@ -287,7 +288,7 @@ def _effective(weights: Floats, n: int) -> float:
     most = float(weights.max(initial=0.0))
     if not most:
         return 0.0
-    shares = weights / most  # their squares neither overflow nor vanish
+    shares = weights / most  # scaled so that squares neither overflow nor underflow
     return n * float(shares.sum()) ** 2 / (len(shares) * float((shares**2).sum()))
 
 
@@ -306,7 +307,7 @@ def _value(terms: Floats, logged: float, effective: float, method: str, level: f
             fix="pass `clip`",
         )
     if effective < FEWEST:
-        alone = " and one session alone has no interval;" if n == 1 else ""
+        alone = " and a single session has no interval;" if n == 1 else ""
         warnings.warn(
             f"the effective sample size is {effective:.0f} of {n:,} sessions: this log says little about that ranking;"
             f"{alone} collect more sessions, randomise some of them, or pass clip",

@@ -1,4 +1,4 @@
-"""Click models in which the position, and perhaps the last click, says what is examined: CTR, PBM, UBM."""
+"""Click models in which examination depends on the position, and perhaps on the last click: CTR, PBM, UBM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tierank.types import Floats
 
 @dataclass(kw_only=True, eq=False)
 class ClickThrough(ClickModel):
-    """Click-through rate by rank: P(C_r) = c_r, whatever is shown there.
+    """Click-through rate by rank: P(C_r) = c_r, regardless of the document.
 
     Maximum likelihood, in closed form: c_r = (clicks at r + smoothing * 0.5) / (times shown at r + smoothing).
     ``examination_`` has c_r for r = 1, 2, ...
@@ -24,12 +24,12 @@ class ClickThrough(ClickModel):
     Parameters
     ----------
     smoothing : float, default 1.0
-        Sessions that the prior 0.5 of each rate counts for; 0: none.
+        Number of sessions that the prior 0.5 of each rate counts for; 0 for no prior.
     """
 
     name: ClassVar[str] = "ctr"
     parameters: ClassVar[tuple[str, ...]] = ("examination_",)
-    smoothing: float = setting(1.0, Number(0), "sessions that the prior of each rate counts for; 0: none")
+    smoothing: float = setting(1.0, Number(0), "sessions that the prior of each rate counts for; 0 for no prior")
 
     def _fit(self, log: ClickLog, weights: Floats) -> None:
         shown, clicks = np.zeros(log.last_position), np.zeros(log.last_position)
@@ -57,10 +57,10 @@ class PositionBased(EMModel):
     Parameters
     ----------
     by : {"pair", "document"}, default "pair"
-        What has an attractiveness: each pair of a query and a document, or a document for all queries.
+        Whether attractiveness is a property of each pair of query and document, or of a document for all queries.
     smoothing : float, default 1.0
-        Sessions that the prior of each parameter counts for: the click-through rate of first documents for a, 0.5 for
-        g. With 0, maximum likelihood.
+        Number of sessions that the prior of each parameter counts for: the click-through rate of first documents for a,
+        0.5 for g. With 0, maximum likelihood.
     tolerance : float, default 1e-4
         EM stops when no parameter changes by more than this in an iteration.
     max_iterations : int, default 500
@@ -89,17 +89,17 @@ class PositionBased(EMModel):
 class UserBrowsing(EMModel):
     """User browsing model, UBM: P(C_r | clicks above) = a_d * g_{r,p}, p the click above, 0 if none (Dupret 2008).
 
-    Fitted by EM as the position-based model is, with a g for each pair of a position and the position of the click
-    above it; g_{1,0} is fixed at 1. ``attraction_`` has a for each item, ``examination_`` has g_{r,p} at
-    r (r - 1) / 2 + p.
+    Fitted by EM like the position-based model, with one g for each pair of a position and the position of the last
+    click above it; g_{1,0} is fixed at 1. ``attraction_`` has a for each item, ``examination_`` has g_{r,p} at r (r -
+    1) / 2 + p.
 
     Parameters
     ----------
     by : {"pair", "document"}, default "pair"
-        What has an attractiveness: each pair of a query and a document, or a document for all queries.
+        Whether attractiveness is a property of each pair of query and document, or of a document for all queries.
     smoothing : float, default 1.0
-        Sessions that the prior of each parameter counts for: the click-through rate of first documents for a, 0.5 for
-        g. With 0, maximum likelihood.
+        Number of sessions that the prior of each parameter counts for: the click-through rate of first documents for a,
+        0.5 for g. With 0, maximum likelihood.
     tolerance : float, default 1e-4
         EM stops when no parameter changes by more than this in an iteration.
     max_iterations : int, default 500
@@ -135,12 +135,12 @@ class UserBrowsing(EMModel):
 
 
 def at_positions(values: Floats, positions: Ints) -> Floats:
-    """The value of each position; below the last one that is known, that of the last."""
+    """The value of each position; positions beyond the last known one take its value."""
     return np.asarray(values[np.minimum(positions, len(values)) - 1])
 
 
 class Pairs:
-    """The different pairs of an item and a cell in the rows of a log, for counting and fitting again and again."""
+    """The different pairs of an item and a cell in the rows of a log, for repeated counting and fitting."""
 
     def __init__(self, items: Ints, cells: Ints, n_items: int, n_cells: int) -> None:
         keys, self._inverse = np.unique(items * n_cells + cells, return_inverse=True)
@@ -148,11 +148,11 @@ class Pairs:
         self.n_items, self.n_cells = n_items, n_cells
 
     def count(self, weights: Floats) -> Floats:
-        """The sum over its rows, for each pair."""
+        """The sum over the rows of each pair."""
         return sum_by(self._inverse, weights, len(self.items))
 
     def fit(self, model: EMModel, log: ClickLog, weights: Floats) -> tuple[Floats, Floats, int]:
-        """Attraction and examination of P(click) = a * g, and the iterations that EM took; weights of sessions."""
+        """Attraction and examination of P(click) = a * g, and the number of EM iterations, given session weights."""
         rows = np.repeat(weights, log.lengths)
         shown, clicks = self.count(rows), self.count(rows * log.clicked)
         attraction, examination = np.full(self.n_items, 0.5), np.full(self.n_cells, 0.5)
@@ -170,7 +170,7 @@ def _drawn(chances: Floats, clicked: Any, draws: Floats) -> Floats:
 
 
 def _longer_triangle(values: Floats, last: int) -> Floats:
-    """The values for pairs of positions up to ``last``; beyond those that are known, that of the nearest."""
+    """The values for pairs of positions up to ``last``; unknown pairs take the value of the nearest known one."""
     known = int((np.sqrt(8 * len(values) + 1) - 1) / 2)
     if last <= known:
         return values

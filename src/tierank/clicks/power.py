@@ -1,4 +1,4 @@
-"""How many sessions an online comparison needs, and how likely it is to see a difference."""
+"""Power and sample size of online comparisons."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tierank.errors import ParameterError
 from tierank.settings import Number, as_whole
 
 _CHANCE = Number(above=0, below=1)
-# The most sessions that anybody asks about; floats hold every number up to it.
+# The largest number of sessions; floats can represent every integer up to it.
 _MOST = 1 << 53
 
 
@@ -23,9 +23,9 @@ def interleaving_power(n_sessions: int, *, share: float, ties: float = 0.0, alph
     n_sessions : int
         Number of sessions.
     share : float
-        The share of the better ranker among the sessions that one of them wins, such as 0.52.
+        The share of the better ranker among the sessions that are not ties, such as 0.52.
     ties : float, default 0.0
-        The share of sessions that neither wins, such as those without clicks.
+        The share of ties among all sessions, such as sessions without clicks.
     alpha : float, default 0.05
         Significance level.
 
@@ -47,18 +47,18 @@ def interleaving_power(n_sessions: int, *, share: float, ties: float = 0.0, alph
 
 
 def interleaving_sample_size(*, share: float, ties: float = 0.0, power: float = 0.8, alpha: float = 0.05) -> int:
-    """The number of sessions at which an interleaving experiment has the power; see ``interleaving_power``.
+    """The number of sessions that gives an interleaving experiment this power; see ``interleaving_power``.
 
     n = ((z_{1-alpha/2} / 2 + z_power sqrt(share (1 - share))) / (share - 1/2))^2 / (1 - ties).
 
     Parameters
     ----------
     share : float
-        The share of the better ranker among the sessions that one of them wins, such as 0.52.
+        The share of the better ranker among the sessions that are not ties, such as 0.52.
     ties : float, default 0.0
-        The share of sessions that neither wins, such as those without clicks.
+        The share of ties among all sessions, such as sessions without clicks.
     power : float, default 0.8
-        The chance to see the preference.
+        The chance to detect the preference.
     alpha : float, default 0.05
         Significance level.
 
@@ -117,7 +117,7 @@ def ab_power(n_sessions: int, *, base: float, lift: float, sd: float | None = No
 def ab_sample_size(
     *, base: float, lift: float, sd: float | None = None, power: float = 0.8, alpha: float = 0.05
 ) -> int:
-    """The number of sessions per group at which an A/B test has the power; see ``ab_power``.
+    """The number of sessions per group that gives an A/B test this power; see ``ab_power``.
 
     n = ((z_{1-alpha/2} s_0 + z_power s_1) / d)^2.
 
@@ -130,7 +130,7 @@ def ab_sample_size(
     sd : float, optional
         The standard deviation over sessions. Default: that of a rate.
     power : float, default 0.8
-        The chance to see the lift.
+        The chance to detect the lift.
     alpha : float, default 0.05
         Significance level.
 
@@ -158,7 +158,7 @@ def _checked_preference(share: float, ties: float, alpha: float) -> float:
 
 
 def _checked_rates(base: float, lift: float, sd: float | None, alpha: float) -> tuple[float, float, float]:
-    """The difference, and the standard deviations of it without and with the lift, for one session in each group."""
+    """The difference, and its standard deviations without and with the lift, for one session in each group."""
     _CHANCE.check("alpha", alpha)
     Number().check("lift", lift)
     if sd is not None:
@@ -178,14 +178,14 @@ def _quantile(share: float) -> float:
 
 
 def _quantile_above(share: float) -> float:
-    """What this share of normal values lies above; finite for a share that 1 - share would lose."""
+    """The upper quantile of the normal distribution; accurate for shares so small that 1 - share is 1."""
     return -_quantile(share)
 
 
 def _sessions(root: float) -> int:
-    """The number of sessions whose root this is: at least one, also where less would do."""
+    """The square of a root, as a number of sessions, at least 1."""
     if root > _MOST:
         raise ParameterError(
-            expected=f"an effect that {_MOST**2:.0e} sessions can show", got="one that is too small beside its spread"
+            expected=f"an effect that {_MOST**2:.0e} sessions can show", got="one that is too small for its spread"
         )
     return max(1, math.ceil(max(root, 0.0) ** 2))

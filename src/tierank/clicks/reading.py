@@ -1,4 +1,4 @@
-"""Read click logs: files in pieces and tables in memory, with ids turned into integers on the way."""
+"""Reading click logs: files in chunks and tables in memory, with ids encoded as integers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tierank.clicks.checking import Columns, assemble
 from tierank.clicks.codes import Codes, Column, Encoded, as_numbers, small
 from tierank.clicks.log import ClickLog
 from tierank.clicks.sources import as_path, open_source
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.readers.columns import DOCUMENT_NAMES, QUERY_NAMES
 from tierank.readers.paths import kind_of, piped
 from tierank.settings import as_choice, as_flag
-from tierank.tables import is_table
+from tierank.tables import check_columns, is_table
 
-# What columns may be called to be found without being named.
+# Default names of columns.
 _NAMES = {
     "session": ("session", "session_id"),
     "query": QUERY_NAMES,
@@ -42,7 +42,7 @@ def read(
 ) -> ClickLog:
     """Read a click log: one row per document shown, clicked or not.
 
-    Files are read in pieces. What stays in memory is some tens of bytes per row, and each different id once.
+    Files are read in chunks. Memory holds some tens of bytes per row, and each different id once.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def read(
         The column of query ids. Default: ``query``, ``qid`` or ``query_id``; if the log has none of them, all lists
         belong to one query.
     document : str or list of str, optional
-        The column of document ids. Default: ``document``, ``document_id``, ``docid`` or ``doc_id``. Of several columns,
-        documents with the same values in all of them are one.
+        The column of document ids. Default: ``document``, ``document_id``, ``docid`` or ``doc_id``. With several
+        columns, the values of all of them together identify a document.
     position : str, optional
         The column of positions, integers >= 1 from the top. Default: ``position`` or ``rank``.
     clicked : str, optional
@@ -64,9 +64,9 @@ def read(
     columns : list of str, default ()
         Other columns to keep, such as ``ranker``.
     zero_based : bool, default False
-        The file counts positions from 0.
+        Whether positions count from 0.
     on_error : {"raise", "drop"}, default "raise"
-        What to do with a row that cannot be used: raise an error that names it, or leave its session out and count it.
+        What to do with an invalid row: raise an error that names it, or leave its session out and count it.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def read(
         raise DataError(where=pieces.where, expected="at least one row", got="none")
     for name, one in kept.items():
         _as_codes(parts, name, one)
-    # Column by column, so that no more than one is in memory twice.
+    # Column by column, so that only one at a time is in memory twice.
     table = {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
     ids = {name: one.ids(is_text=pieces.is_text) for name, one in codes.items()}
     for name, one in kept.items():
@@ -111,7 +111,7 @@ def read(
 
 
 class _Roles(NamedTuple):
-    """Which column is what."""
+    """The role of each column."""
 
     session: str
     query: str | None
@@ -122,11 +122,11 @@ class _Roles(NamedTuple):
 
     @classmethod
     def of(cls, names: list[str], where: str, wanted: Mapping[str, Any], columns: Sequence[str]) -> _Roles:
-        """As named, or as found; an error for a column that is not there."""
-        found: dict[str, Any] = {}
+        """The roles by given or default names. Raises ``DataError`` for a missing column."""
+        columns_of: dict[str, Any] = {}
         for role, usual in _NAMES.items():
-            found[role] = wanted[role] or next((name for name in usual if name in names), None)
-            if found[role] is None and role != "query":
+            columns_of[role] = wanted[role] or next((name for name in usual if name in names), None)
+            if columns_of[role] is None and role != "query":
                 raise DataError(
                     where=where,
                     argument=role,
@@ -134,19 +134,15 @@ class _Roles(NamedTuple):
                     got=f"the columns {', '.join(names[:12])}",
                     fix=f"name yours with `{role}`",
                 )
-        found["document"] = (found["document"],) if isinstance(found["document"], str) else tuple(found["document"])
-        roles = cls(**found, columns=tuple(columns))
-        unknown = next((name for name in roles.all if name not in names), None)
-        if unknown is not None:
-            raise DataError(str(ParameterError.unknown("column", unknown, names)), where=where)
-        twice = next((name for name in roles.all if names.count(name) > 1), None)
-        if twice is not None:
-            raise DataError(where=where, expected="each column once", got=f"{twice!r} twice", fix="rename one of them")
+        document = columns_of["document"]
+        columns_of["document"] = (document,) if isinstance(document, str) else tuple(document)
+        roles = cls(**columns_of, columns=tuple(columns))
+        check_columns(names, roles.all, where)
         return roles
 
     @property
     def all(self) -> list[str]:
-        """Every column that is read, once."""
+        """All columns to read, each once."""
         query = () if self.query is None else (self.query,)
         return list(dict.fromkeys((self.session, *query, *self.document, self.position, self.clicked, *self.columns)))
 
@@ -154,7 +150,7 @@ class _Roles(NamedTuple):
 def _encoded(
     piece: Mapping[str, Column], roles: _Roles, codes: dict[str, Codes], kept: dict[str, Codes]
 ) -> dict[str, NDArray[Any]]:
-    """A piece with numbers instead of ids; positions and clicks are unchanged."""
+    """A chunk with codes instead of ids; positions and clicks are unchanged."""
     session = codes["session"].encode(piece[roles.session])
     query = np.zeros_like(session) if roles.query is None else codes["query"].encode(piece[roles.query])
     out: dict[str, NDArray[Any]] = {
@@ -175,14 +171,14 @@ def _encoded(
 
 
 def _as_codes(parts: list[dict[str, NDArray[Any]]], name: str, codes: Codes) -> None:
-    """Number the values of a column in every piece: files of one folder may have texts and numbers in it."""
+    """Encode a column of every chunk: within one folder, some files may have texts and others numbers."""
     for part in parts:
         if f"column:{name}" in part:
             part[f"codes:{name}"] = codes.encode(part.pop(f"column:{name}"))
 
 
 def _united(table: dict[str, NDArray[Any]], ids: dict[str, NDArray[Any]], roles: _Roles) -> Columns:
-    """The columns of the log, documents of several columns as one."""
+    """The columns of the log, with the document columns combined into one."""
     n = len(table["session"])
     names = [f"document{k}" for k in range(len(roles.document))]
     document, document_ids = table[names[0]] if len(names) > 1 else table.pop(names[0]), ids[names[0]]
@@ -202,7 +198,7 @@ def _united(table: dict[str, NDArray[Any]], ids: dict[str, NDArray[Any]], roles:
         document_ids[:] = list(zip(*parts, strict=True))
         document = np.where(is_missing, -1, document)
     others = {name: table[f"column:{name}"] for name in roles.columns}
-    # What is handed on is let go of here, for the next step makes other columns of it.
+    # References are dropped here, as the next step makes new columns from these.
     return Columns(
         session=table.pop("session"),
         query=table.pop("query"),

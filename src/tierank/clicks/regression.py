@@ -1,4 +1,4 @@
-"""Regression EM: the position-based model with attractiveness that comes from features (Wang et al. 2018)."""
+"""Regression EM: the position-based model with attractiveness predicted from features (Wang et al. 2018)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tierank.errors import DataError
 from tierank.settings import as_least, as_whole
 from tierank.types import Floats
 
-# Newton's steps of an iteration of EM: each begins where the one before ended, so a few are enough.
+# Newton steps per EM iteration: each iteration starts from the last result, so a few are enough.
 _STEPS = 2
 
 
@@ -25,7 +25,7 @@ def regression(
     max_iterations: int = 100,
     tolerance: float = 1e-4,
 ) -> Callable[[Floats], Floats]:
-    """The estimator of propensities by regression EM: weights of sessions -> the propensity of each position.
+    """The estimator by regression EM: maps session weights to the propensity of each position.
 
     P(C) = a(x) * g_r. Each iteration estimates for documents without a click how likely they were attractive,
     a (1 - g) / (1 - a g), and examined, g (1 - a) / (1 - a g); fits the regression to the first, and takes means of the
@@ -89,7 +89,7 @@ def _as_matrix(log: ClickLog, features: Any) -> Floats:
 
 
 class Logistic:
-    """Logistic regression with targets between 0 and 1, by Newton's method from where it was the last time.
+    """Logistic regression with targets between 0 and 1, by Newton's method with a warm start.
 
     Maximises sum of w (t ln p + (1 - t) ln (1 - p)) - |b|^2 / 2 with p = 1 / (1 + e^-(b_0 + x b)) and features x that
     are scaled to mean 0 and standard deviation 1; b_0 is free.
@@ -109,7 +109,7 @@ class Logistic:
             gradient = self._X.T @ (weights * (targets - p)) - penalty * self.coefficients
             curvature = (self._X * (weights * p * (1 - p))[:, None]).T @ self._X + np.diag(penalty)
             step = np.linalg.solve(curvature, gradient)
-            self.coefficients += np.clip(step, -4, 4)  # a first step from far away may overshoot
+            self.coefficients += np.clip(step, -4, 4)  # the first step may overshoot
         return self._chances()
 
     def _chances(self) -> Floats:
@@ -117,7 +117,7 @@ class Logistic:
 
 
 class _Other:
-    """A classifier of the caller: rows count twice, as 1 and as 0, weighted by how likely each is."""
+    """A classifier of the caller: each row counts twice, as 1 and as 0, weighted by the two probabilities."""
 
     def __init__(self, regressor: Any, X: Floats) -> None:
         self._regressor, self._X = regressor, X

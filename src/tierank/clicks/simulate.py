@@ -1,4 +1,4 @@
-"""Simulated users: clicks on lists of rated documents, with the truth known."""
+"""Simulated users: clicks on lists of rated documents, from a known model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tierank.types import Floats
 
 
 class Simulation(NamedTuple):
-    """What ``simulate_clicks`` drew: the log, and the click model that its clicks come from, which knows the truth."""
+    """The result of ``simulate_clicks``: the log, and the true click model that its clicks were drawn from."""
 
     log: ClickLog
     truth: ClickModel
@@ -41,9 +41,9 @@ def simulate_clicks(
     randomize: str = "none",
     seed: int = 0,
 ) -> Simulation:
-    """Clicks of simulated users on the lists that scores give, from rated documents.
+    """Simulate clicks on lists of rated documents that are ranked by scores.
 
-    Each session draws a query, and shows its ``k`` documents of highest score. With relevance
+    Each session draws a query, and shows its ``k`` documents with the highest scores. With relevance
     R(d) = (2^rating - 1) / (2^highest rating - 1), a document is attractive with chance
     noise + (1 - noise) R(d), and satisfies with chance R(d) in the models that have it.
 
@@ -52,8 +52,8 @@ def simulate_clicks(
     data : RankingDataset
         Rated documents.
     scores : array or mapping of str to array
-        One score per row of the data, in the caller's order. Of several rankers, by name, each session draws one; the
-        log says which in the column ``ranker``.
+        One score per row of the data, in the caller's order. With a mapping of several rankers, each session draws one;
+        the column ``ranker`` of the log names it.
     model : str, default "pbm"
         How users click, a name of ``CLICK_MODELS``.
     n_sessions : int, default 10000
@@ -61,15 +61,15 @@ def simulate_clicks(
     k : int, default 10
         Number of documents in a list; a query with fewer shows them all.
     position_bias : float, default 1.0
-        Examination is 1 / r^position_bias at position r: 0 is no bias, 1 is strong (``pbm``, ``ctr``; in ``ubm`` by the
-        distance to the click above).
+        Examination is 1 / r^position_bias at position r: 0 means no bias, 1 a strong one (``pbm``, ``ctr``; in ``ubm``
+        by the distance to the click above).
     noise : float, default 0.1
         The chance that a document of relevance 0 is attractive.
     continuation : float, default 0.8
-        The chance to go on after a click (``dcm``), or without being satisfied (``dbn``).
+        The chance to continue after a click (``dcm``), or without being satisfied (``dbn``).
     randomize : {"none", "shuffle", "swap"}, default "none"
-        Show lists as they are, in random order, or with the first document and a random other one exchanged in half of
-        the sessions; then the column ``swap`` has the position of the other one.
+        Show lists as ranked, in random order, or with the first document and a random other one swapped in half of the
+        sessions; then the column ``swap`` has the position of the other one.
     seed : int, default 0
         Random seed.
 
@@ -106,7 +106,7 @@ def simulate_clicks(
 def _show(
     data: RankingDataset, scores: Any, n_sessions: int, k: int, randomize: str, rng: np.random.Generator
 ) -> ClickLog:
-    """Lists of drawn queries, nothing clicked."""
+    """Lists of drawn queries, without clicks."""
     ratings = data.check_rated()
     if data.n_unjudged:
         got = f"{data.n_unjudged:,} unjudged documents"
@@ -160,7 +160,7 @@ def _as_scores(scores: Any, data: RankingDataset) -> Floats:
 def _swapped(
     rows: Ints, offsets: Ints, lengths: Ints, session: Ints, rng: np.random.Generator
 ) -> tuple[Ints, NDArray[Any]]:
-    """Lists with the first document and a random other one exchanged, or not; and where the other one stands."""
+    """Lists whose first document and a random other one are swapped in half of them; the position of the other."""
     other = np.where(lengths > 1, 1 + (rng.random(len(lengths)) * (lengths - 1)).astype(np.int64), 0)
     is_exchanged = rng.random(len(lengths)) < 0.5
     starts, others = offsets[:-1][is_exchanged], (offsets[:-1] + other)[is_exchanged]
@@ -170,7 +170,7 @@ def _swapped(
 
 
 def _documents(data: RankingDataset) -> tuple[NDArray[Any], Ints]:
-    """The ids of the documents, and which of them each row has; the caller's row where they have none."""
+    """The ids of the documents, and the index of each row's id; the caller's row number if there are no ids."""
     if data.document_ids is None:
         return np.arange(data.n_documents), data.source_rows.astype(np.int64)
     ids, numbers = np.unique(np.array(data.document_ids, object), return_inverse=True)

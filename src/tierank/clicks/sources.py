@@ -1,4 +1,4 @@
-"""Where the rows of a click log come from: arrays, tables, Parquet and CSV, in pieces."""
+"""Sources of the rows of a click log: arrays, tables, Parquet and CSV, in chunks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, files_of, firs
 from tierank.readers.tables import csv_form
 from tierank.tables import as_column, column_names, is_table
 
-# Rows that are turned into numbers at a time.
+# Rows encoded at a time.
 _BATCH = 1 << 18
 
 
 class Source(NamedTuple):
-    """A source of rows: its columns, and a function that reads some of them piece by piece."""
+    """A source of rows: its columns, and a function that reads some of them in chunks."""
 
     where: str
     names: list[str]
@@ -48,7 +48,7 @@ def open_source(source: Any) -> Source:
 
 
 def as_path(source: Any) -> Path:
-    """The path that was given; an error for what is none."""
+    """The given path. Raises ``DataError`` for anything else."""
     try:
         return Path(os.fsdecode(source))
     except TypeError:
@@ -95,7 +95,7 @@ def _csv(path: Path) -> Source:
             raise _unreadable(path, error) from None
 
     def pieces(names: list[str]) -> Iterator[dict[str, Column]]:
-        # As texts: to guess the type of ids would make one of "007" and "7".
+        # As texts: type inference would merge "007" and "7".
         types = dict.fromkeys(names, arrow.string())
         convert = pyarrow.csv.ConvertOptions(column_types=types, include_columns=names)
         with opened(convert) as file:
@@ -111,14 +111,14 @@ def _csv(path: Path) -> Source:
 
     with opened() as file:
         try:
-            names = column_names(file.schema.empty_table())  # an error where one is no UTF-8
+            names = column_names(file.schema.empty_table())  # raises if a text is not UTF-8
         except DataError as error:
             raise error.at(path) from None
     return Source(str(path), names, pieces, is_text=True)
 
 
 def _arrow_column(table: Any, name: str) -> Column:
-    """A column of an Arrow table; texts without an object for each row."""
+    """A column of an Arrow table; texts without a Python object per row."""
     types = needs_arrow("Arrow").types
     kind = table.column(name).type
     if not (types.is_string(kind) or types.is_large_string(kind)):

@@ -1,4 +1,4 @@
-"""The same rankers on many machines: Spark, Ray, Dask, LightGBM's own network, torch.distributed."""
+"""Distributed training and scoring: Spark, Ray, Dask, and torch.distributed."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ __all__ = ["Processes", "fit", "join", "predict"]
 
 
 def fit(ranker: R, data: Any, client: Any = None, **settings: Any) -> R:
-    """Train a ranker on a cluster, which the data or a client belong to: Spark, Ray or Dask.
+    """Train a ranker on a Spark, Ray or Dask cluster, chosen by the type of the data or the client.
 
     Parameters
     ----------
     ranker : Ranker
         The ranker to train; it is not changed.
-    data : pyspark.sql.DataFrame, ray.data.Dataset, or what ``tierank.distributed.dask.fit`` takes
+    data : pyspark.sql.DataFrame, ray.data.Dataset, or data for ``tierank.distributed.dask.fit``
         The training data.
     client : distributed.Client, optional
-        The client of the Dask cluster; none for Spark and Ray.
+        The client of the Dask cluster; not used for Spark and Ray.
     **settings
         As in ``tierank.distributed.spark.fit``, ``tierank.distributed.ray.fit`` and ``tierank.distributed.dask.fit``.
 
@@ -33,7 +33,7 @@ def fit(ranker: R, data: Any, client: Any = None, **settings: Any) -> R:
     Ranker
         A fitted copy of ``ranker``.
     """
-    from tierank.distributed import dask, ray, spark  # libraries of clusters are imported on first use
+    from tierank.distributed import dask, ray, spark  # cluster libraries are imported on first use
 
     if client is None and spark.is_spark(data):
         return spark.fit(ranker, data, **settings)

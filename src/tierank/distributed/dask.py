@@ -1,4 +1,4 @@
-"""Training on a Dask cluster: one task on each worker, and a watch over them."""
+"""Training on a Dask cluster: one task on each worker, with failure detection."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ R = TypeVar("R", bound=Ranker)
 
 # Seconds between checks of the tasks and of the list of workers.
 _LOOK = 1.0
-# Seconds that the tasks of a failed fit have to end by themselves, before their workers are restarted.
+# Seconds in which the tasks of a failed fit have to end before their workers are restarted.
 _GRACE = 30.0
-# Seconds that a worker has to come back after it was restarted, and the result to arrive.
+# Seconds in which a restarted worker has to come back, and in which the result has to arrive.
 _RESTART, _FETCH = 60.0, 600.0
 
 
@@ -50,29 +50,29 @@ def fit(
 ) -> R:
     """Train a ranker on the workers of a Dask cluster.
 
-    Each worker learns from whole queries, about as many documents as the others, and all of them end with the same
-    model. The model depends on the data, its partitions and the number of workers, not on which worker holds what.
+    Each worker learns from whole queries with about the same number of documents, and all workers end with the same
+    model. The model depends on the data, its partitions and the number of workers, not on which worker has which part.
 
     Parameters
     ----------
     ranker : Ranker
-        The ranker to train; it is not changed. Each worker holds its own part of the data alone; if the ranker is your
-        own and its ``takes_parts`` is False, each worker gathers all of it.
+        The ranker to train; it is not changed. Each worker holds only its part of the data, unless the ranker is your
+        own and its ``takes_parts`` is False; then each worker gathers all data.
     data : path, RankingDataset, table, (X, y, qid) or Dask collection
-        * a path that every worker can read: each takes its own queries (a large file is read once and then mapped, if
-          the workers share a disk);
+        * a path that every worker can read: each reads its own queries (a large file is read once and then mapped,
+          if the workers share a disk);
         * a ``RankingDataset``, a table or ``(X, y, qid)`` in the memory of the client, which is split and sent;
-        * a Dask DataFrame with the columns that ``read`` knows, or ``(X, y, qid)`` as Dask arrays. Partitions may cut
-          queries: rows are brought together on the workers, and the client only sees query ids and counts.
+        * a Dask DataFrame with the columns that ``read`` knows, or ``(X, y, qid)`` as Dask arrays. Partitions may
+          split queries: rows are gathered by query on the workers, and the client only sees query ids and counts.
     client : distributed.Client
         The client of the cluster.
     valid : as ``data``, optional
         Validation data.
     workers : int or list of str, optional
-        How many workers, or their addresses; default all. Each must be its own process.
+        Number of workers, or their addresses; default all. Each must be a separate process.
     checkpoint : path, optional
-        A folder that the first worker writes to as training goes. A run that ended early continues from it, with any
-        number of workers.
+        A folder that the first worker writes the state of training to. A later call continues from it, with any number
+        of workers.
     progress : bool, default False
         Show progress, in the log of the first worker.
     timeout : float, default 600
@@ -89,9 +89,9 @@ def fit(
 
     Notes
     -----
-    A ranker whose ``n_jobs`` is None has as many threads on each worker as Dask gave it. A worker that is lost, and a
-    task that fails, end all tasks and give an error; nothing waits forever. A worker whose thread does not come back
-    from a run that has failed or was interrupted is restarted.
+    If the ranker's ``n_jobs`` is None, each worker uses the number of threads that Dask gave it. A lost worker or a
+    failed task ends all tasks and raises an error; nothing waits forever. A worker whose thread does not return after a
+    failure or an interrupt is restarted.
 
     .. code-block:: python
 
@@ -125,7 +125,7 @@ def fit(
 
 
 def _check(ranker: object, client: object, timeout: float) -> None:
-    """Settings that can be told wrong before anything is sent."""
+    """Refuse invalid arguments before anything is sent."""
     check_ranker(ranker)
     with needing("training on a Dask cluster"):
         from distributed import Client
@@ -142,7 +142,7 @@ def _check(ranker: object, client: object, timeout: float) -> None:
 
 @dataclass(frozen=True)
 class DaskWorker:
-    """A worker as the scheduler lists it. Its folder is new after a restart, where all else may be as it was."""
+    """A worker as the scheduler lists it. After a restart its folder is new, even if all else is the same."""
 
     address: str
     host: str
@@ -151,21 +151,21 @@ class DaskWorker:
 
 
 def _listed(client: Any) -> dict[str, DaskWorker]:
-    """The workers that the scheduler has now, by their addresses; none where the scheduler is gone."""
+    """The current workers of the scheduler, by address; empty if the scheduler is gone."""
     while client.status == "running":
-        with contextlib.suppress(OSError):  # the scheduler is busy, or gone: the client will learn which
-            # Not client.scheduler_info: it can return what the client asked for itself meanwhile, without workers.
-            found = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
+        with contextlib.suppress(OSError):  # the scheduler is busy or gone; the client will find out which
+            # Not client.scheduler_info: it can return a concurrent request of the client itself, without workers.
+            workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
             return {
                 address: DaskWorker(address, info["host"], info["local_directory"], info.get("nanny"))
-                for address, info in sorted(found.items())
+                for address, info in sorted(workers.items())
             }
         time.sleep(_LOOK)
     return {}
 
 
 def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[DaskWorker]:
-    """The workers that the caller asked for."""
+    """The workers that the caller chose."""
     known = _listed(client)
     if not known:
         raise ParameterError("client: expected a cluster with at least one worker, got none; start workers first")
@@ -184,7 +184,7 @@ def _chosen(client: Any, workers: int | Sequence[str] | None) -> list[DaskWorker
 
 
 class Cluster:
-    """The workers of one fit. Whoever waits for them here learns at once that one of them is lost."""
+    """The workers of one fit. Waiting for them raises at once if one of them is lost."""
 
     def __init__(self, client: Any, workers: list[DaskWorker], checkpoint: Path | None) -> None:
         self.client, self.workers, self.checkpoint = client, workers, checkpoint
@@ -198,7 +198,7 @@ class Cluster:
         )
 
     def wait(self, futures: Sequence[Any]) -> None:
-        """Until all are finished; an error as soon as one of them fails or a worker is lost."""
+        """Wait until all are finished. Raises as soon as one fails or a worker is lost."""
         from distributed import CancelledError, wait
 
         while True:
@@ -214,29 +214,29 @@ class Cluster:
                 raise self._failure(failed)
 
     def results(self, futures: Sequence[Any]) -> list[Any]:
-        """What the calls gave."""
+        """The results of the calls."""
         self.wait(futures)
         return [future.result(timeout=_FETCH) for future in futures]
 
     def warm_up(self) -> None:
-        """Load and compile what training needs, before anybody waits for it: one worker of each host, then the rest."""
+        """Load and compile what training needs in advance: on one worker of each host, then on the others."""
         firsts = list({worker.host: worker for worker in reversed(self.workers)}.values())
         others = [worker for worker in self.workers if worker not in firsts]
         for wave in (firsts, others):
             self.processes |= dict(zip(wave, self.results([self.submit(_warm_up, on=w) for w in wave]), strict=True))
         if len({(worker.host, process) for worker, process in self.processes.items()}) < len(self.workers):
             raise ParameterError(
-                "workers: expected each to be a process of its own, got several in one; start them with processes=True"
+                "workers: expected each to be a separate process, got several in one; start them with processes=True"
             )
 
     def train(self, training: Training, address: str, parts: list[tuple[Part, ...]]) -> Any:
-        """One task on each worker, all at the same time; the ranker that they end with."""
+        """Run one task on each worker, all at the same time; returns the fitted ranker."""
         futures = {
             worker: self.submit(_train, training, address, number, self.processes[worker], *parts[number], on=worker)
             for number, worker in enumerate(self.workers)
         }
         try:
-            found = self.results(list(futures.values()))
+            answers = self.results(list(futures.values()))
         except TierankError as error:
             self._settle(futures)
             cause = self._cause(futures) or error
@@ -244,16 +244,16 @@ class Cluster:
             if restarted:
                 cause.add_note(restarted)
             raise cause from cause.__cause__
-        except BaseException:  # interrupted by the caller: the tasks would go on for hours
+        except BaseException:  # interrupted by the caller: the tasks could run for hours
             self._stop(futures)
             raise
-        digests = [digest for _, digest in found]
+        digests = [digest for _, digest in answers]
         if len(set(digests)) > 1:
             raise TeamError(f"expected the same model on all workers, got different ones: {digests}; please report it")
-        return found[0][0]
+        return answers[0][0]
 
     def _lost(self) -> list[DaskWorker]:
-        """The workers that are not what they were: ended, or restarted."""
+        """The workers that have ended or restarted."""
         now = _listed(self.client)
         return [worker for worker in self.workers if now.get(worker.address) != worker]
 
@@ -266,18 +266,18 @@ class Cluster:
         )
 
     def _failure(self, future: Any) -> TierankError:
-        """The error of a call, as one of ours."""
+        """The error of a call, as a tierank error."""
         if future.status != "error":
-            return TeamError(f"a task was {future.status}: expected it to be left alone; {advice(self.checkpoint)}")
+            return TeamError(f"a task was {future.status}: expected it to run to its end; {advice(self.checkpoint)}")
         error = future.exception()
         if isinstance(error, TierankError):
             return error
-        failure = TeamError(f"a task failed: expected it to end well, got {error!r}; {advice(self.checkpoint)}")
+        failure = TeamError(f"a task failed: expected it to succeed, got {error!r}; {advice(self.checkpoint)}")
         failure.__cause__ = error
         return failure
 
     def _cause(self, futures: dict[DaskWorker, Any]) -> TierankError | None:
-        """What made a fit fail, if it can be told now that all tasks are over: the others only lost their neighbour."""
+        """The original cause of a failed fit, if it is known: tasks that only lost contact are not the cause."""
         lost = self._lost()
         if lost:
             return self._loss(lost)
@@ -285,19 +285,19 @@ class Cluster:
         return next((error for error in errors if not (isinstance(error, TeamError) and error.is_left_alone)), None)
 
     def _settle(self, futures: dict[DaskWorker, Any]) -> None:
-        """Give tasks whose neighbour is gone the time to find out."""
+        """Give tasks that have lost another one the time to notice."""
         end = time.monotonic() + _GRACE
         while self._running(futures) and time.monotonic() < end:
             time.sleep(_LOOK / 5)
 
     def _running(self, futures: dict[DaskWorker, Any]) -> list[DaskWorker]:
-        """The workers whose tasks are not over."""
+        """The workers whose tasks still run."""
         lost = self._lost()
         return [worker for worker, future in futures.items() if future.status == "pending" and worker not in lost]
 
     def _stop(self, futures: dict[DaskWorker, Any]) -> str:
-        """End all tasks, if need be with the process of their worker; what had to be done, in words."""
-        if self.client.status != "running":  # without a scheduler the workers end themselves
+        """End all tasks, by restarting their workers if necessary; returns a description of what was done."""
+        if self.client.status != "running":  # without a scheduler the workers end by themselves
             return ""
         stuck = self._running(futures)
         self.client.cancel(list(futures.values()), force=True)
@@ -306,7 +306,7 @@ class Cluster:
         alone = [worker.address for worker in stuck if not worker.nanny]
         if cared_for:
             answers = self.client.restart_workers(cared_for, timeout=_RESTART, raise_for_error=False)
-            words.append(f"restarted, because their threads did not come back: {', '.join(cared_for)}")
+            words.append(f"restarted, because their threads did not end: {', '.join(cared_for)}")
             late = [address for address, answer in answers.items() if answer != "OK"]
             if late:
                 words.append(f"not back after {_RESTART:g} seconds: {', '.join(late)}")
@@ -315,31 +315,31 @@ class Cluster:
         return "; ".join(words)
 
 
-# What the workers run
+# Code that runs on the workers
 
-# What the first worker of a fit keeps open for the others, by port.
+# Stores that the first worker of a fit keeps open for the others, by port.
 _MEETINGS: dict[int, Any] = {}
 
 
 def _open_meeting() -> int:
-    """The port by which the tasks of a fit find each other; it is kept until that of this worker ends."""
+    """The port by which the tasks of a fit find each other; open until the task of this worker ends."""
     meeting = open_meeting()
     _MEETINGS[meeting.port] = meeting
     return int(meeting.port)
 
 
 def _warm_up() -> int:
-    """A model of two queries: after it all code is loaded and compiled. Gives the number of the process."""
+    """Train a model on two queries, so that all code is loaded and compiled. Returns the process id."""
     data = RankingDataset([[0.0], [1.0], [2.0], [3.0]], [1, 0, 0, 2], qid=[0, 0, 1, 1])
     UMart(n_trees=1, min_documents=1, query_features=True, n_jobs=1).fit(data, valid=data)
     return os.getpid()
 
 
 def _train(training: Training, address: str, number: int, process: int, *parts: Part) -> tuple[Any, str]:
-    """The task of one worker: the fitted ranker, from the first worker alone, and a digest of its model."""
+    """The task of one worker: returns the fitted ranker (only on the first worker) and a digest of its model."""
     from distributed import get_worker
 
-    if os.getpid() != process:  # Dask runs a task again where the worker that ran it has died
+    if os.getpid() != process:  # Dask runs a task again if its worker has died
         raise TeamError(
             f"process {number} of {training.size}: expected the worker that was there before, got a new one"
         )

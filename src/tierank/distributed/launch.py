@@ -1,4 +1,4 @@
-"""Run one command in several processes of this machine, and watch over them."""
+"""Run one command in several processes of this machine, and watch them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 from tierank.distributed.processes import open_meeting
 from tierank.errors import LEFT_ALONE, TeamError
 
-# What each process runs.
+# The command of each process.
 _PROGRAM = (sys.executable, "-m", "tierank")
-# Seconds that the others have to notice that one is gone, before they are ended: many, as the first may be about to
-# save the model, and a machine may be busy.
+# Seconds in which the others have to notice that one is gone, before they are killed: many, as the first may be saving
+# the model, and the machine may be busy.
 _GRACE = 30.0
 _EVERY = 0.05
 
@@ -27,8 +27,8 @@ _EVERY = 0.05
 def launch(arguments: Sequence[str], size: int) -> None:
     """Run ``tierank`` with these arguments in ``size`` processes that find each other by the environment.
 
-    The variables are those of ``torchrun``. The first process has the terminal; of the others only the words of one
-    that failed by itself are shown. Returns when all have ended well; where one fails the others are ended too.
+    The variables are those of ``torchrun``. The first process has the terminal; of the others only the output of the
+    one that failed first is shown. Returns when all have succeeded; if one fails, the others are ended too.
     """
     with tempfile.TemporaryDirectory() as folder, _told_to_stop() as stop:
         meeting = open_meeting()
@@ -36,13 +36,13 @@ def launch(arguments: Sequence[str], size: int) -> None:
         try:
             for number in range(size):
                 process = _Process(arguments, number, size, meeting.port, Path(folder))
-                started.append(process)  # at once: where the next one cannot start, this one has to end
+                started.append(process)  # immediately, as this one has to end if the next one cannot start
             _watch(started, stop)
         finally:
             for process in started:
                 process.end()
         failed = [process for process in started if process.code]
-        if failed and not stop:  # whoever was told to stop has ended the others itself
+        if failed and not stop:  # after a signal, the others were ended already
             _explain(failed, size)
 
 
@@ -63,12 +63,12 @@ class _Process:
 
     @property
     def code(self) -> int | None:
-        """What it returned; None while it runs; below 0 where a signal ended it."""
+        """Its exit code; None while it runs; negative if a signal ended it."""
         code: int | None = self.running.poll()
         return code
 
     def end(self) -> None:
-        """End it, if it still runs, in any case."""
+        """Kill it, if it still runs."""
         if self.code is None:
             self.was_ended = True
             self.running.terminate()
@@ -80,7 +80,7 @@ class _Process:
 
 
 def _watch(started: list[_Process], stop: list[int]) -> None:
-    """Until all have ended; once one has failed, or the first is done, for a little while only."""
+    """Wait until all have ended; with a time limit once one has failed or the first is done."""
     limit = None
     while any(process.code is None for process in started) and not stop:
         if limit is None and (started[0].code is not None or any(process.code for process in started)):
@@ -91,7 +91,7 @@ def _watch(started: list[_Process], stop: list[int]) -> None:
 
 
 def _explain(failed: list[_Process], size: int) -> None:
-    """Raise what went wrong; the words of those that were left alone are not the ones to show."""
+    """Raise the original error; those of processes that only lost contact are not shown."""
     guilty = [process for process in failed if process.code != LEFT_ALONE and not process.was_ended]
     killed = next((process for process in guilty if (process.code or 0) < 0), None)
     if killed is not None:
@@ -100,7 +100,7 @@ def _explain(failed: list[_Process], size: int) -> None:
         raise TeamError(f"process {killed.number} of {size} was ended by {name}{hint}")
     stuck = next((process for process in failed if process.was_ended), None)
     if not guilty and stuck is not None:
-        raise TeamError(f"process {stuck.number} of {size} did not answer, and was ended")
+        raise TeamError(f"process {stuck.number} of {size} did not respond, and was killed")
     silent = next((process for process in guilty if process.number > 0), None)
     if silent is None or any(process.number == 0 for process in guilty):
         raise TeamError(f"the {size} processes have ended; the line above says why")  # the first has the terminal
@@ -110,7 +110,7 @@ def _explain(failed: list[_Process], size: int) -> None:
 
 @contextmanager
 def _told_to_stop() -> Iterator[list[int]]:
-    """A list that fills when this process is told to end: those that it started have to end with it."""
+    """A list that receives signals to end: the processes that this one started have to end with it."""
     heard: list[int] = []
 
     def hear(number: int, frame: Any) -> None:
@@ -118,7 +118,7 @@ def _told_to_stop() -> Iterator[list[int]]:
 
     try:
         before = signal.signal(signal.SIGTERM, hear)
-    except ValueError:  # not the main thread: nobody tells this one
+    except ValueError:  # not the main thread, which alone receives signals
         yield heard
         return
     try:

@@ -1,4 +1,4 @@
-"""What one process of a cluster does with its own queries: train together with the others."""
+"""Training in one process of a cluster, on its own queries."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tierank.distributed.processes import Processes
 from tierank.errors import ParameterError
 from tierank.rankers import Ranker
 
-# The columns of a data set beside its features and queries.
+# The columns of a data set other than features and queries.
 _COLUMNS = ("row_weight", "query_weight", "position", "propensity")
 
 
 @dataclass(frozen=True)
 class Training:
-    """What the processes of one fit have in common."""
+    """The arguments that the processes of one fit share."""
 
     ranker: Any
     size: int
@@ -31,33 +31,33 @@ class Training:
     def fit_part(self, number: int, address: str, data: Sequence[RankingDataset], threads: int) -> Any:
         """The fitted ranker, the same in all processes; ``data`` is training data, and validation data if any.
 
-        A ranker without a number of threads uses those that the cluster gives this process.
+        If ``n_jobs`` of the ranker is None, it uses the threads that the cluster gives this process.
         """
         ranker, by_parts = self.ranker, self.ranker.takes_parts()
         n_jobs = getattr(ranker, "n_jobs", threads)
         if n_jobs is None:
             ranker.n_jobs = threads
         with Processes(number, self.size, address, self.timeout, holds_parts=by_parts, is_hosted=True) as team:
-            own = data if by_parts else [_everything(part, team) for part in data]
-            valid = own[1] if len(own) > 1 else None
-            ranker.fit(own[0], valid=valid, checkpoint=self.checkpoint, progress=self.progress, team=team)
+            held = data if by_parts else [_everything(part, team) for part in data]
+            valid = held[1] if len(held) > 1 else None
+            ranker.fit(held[0], valid=valid, checkpoint=self.checkpoint, progress=self.progress, team=team)
         if n_jobs is None:
             ranker.n_jobs = None
         return ranker
 
 
 def advice(checkpoint: Path | None) -> str:
-    """How to go on after a failure."""
+    """How to continue after a failure."""
     if checkpoint is None:
-        return "nothing was kept: with checkpoint= a run that ends early can go on"
+        return "nothing was saved: with checkpoint= a failed run can be continued"
     return (
-        f"{checkpoint} has what the first process had written: run fit again with this checkpoint, on any number of"
-        " processes, to go on"
+        f"{checkpoint} has the saved state: call fit again with this checkpoint, on any number of processes, to"
+        " continue"
     )
 
 
 def check_ranker(ranker: object) -> None:
-    """Refuse anything but a ranker, and settings that are wrong, before anything is sent."""
+    """Refuse anything but a ranker with valid settings, before anything is sent."""
     if not isinstance(ranker, Ranker):
         raise ParameterError(argument="ranker", expected="a ranker, such as UMart()", got=type(ranker).__name__)
     ranker.checked_settings()

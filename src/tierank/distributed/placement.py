@@ -1,4 +1,4 @@
-"""Data cut at queries and placed on the workers of a Dask cluster, one part on each."""
+"""Data split by query and placed on the workers of a Dask cluster, one part on each."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 Counts = NDArray[np.int64]
 
-# What a task is given: the data, or where to read them, and how many queries and documents there have to be.
+# The input of a task: the data, or where to read them, and the expected numbers of queries and documents.
 Part = tuple[Any, int, int]
 
 
 def open_source(data: Any, columns: dict[str, Any], cluster: Cluster) -> Source:
-    """Where the data lie, and how many documents each query has."""
+    """The source of the data, with the number of documents of each query."""
     from dask.base import is_dask_collection
 
     if isinstance(data, (str, os.PathLike)):
@@ -50,7 +50,7 @@ def open_source(data: Any, columns: dict[str, Any], cluster: Cluster) -> Source:
 
 
 def take_part(part: Part) -> RankingDataset:
-    """The data of one worker, if they are all there."""
+    """The data of one worker, checked to be complete."""
     held, n_queries, n_documents = part
     data = held.read() if isinstance(held, _Span) else held
     if (data.n_queries, data.n_documents) != (n_queries, n_documents):
@@ -62,10 +62,10 @@ def take_part(part: Part) -> RankingDataset:
 
 
 class Source(ABC):
-    """Data that are to be cut into parts of whole queries and placed on workers."""
+    """Data to be split into parts of whole queries and placed on workers."""
 
     cluster: Cluster
-    # Documents of each query, in the order in which the queries are cut into parts.
+    # Documents of each query, in the order in which the queries are split into parts.
     lengths: Counts
 
     def choose(self, edges: Counts) -> list[DaskWorker]:
@@ -73,13 +73,13 @@ class Source(ABC):
         return self.cluster.workers[: len(edges) - 1]
 
     def place(self, edges: Counts) -> list[Part]:
-        """Bring each part, the queries from one edge to the next, to its worker."""
+        """Move each part, the queries from one edge to the next, to its worker."""
         documents = np.add.reduceat(self.lengths, edges[:-1])
         return list(zip(self._hold(edges), np.diff(edges).tolist(), documents.tolist(), strict=True))
 
     @abstractmethod
     def _hold(self, edges: Counts) -> list[Any]:
-        """What each worker's task is given: a future of its data, or where to read them."""
+        """The input of each worker's task: a future of its data, or where to read them."""
 
 
 class _InMemory(Source):
@@ -97,7 +97,7 @@ class _InMemory(Source):
 
 
 class _OnDisk(Source):
-    """A file that every worker can read. The first one reads it before the others: they find a cache."""
+    """A file that every worker can read. The first one reads it before the others, which then find a cache."""
 
     def __init__(self, path: Path, columns: dict[str, Any], cluster: Cluster) -> None:
         self.path, self.columns, self.cluster = path, columns, cluster
@@ -118,7 +118,7 @@ class _Span:
     n_queries: int
 
     def read(self) -> RankingDataset:
-        """These queries; the matrix stays on disk where the file has a cache."""
+        """These queries; the matrix stays on disk if the file has a cache."""
         data = read(self.path, **self.columns)
         if data.n_queries != self.n_queries:
             raise DataError(
@@ -135,7 +135,7 @@ def _lengths_of(path: Path, columns: dict[str, Any]) -> Counts:
 
 
 class _Partitioned(Source):
-    """Dask's collections, cut anywhere. A query goes where most of it lies, so that sorted rows hardly move."""
+    """Dask collections with any partitions. Queries go where most of their rows are, so sorted rows hardly move."""
 
     def __init__(self, collections: tuple[Any, ...], columns: dict[str, Any], cluster: Cluster) -> None:
         self.cluster = cluster
@@ -146,7 +146,7 @@ class _Partitioned(Source):
         self.lengths = self.pieces.lengths
 
     def choose(self, edges: Counts) -> list[DaskWorker]:
-        """A worker for each part, such that as few documents as possible have to move."""
+        """A worker for each part, chosen to move as few documents as possible."""
         workers, holders = self.cluster.workers, self.cluster.client.who_has(self.partitions)
         numbers = {worker.address: number for number, worker in enumerate(workers)}
         held = np.zeros((len(edges) - 1, len(workers)))
@@ -166,14 +166,14 @@ class _Partitioned(Source):
             for some, worker in zip(of_parts, self.cluster.workers, strict=True)
         ]
         self.cluster.wait(joined)
-        self.partitions.clear()  # each document is held once from here on
+        self.partitions.clear()  # from here on each document is held once
         return joined
 
 
 class _Pieces:
     """Which partition holds how many documents of which query: one piece for each pair of the two.
 
-    The queries are put in the order of the partitions that hold most of them, and within one in its own order.
+    Queries are ordered by the partition that holds most of each, and within a partition by its own order.
 
     >>> pieces = _Pieces([(np.array([7, 8]), np.array([3, 1])), None, (np.array([9, 8]), np.array([2, 2]))])
     >>> pieces.lengths.tolist()
@@ -184,12 +184,12 @@ class _Pieces:
 
     def __init__(self, sizes: Sequence[tuple[NDArray[Any], Counts] | None]) -> None:
         codes: dict[Hashable, int] = {}
-        found = [size or (np.empty(0), np.empty(0, np.int64)) for size in sizes]
-        query = np.array([codes.setdefault(i, len(codes)) for ids, _ in found for i in ids.tolist()], np.int64)
+        sizes_of = [size or (np.empty(0), np.empty(0, np.int64)) for size in sizes]
+        query = np.array([codes.setdefault(i, len(codes)) for ids, _ in sizes_of for i in ids.tolist()], np.int64)
         if not len(query):
             raise DataError("expected at least one document, got partitions without any")
-        self._starts = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in found])])
-        self._counts = np.concatenate([counts for _, counts in found])
+        self._starts = np.concatenate([[0], np.cumsum([len(ids) for ids, _ in sizes_of])])
+        self._counts = np.concatenate([counts for _, counts in sizes_of])
         largest_first = np.lexsort((-self._counts, query))
         home = largest_first[np.unique(query[largest_first], return_index=True)[1]]
         place = np.empty(len(codes), np.int64)
@@ -198,15 +198,15 @@ class _Pieces:
         self.lengths = np.bincount(self._place, self._counts).astype(np.int64)
 
     def n_queries(self, partition: int) -> int:
-        """Of how many queries a partition holds documents."""
+        """Number of queries with documents in a partition."""
         return int(self._starts[partition + 1] - self._starts[partition])
 
     def documents(self, partition: int, queries: Counts) -> int:
-        """How many documents a partition holds of some of its queries."""
+        """Number of documents of some queries in a partition."""
         return int(self._counts[self._starts[partition] + queries].sum())
 
     def moves(self, edges: Counts) -> Iterator[tuple[int, int, Counts]]:
-        """The partition, the part, and which of the partition's queries go to it."""
+        """The moves: partition, part, and the queries of the partition that go to the part."""
         part_of_piece = np.searchsorted(edges, self._place, side="right") - 1
         for partition, (a, b) in enumerate(pairwise(self._starts.tolist())):
             for part in np.unique(part_of_piece[a:b]).tolist():
@@ -214,7 +214,7 @@ class _Pieces:
 
 
 def _grouped_blocks(collections: tuple[Any, ...], columns: dict[str, Any]) -> list[Any]:
-    """For each partition, the data set of it, to be computed."""
+    """For each partition, its data set as a delayed computation."""
     from dask.delayed import delayed
 
     blocks = _blocks(collections)
@@ -222,7 +222,7 @@ def _grouped_blocks(collections: tuple[Any, ...], columns: dict[str, Any]) -> li
 
 
 def _blocks(collections: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    """The partitions of several collections side by side, whole rows each."""
+    """The partitions of several collections side by side, with whole rows."""
     from dask.array import Array
 
     rows = next((c.chunks[0] for c in collections if isinstance(c, Array) and not np.isnan(c.chunks[0]).any()), None)
@@ -231,7 +231,7 @@ def _blocks(collections: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         if isinstance(collection, Array):
             collection = _whole_rows(collection, rows)
         if not hasattr(collection, "to_delayed"):
-            raise DataError(f"expected Dask collections alone, got {type(collection).__name__} beside them")
+            raise DataError(f"expected only Dask collections, got also {type(collection).__name__}")
         lists.append(np.ravel(collection.to_delayed()).tolist())
     if len({len(some) for some in lists}) > 1:
         counts = ", ".join(str(len(some)) for some in lists)
@@ -240,7 +240,7 @@ def _blocks(collections: tuple[Any, ...]) -> list[tuple[Any, ...]]:
 
 
 def _whole_rows(array: Any, rows: tuple[int, ...] | None) -> Any:
-    """An array whose blocks hold all columns, and these rows where they are known."""
+    """An array whose blocks have all columns, and these rows if they are known."""
     if array.ndim > 1:
         array = array.rechunk({1: -1})
     if rows is None or np.isnan(array.chunks[0]).any():
@@ -251,7 +251,7 @@ def _whole_rows(array: Any, rows: tuple[int, ...] | None) -> Any:
 
 
 def grouped(where: str, columns: dict[str, Any], *blocks: Any) -> RankingDataset | None:
-    """The data set of one partition; None where it is empty."""
+    """The data set of one partition; None if it is empty."""
     if not blocks[0].shape[0]:
         return None
     try:
@@ -268,7 +268,7 @@ def _sizes(data: RankingDataset | None) -> tuple[NDArray[Any], Counts] | None:
 
 
 def join_pieces(pieces: list[RankingDataset]) -> RankingDataset:
-    """One data set of pieces of queries."""
+    """One data set from pieces of queries."""
     if len(pieces) == 1:
         return pieces[0]
     return RankingDataset(
@@ -284,7 +284,7 @@ def join_pieces(pieces: list[RankingDataset]) -> RankingDataset:
 
 
 def _of_rows(pieces: list[RankingDataset], name: str) -> NDArray[Any] | None:
-    """A weight of all rows; those of queries are checked again, as the pieces of one query have to agree."""
+    """The weights of all rows; query weights are checked again, as the pieces of one query have to agree."""
     weights = [getattr(piece, name) for piece in pieces]
     if weights[0] is None:
         return None

@@ -1,4 +1,4 @@
-"""A team of processes that torch.distributed connects: gloo between processors, nccl between graphics cards."""
+"""A team of processes connected by torch.distributed: gloo between CPUs, nccl between GPUs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tierank.team import Team
 
 # Seconds that a process waits for the others before it gives up.
 TIMEOUT = 600.0
-# The variable that names the network interface for gloo, and what Linux is asked for to find the one of an address.
+# The variable that names the network interface for gloo, and the ioctl that returns the address of an interface.
 _INTERFACE, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
-# An address of no machine (RFC 5737): the way to it is the way to other machines.
+# An address that no machine has (RFC 5737): its route is that to other machines.
 _ELSEWHERE = "192.0.2.1"
 
 
@@ -55,7 +55,7 @@ class Processes(Team):
                     world_size=size,
                     timeout=limit,
                 )
-                self.hosts = self.all_gather(self.host)  # no process begins before all have joined
+                self.hosts = self.all_gather(self.host)  # no process starts before all have joined
         except (RuntimeError, ValueError) as error:
             raise TeamError.left_alone(
                 f"process {rank} of {size}: expected all processes at {address} within {timeout:g} seconds, got:"
@@ -71,48 +71,48 @@ class Processes(Team):
         torch_distributed.destroy_process_group()
 
     def all_reduce(self, values: Any) -> Any:
-        """The sum of an array, or a tensor, over the processes; the argument may be overwritten."""
+        """The sum of an array or tensor over the processes; the argument may be overwritten."""
         if isinstance(values, Tensor):
             self._reduce(values)
             return values
-        is_unsigned = values.dtype == np.uint64  # which torch cannot add; the bits of sums are the same
+        is_unsigned = values.dtype == np.uint64  # torch cannot add unsigned integers; the bits of the sums are the same
         summed = torch.from_numpy(np.ascontiguousarray(values.view(np.int64) if is_unsigned else values))
         self._reduce(summed)
         return summed.numpy().view(values.dtype)
 
     def all_gather(self, value: Any) -> list[Any]:
-        """What each process gave, in the order of their ranks: anything that JSON can hold."""
-        own = np.frombuffer(json.dumps(value).encode(), np.uint8)
-        return [json.loads(content.tobytes()) for content in self._gather(own)]
+        """The values of all processes in the order of their ranks: anything that JSON can hold."""
+        encoded = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        return [json.loads(content.tobytes()) for content in self._gather(encoded)]
 
     def gather_rows(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The rows of all processes, one after the other: a matrix of the same type and width in each."""
+        """The rows of all processes, in the order of their ranks; all matrices have the same type and width."""
         flat = self._gather(np.ascontiguousarray(rows).reshape(-1))
         return np.concatenate(flat).reshape(-1, rows.shape[1])
 
     def broadcast(self, content: bytes | None) -> bytes | None:
-        """What the first process gave, in all of them."""
-        own = np.frombuffer(content or b"", np.uint8) if self.is_first else np.empty(0, np.uint8)
-        length = self.all_gather(None if self.is_first and content is None else len(own))[0]
+        """The value of the first process, in all processes."""
+        encoded = np.frombuffer(content or b"", np.uint8) if self.is_first else np.empty(0, np.uint8)
+        length = self.all_gather(None if self.is_first and content is None else len(encoded))[0]
         if length is None:
             return None
-        sent = torch.from_numpy(own.copy()) if self.is_first else torch.empty(length, dtype=torch.uint8)
+        sent = torch.from_numpy(encoded.copy()) if self.is_first else torch.empty(length, dtype=torch.uint8)
         if length:
             self._together(torch_distributed.broadcast, sent, 0)
         return sent.numpy().tobytes()
 
     def _gather(self, own: NDArray[Any]) -> list[NDArray[Any]]:
-        """Arrays of different lengths: lengths first, then each from its process."""
+        """Gather arrays of different lengths: first the lengths, then the arrays."""
         lengths = torch.zeros(self.size, dtype=torch.int64)
         lengths[self.rank] = len(own)
         self._reduce(lengths)
-        found = []
+        arrays = []
         for rank, length in enumerate(lengths.tolist()):
             array = own.copy() if rank == self.rank else np.empty(length, own.dtype)
             if length:
                 self._together(torch_distributed.broadcast, torch.from_numpy(array), rank)
-            found.append(array)
-        return found
+            arrays.append(array)
+        return arrays
 
     def _reduce(self, tensor: Tensor) -> None:
         self._together(torch_distributed.all_reduce, tensor)
@@ -132,7 +132,7 @@ def join(
     timeout: float = TIMEOUT,
     holds_parts: bool = False,
 ) -> Processes:
-    """Join the team: call it once in each process, and hand the team to ``fit``.
+    """Join the team: call it once in each process, and pass the team to ``fit``.
 
     .. code-block:: python
 
@@ -144,8 +144,8 @@ def join(
     Parameters
     ----------
     rank : int, optional
-        Which of the processes this is, from 0. What is not given comes from the environment, as ``torchrun`` and
-        ``tierank train`` set it.
+        The rank of this process, from 0. Default of this and the next two: the environment, as set by ``torchrun`` and
+        ``tierank train``.
     size : int, optional
         The number of processes.
     address : str, optional
@@ -153,7 +153,7 @@ def join(
     timeout : float, default 600
         Seconds that a process waits for the others, at any time, before it gives up.
     holds_parts : bool, default False
-        Each process was given only its own part of the data: whole queries, none of them in two parts.
+        Whether each process is given only its own part of the data: whole queries, none of them in two parts.
 
     Returns
     -------
@@ -166,16 +166,16 @@ def join(
         raise ParameterError(f"rank: expected 0 to {size - 1} in a team of {size}, got {rank}")
     is_hosted = False
     if address is None:
-        is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun is at this address itself
+        is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun itself listens at this address
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
         address = f"{host}:{_from_environment('address', None, 'MASTER_PORT')}"
     return Processes(rank, size, address, timeout, holds_parts, is_hosted)
 
 
 def open_meeting() -> Any:
-    """What processes find each other by, on a free port of this machine (``.port``): open while somebody refers to it.
+    """The store by which processes find each other, on a free port of this machine (``.port``); open while referenced.
 
-    A port that is only known to be free can be taken by others until the first process listens on it.
+    A port that is merely free could be taken by another program before the first process listens on it.
     """
     return torch_distributed.TCPStore(  # type: ignore[attr-defined]
         "127.0.0.1", 0, is_master=True, wait_for_workers=False
@@ -183,18 +183,18 @@ def open_meeting() -> Any:
 
 
 def _own_address(first: str) -> str:
-    """The address of this machine, as a process on the machine of the first one sees it."""
-    found = _address_towards(first)
-    if found.startswith("127.") and not first.startswith("127.") and first != "localhost":
-        # The name of the first machine, on that machine: many systems let it stand for the machine itself.
+    """The address of this machine, as seen from the machine of the first process."""
+    own_address = _address_towards(first)
+    if own_address.startswith("127.") and not first.startswith("127.") and first != "localhost":
+        # On the first machine, its own name often resolves to a loopback address.
         return _address_towards(_ELSEWHERE)
-    return found
+    return own_address
 
 
 def _address_towards(host: str) -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect((host, 9))  # nothing is sent: the system only says from where it would be
+            probe.connect((host, 9))  # nothing is sent: the system only chooses the source address
         except OSError:
             return "127.0.0.1"
         return str(probe.getsockname()[0])
@@ -202,10 +202,10 @@ def _address_towards(host: str) -> str:
 
 @contextmanager
 def _bound_to(address: str) -> Iterator[None]:
-    """Let gloo listen where the others find this process.
+    """Let gloo listen where the other processes can reach this one.
 
-    Left alone, it listens at the address of the machine's own name, which is 127.0.1.1 on many systems: processes on
-    several machines would wait for each other until they give up.
+    By default it listens at the address of the machine's own name, which is 127.0.1.1 on many systems: processes on
+    several machines would wait for each other until the timeout.
     """
     name = None if _INTERFACE in os.environ else _interface_of(address)
     if name is None:
@@ -219,7 +219,7 @@ def _bound_to(address: str) -> Iterator[None]:
 
 
 def _interface_of(address: str) -> str | None:
-    """The network interface with this address; None where the system does not tell."""
+    """The network interface with this address; None if it is unknown."""
     try:
         import fcntl
     except ImportError:  # not a Unix
@@ -236,12 +236,12 @@ def _interface_of(address: str) -> str | None:
 def _from_environment(name: str, value: int | None, variable: str) -> int:
     if value is not None:
         return int(value)
-    found = os.environ.get(variable, "")
-    if not found.isdigit():
+    text = os.environ.get(variable, "")
+    if not text.isdigit():
         raise ParameterError(
-            f"{name}: expected a number, or {variable} in the environment as torchrun sets it, got {found or None!r}"
+            f"{name}: expected a number, or {variable} in the environment as torchrun sets it, got {text or None!r}"
         )
-    return int(found)
+    return int(text)
 
 
 def _first_line(error: Exception) -> str:

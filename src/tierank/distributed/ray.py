@@ -1,4 +1,4 @@
-"""Ray: actors that train together on a Ray Dataset, and its rows scored."""
+"""Ray: training in actors on a Ray Dataset, and scoring its rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tierank.team import cut_queries
 
 R = TypeVar("R", bound=Ranker)
 
-# Seconds between checks of the actors, and seconds that the actors of a failed fit have to end by themselves.
+# Seconds between checks of the actors, and seconds in which the actors of a failed fit have to end.
 _LOOK, _GRACE = 1.0, 30.0
 
 
@@ -54,26 +54,26 @@ def fit(
     """Train a ranker in actors of a Ray cluster.
 
     The blocks of the data sets stay in Ray's object store, and the caller sees query ids, counts and the fitted model.
-    The queries are sorted by id and cut into one part per actor, with about as many documents each. The model depends
-    on the rows and the number of actors, not on blocks, their order or the machines.
+    The queries are sorted by id and split into one part per actor, with about the same number of documents. The model
+    depends on the rows and the number of actors, not on blocks, their order or the machines.
 
     Parameters
     ----------
     ranker : Ranker
-        The ranker to train; it is not changed. Each actor holds its own part of the data alone; if the ranker is your
-        own and its ``takes_parts`` is False, each actor gathers all of it.
+        The ranker to train; it is not changed. Each actor holds only its part of the data, unless the ranker is your
+        own and its ``takes_parts`` is False; then each actor gathers all data.
     data : ray.data.Dataset
         One row per document, with columns as ``read`` knows them.
     valid : ray.data.Dataset, optional
         Validation data with the same columns.
     actors : int, optional
-        How many actors train together. Default: as many as the cluster has CPUs for. Other numbers of actors give other
-        rounding, so name it if the model is to be reproduced.
+        Number of actors that train together. Default: as many as the cluster has CPUs for. Rounding depends on it, so
+        set it for reproducible models.
     cpus_per_actor : int, default 1
         CPUs that each actor reserves, and threads that it uses if the ranker's ``n_jobs`` is None.
     checkpoint : path, optional
-        A folder on a disk that all machines share, which the first actor writes to as training goes. After a failure
-        the next call of ``fit`` continues from it, with any number of actors.
+        A folder on a disk that all machines share, where the first actor writes the state of training. A later call
+        continues from it, with any number of actors.
     progress : bool, default False
         Show progress, in the log of the first actor.
     timeout : float, default 600
@@ -81,7 +81,7 @@ def fit(
     query, rating : str, optional
         The columns of query ids and ratings.
     features : list of str, optional
-        The feature columns. Default: all columns that are nothing else.
+        The feature columns. Default: all columns without another role.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def fit(
     DataError
         If a column is missing or cannot be used.
     ParameterError
-        If the cluster has not enough CPUs.
+        If the cluster does not have enough CPUs.
     TeamError
         If an actor failed or was lost.
 
@@ -133,8 +133,8 @@ def predict(
 ) -> Any:
     """Score the rows of a Ray Dataset, in Arrow blocks.
 
-    Documents that are scored by the other documents of their query (``query_features``, transforms per query, Blend)
-    are brought together by query first. All other rows are scored where they are.
+    If scores depend on the other documents of the query (``query_features``, transforms per query, Blend), rows are
+    first gathered by query. Otherwise rows are scored where they are.
 
     Parameters
     ----------
@@ -145,14 +145,14 @@ def predict(
     query : str, optional
         The column of query ids. Default: as in ``read``. Not needed if documents are scored one by one.
     features : list of str, optional
-        The feature columns. Default: the names that the ranker was trained with, or all columns that are nothing else.
+        The feature columns. Default: the names that the ranker was trained with, or all columns without another role.
     score : str, default "score"
         The name of the new column.
 
     Returns
     -------
     ray.data.Dataset
-        The rows of ``data``, in any order, with their scores. As usual in Ray, nothing is computed before it is used.
+        The rows of ``data``, in any order, with their scores. As usual in Ray, it is computed lazily.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def predict(
     return data.map_batches(scorer.add_scores, batch_format="pyarrow", zero_copy_batch=True)
 
 
-# What can be told wrong before anything runs
+# Checks before anything runs
 
 
 def _check_data(data: Any, argument: str) -> None:
@@ -203,7 +203,7 @@ def _number_of_actors(wanted: int | None, threads: int) -> int:
 
 
 class _Part(NamedTuple):
-    """The queries of one actor: references to their pieces, and how many there have to be."""
+    """The queries of one actor: references to their pieces, and the expected numbers of queries and documents."""
 
     pieces: list[Any]
     n_queries: int
@@ -226,7 +226,7 @@ class _Source:
         self.lengths = np.bincount(codes, np.concatenate([found[1] for found in sizes])).astype(np.int64)
 
     def cut(self, n_parts: int) -> list[_Part]:
-        """Parts of the sorted queries, with about as many documents each."""
+        """Parts of the sorted queries, with about the same number of documents."""
         import ray
 
         edges = cut_queries(np.concatenate([[0], self.lengths.cumsum()]), n_parts)
@@ -254,12 +254,12 @@ def _deal(data: RankingDataset | None, ends: NDArray[Any]) -> list[RankingDatase
     if data is None:
         return [None] * (len(ends) + 1)
     part = np.searchsorted(ends, data.query_ids, side="right")
-    found = [np.flatnonzero(part == k) for k in range(len(ends) + 1)]
-    return [data.select(queries) if len(queries) else None for queries in found]
+    by_part = [np.flatnonzero(part == k) for k in range(len(ends) + 1)]
+    return [data.select(queries) if len(queries) else None for queries in by_part]
 
 
 def _results(futures: list[Any]) -> list[Any]:
-    """What remote calls gave; an error of ours as it was raised."""
+    """The results of remote calls. tierank's errors are raised unchanged."""
     import ray
 
     try:
@@ -275,7 +275,7 @@ def _results(futures: list[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def _started(training: Training, threads: int) -> Iterator[_Actors]:
-    """Actors on reserved CPUs; they end with this context, whatever happens."""
+    """Actors on reserved CPUs; they end with this context in any case."""
     import ray
     from ray.util.placement_group import placement_group, remove_placement_group
 
@@ -284,7 +284,7 @@ def _started(training: Training, threads: int) -> Iterator[_Actors]:
         if not group.wait(training.timeout):
             raise TeamError(
                 f"expected {training.size} times {threads} free CPUs within {training.timeout:g} seconds, got fewer;"
-                " others use the cluster: try later, or with fewer actors"
+                " the cluster is busy: try later, or with fewer actors"
             )
         process = ray.remote(_Process).options(num_cpus=threads, placement_group=group, max_restarts=0)
         actors = [process.remote(training, number, threads) for number in range(training.size)]
@@ -307,17 +307,17 @@ class _Process:
         """The address by which the actors find each other."""
         import ray
 
-        self.meeting = open_meeting()  # open as long as this actor is there
+        self.meeting = open_meeting()  # open as long as this actor exists
         return f"{ray.util.get_node_ip_address()}:{self.meeting.port}"
 
     def fit(self, address: str, parts: list[_Part]) -> tuple[Any, str]:
-        """The fitted ranker, from the first actor alone, and a digest of its model."""
+        """Train; returns the fitted ranker (only from the first actor) and a digest of its model."""
         ranker = self.training.fit_part(self.number, address, [_take(part) for part in parts], self.threads)
         return (ranker if self.number == 0 else None), ranker.model_.digest()
 
 
 def _take(part: _Part) -> RankingDataset:
-    """The data of one actor, by query, and the queries by their ids."""
+    """The data of one actor, grouped by query, with queries ordered by id."""
     import ray
 
     data = join_pieces([piece for piece in ray.get(part.pieces) if piece is not None])
@@ -330,22 +330,22 @@ def _take(part: _Part) -> RankingDataset:
 
 
 class _Actors:
-    """The actors of one fit. Whoever waits for them here learns soon that one of them is lost."""
+    """The actors of one fit. Waiting for them raises soon if one of them is lost."""
 
     def __init__(self, training: Training, actors: list[Any]) -> None:
         self.training, self.actors = training, actors
 
     def train(self, parts: list[list[_Part]]) -> Any:
-        """Train in all actors at the same time; the ranker that they end with."""
+        """Train in all actors at the same time; returns the fitted ranker."""
         (address,) = self._wait([self.actors[0].open.remote()])
-        found = self._wait([actor.fit.remote(address, own) for actor, own in zip(self.actors, parts, strict=True)])
-        digests = [digest for _, digest in found]
+        answers = self._wait([actor.fit.remote(address, own) for actor, own in zip(self.actors, parts, strict=True)])
+        digests = [digest for _, digest in answers]
         if len(set(digests)) > 1:
             raise TeamError(f"expected the same model in all actors, got different ones: {digests}; please report it")
-        return found[0][0]
+        return answers[0][0]
 
     def _wait(self, futures: list[Any]) -> list[Any]:
-        """What the calls gave; after a failure the error of the actor that failed by itself, not of its neighbours."""
+        """The results of the calls. After a failure, raises the error of the actor that failed first."""
         import ray
 
         end, errors, waiting = float("inf"), [], list(futures)
@@ -359,7 +359,7 @@ class _Actors:
         return list(ray.get(futures))
 
     def _error(self, future: Any, futures: list[Any]) -> TierankError | None:
-        """The error of a call that is over, as one of ours."""
+        """The error of a finished call, as a tierank error."""
         import ray
 
         where = f"actor {futures.index(future)} of {self.training.size}"
@@ -369,7 +369,7 @@ class _Actors:
             if isinstance(error.cause, TierankError):
                 return error.cause
             return TeamError(
-                f"{where} failed: expected it to end well, got {error.cause!r}; {advice(self.training.checkpoint)}"
+                f"{where} failed: expected it to succeed, got {error.cause!r}; {advice(self.training.checkpoint)}"
             )
         except ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
@@ -385,10 +385,10 @@ class _Scorer:
 
     def __init__(self, ranker: Ranker, layout: Layout, needs_list: bool, score: str) -> None:
         self.ranker, self.layout, self.needs_list, self.score = ranker, layout, needs_list, score
-        if getattr(ranker, "n_jobs", 0) is None:  # Ray runs as many of these as there are CPUs
-            own: Any = copy(ranker)
-            own.n_jobs = 1
-            self.ranker = own
+        if getattr(ranker, "n_jobs", 0) is None:  # Ray runs one of these per CPU
+            scoring: Any = copy(ranker)
+            scoring.n_jobs = 1
+            self.ranker = scoring
 
     def add_scores(self, table: Any) -> Any:
         """The table with a column of scores."""

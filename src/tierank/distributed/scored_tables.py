@@ -1,4 +1,4 @@
-"""Arrow tables that the processes of a cluster score: which columns, which rows together, and the scores."""
+"""Scoring of Arrow tables in the processes of a cluster."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tierank.errors import DataError, ParameterError
 from tierank.kinds import Columns
 from tierank.rankers import Ranker
 from tierank.readers.columns import Layout
-from tierank.tables import take_columns
+from tierank.tables import check_known, take_columns
 
 
 def scored_columns(
     ranker: Any, columns: list[str], query: str | None, features: Sequence[str] | None, score: str
 ) -> tuple[Layout, bool]:
-    """Which columns predict takes, and whether the ranker needs whole queries; the name of the scores must be new."""
+    """The columns that predict reads, and whether the ranker needs whole queries; the score column must be new."""
     if not isinstance(ranker, Ranker):
         raise ParameterError(argument="ranker", expected="a fitted ranker", got=type(ranker).__name__)
     needs_list = ranker.needs_list()
@@ -26,12 +26,10 @@ def scored_columns(
 
 
 def _layout(names: list[str], query: str | None, features: list[str] | None, needs_list: bool) -> Layout:
-    """Where documents are scored one by one, no query is needed."""
+    """The role of each column; the query is optional if documents are scored one by one."""
     if needs_list or query is not None or features is None:
         return Layout.of(names, "data", query=query, features=features, declared=Columns())
-    unknown = next((name for name in features if name not in names), None)
-    if unknown is not None:
-        raise DataError(f"data: {ParameterError.unknown('column', unknown, names)}")
+    check_known(names, features, "data")
     return Layout("", None, None, {}, features)
 
 
@@ -56,7 +54,7 @@ def whole_queries(batches: Iterator[Any], query: str) -> Iterator[Any]:
         if ids.null_count:
             raise DataError("query: expected an id in every row, got rows without one; drop them")
         last = ids[-1].as_py()
-        cut = ids.index(ids[-1]).as_py()  # where the last query begins; it may go on in the next batch
+        cut = ids.index(ids[-1]).as_py()  # where the last query starts; it may continue in the next batch
         if cut == 0 and held and name == last:
             held.append(batch)
             continue

@@ -1,4 +1,4 @@
-"""Spark: one barrier stage whose tasks train together, and scores of whole queries in Arrow batches."""
+"""Spark: training in the tasks of a barrier stage, and scoring in Arrow batches."""
 
 from __future__ import annotations
 
@@ -52,25 +52,25 @@ def fit(
 ) -> R:
     """Train a ranker in the tasks of one barrier stage of Spark.
 
-    Rows are brought together by query on the executors; the driver sees query ids, counts and the fitted model. The
-    queries are sorted by id and cut into one part per task, with about as many documents each. The model depends on the
+    Rows are gathered by query on the executors; the driver sees query ids, counts and the fitted model. The queries are
+    sorted by id and split into one part per task, with about the same number of documents. The model depends on the
     rows and the number of tasks, not on partitions, their order or the machines.
 
     Parameters
     ----------
     ranker : Ranker
-        The ranker to train; it is not changed. Each task holds its own part of the data alone; if the ranker is your
-        own and its ``takes_parts`` is False, each task gathers all of it.
+        The ranker to train; it is not changed. Each task holds only its part of the data, unless the ranker is your own
+        and its ``takes_parts`` is False; then each task gathers all data.
     data : pyspark.sql.DataFrame
         One row per document, with columns as ``read`` knows them. It is read twice: to count, and to train.
     valid : pyspark.sql.DataFrame, optional
         Validation data with the same columns.
     tasks : int, optional
-        How many tasks train together. Default: all that the cluster can run at the same time. Other numbers of tasks
-        give other rounding, so name it if the model is to be reproduced.
+        Number of tasks that train together. Default: all that the cluster can run at the same time. Rounding depends on
+        it, so set it for reproducible models.
     checkpoint : path, optional
-        A folder on a disk that all executors share, which the first task writes to as training goes. After a
-        failure the next call of ``fit`` continues from it, with any number of tasks.
+        A folder on a disk that all executors share, where the first task writes the state of training. A later call
+        continues from it, with any number of tasks.
     progress : bool, default False
         Show progress, in the log of the first task's executor.
     timeout : float, default 600
@@ -78,7 +78,7 @@ def fit(
     query, rating : str, optional
         The columns of query ids (integers or strings) and ratings.
     features : list of str, optional
-        The feature columns, which must be numbers. Default: all columns that are nothing else.
+        The feature columns, which must be numbers. Default: all columns without another role.
 
     Returns
     -------
@@ -137,8 +137,8 @@ def predict(
 ) -> Any:
     """Score the rows of a Spark DataFrame on the executors, in Arrow batches.
 
-    Documents that are scored by the other documents of their query (``query_features``, transforms per query, Blend)
-    are brought together by query first. All other rows are scored where they are.
+    If scores depend on the other documents of the query (``query_features``, transforms per query, Blend), rows are
+    first gathered by query. Otherwise rows are scored where they are.
 
     Parameters
     ----------
@@ -149,14 +149,14 @@ def predict(
     query : str, optional
         The column of query ids. Default: as in ``read``. Not needed if documents are scored one by one.
     features : list of str, optional
-        The feature columns. Default: the names that the ranker was trained with, or all columns that are nothing else.
+        The feature columns. Default: the names that the ranker was trained with, or all columns without another role.
     score : str, default "score"
         The name of the new column.
 
     Returns
     -------
     pyspark.sql.DataFrame
-        The rows of ``data``, in any order, with their scores. As usual in Spark, nothing is computed before it is used.
+        The rows of ``data``, in any order, with their scores. As usual in Spark, it is computed lazily.
 
     Examples
     --------
@@ -175,11 +175,11 @@ def predict(
     return plain.mapInArrow(scorer.score_batches, schema).toDF(*data.columns, score)
 
 
-# The driver: what can be told wrong before anything runs
+# The driver: checks before anything runs
 
 
 def _session_of(data: Any, argument: str) -> Any:
-    """The session of a DataFrame that can be used."""
+    """The session of a supported DataFrame."""
     if not is_spark(data):
         raise ParameterError(
             argument=argument,
@@ -203,9 +203,9 @@ def _session_of(data: Any, argument: str) -> Any:
 
 
 def _slots(session: Any) -> int:
-    """How many tasks the cluster can run at the same time: what Spark itself asks before a barrier stage.
+    """The number of tasks that the cluster can run at the same time, as Spark itself checks before a barrier stage.
 
-    Spark would ask again every 15 seconds, 40 times, before it gave up.
+    Spark would check every 15 seconds, 40 times, before it gave up.
     """
     conf = session.sparkContext.getConf()
     if conf.get("spark.dynamicAllocation.enabled", "false").lower() == "true":
@@ -219,7 +219,7 @@ def _slots(session: Any) -> int:
 
 
 class _Source:
-    """A DataFrame: which columns are what, and the sorted queries with their numbers of documents."""
+    """A DataFrame: the role of each column, and the sorted queries with their numbers of documents."""
 
     def __init__(self, data: Any, argument: str, columns: dict[str, Any]) -> None:
         from pyspark.sql import functions
@@ -281,18 +281,18 @@ class _Source:
         return [str(self.layout.rating), *self.layout.weights]
 
     def edges(self, n_tasks: int) -> Any:
-        """Where the sorted queries are cut into one part per task."""
+        """Where the sorted queries are split into one part per task."""
         return cut_queries(np.concatenate([[0], self.lengths.cumsum()]), n_tasks)
 
     def part(self, n_tasks: int, first: _Source) -> Part:
-        """What the tasks make of their rows."""
+        """How the tasks read their rows."""
         edges = self.edges(n_tasks)
         documents = np.add.reduceat(self.lengths, edges[:-1])
         names = {"query": self.layout.query, "rating": self.layout.rating, "features": self.layout.features}
         return Part(names, list(self.layout.weights), np.diff(edges).tolist(), documents.tolist(), self is not first)
 
     def rows(self, n_tasks: int, is_valid: bool) -> Any:
-        """The rows with the task that each goes to; only columns that are needed."""
+        """The rows with the task that each goes to, and only the needed columns."""
         from pyspark.sql import functions
 
         starts = [self.ids[int(edge)].as_py() for edge in self.edges(n_tasks)[1:-1]]
@@ -308,7 +308,7 @@ class _Source:
 
 
 def _place(column: Any, starts: Sequence[Any], before: int) -> Any:
-    """The number of the part that a query is in, as a tree of comparisons; ``starts`` are the first ids of parts."""
+    """The part of a query, as a tree of comparisons; ``starts`` are the first ids of the parts."""
     from pyspark.sql import functions
 
     if not starts:
@@ -324,12 +324,12 @@ def _rows(sources: Sequence[_Source], n_tasks: int) -> Any:
     """All rows, with one partition for each task. A barrier stage reads one shuffle: validation data are among them."""
     rows = sources[0].rows(n_tasks, False)
     for source in sources[1:]:
-        rows = rows.unionByName(source.rows(n_tasks, True), allowMissingColumns=True)  # weights may be in one alone
+        rows = rows.unionByName(source.rows(n_tasks, True), allowMissingColumns=True)  # one may lack weights
     return rows.repartitionById(n_tasks, TASK)
 
 
 def _number_of_tasks(wanted: int, sources: Sequence[_Source]) -> int:
-    """How many tasks can have queries of their own; a warning where they are few, or one query is too large."""
+    """The number of tasks that can have queries; warns if there are few, or if one query is too large."""
     logger = logging.getLogger("tierank")
     number = min(wanted, *(len(source.lengths) for source in sources))
     if number < wanted:
@@ -350,15 +350,15 @@ def _number_of_tasks(wanted: int, sources: Sequence[_Source]) -> int:
 
 
 def _quoted(name: str) -> str:
-    """The name of a column for Spark, which takes a dot for the field of a struct."""
+    """The quoted name of a column: Spark reads a dot as the field of a struct."""
     return f"`{name.replace('`', '``')}`"
 
 
-# The driver: the stage and what comes of it
+# The driver: the stage and its results
 
 
 def _answers(job: Job, rows: Any) -> list[Any]:
-    """What the tasks answer."""
+    """The answers of the tasks."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -374,17 +374,17 @@ def _answers(job: Job, rows: Any) -> list[Any]:
 
 
 def _essence(error: Exception) -> str:
-    """The line of Spark's message that says most: which task was lost, and the last words of its Python process."""
+    """The most informative line of Spark's message: which task was lost, and the last output of its Python process."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     ours = next(
         (line for line in lines if "Barrier" in line or "Lost task" in line or "Could not recover" in line), None
     )
-    found = ours or (lines[0] if lines else type(error).__name__)
-    return found if len(found) <= 400 else f"{found[:400]}..."
+    essence = ours or (lines[0] if lines else type(error).__name__)
+    return essence if len(essence) <= 400 else f"{essence[:400]}..."
 
 
 def _trained(ranker: R, job: Job, answers: Sequence[Any]) -> R:
-    """The fitted ranker; an error where a task has one, and rather that of the task that failed by itself."""
+    """The fitted ranker. Raises the error of the task that failed first, if one did."""
     reports = {row.task: json.loads(bytes(row.content)) for row in answers if row.name == REPORT}
     errors = [_error(reports[task], task, job) for task in sorted(reports) if "message" in reports[task]]
     if errors:
@@ -402,7 +402,7 @@ def _trained(ranker: R, job: Job, answers: Sequence[Any]) -> R:
             networks=[value for value in settings if isinstance(value, type)],
             transforms=[type(value) for value in settings if hasattr(value, "transform")],
         )
-    if reports[0]["processes"] is not None:  # who took part is no part of a saved model
+    if reports[0]["processes"] is not None:  # a saved model does not name the processes that took part
         vars(loaded.model_)["processes"] = reports[0]["processes"]
     fitted: R = clone(ranker)
     fitted.hold(loaded.model_, loaded.seen_)  # with the caller's own losses and metrics, which files do not hold
@@ -414,7 +414,7 @@ def _error(report: dict[str, Any], task: int, job: Job) -> TierankError:
     kind = KINDS.get(report["kind"])
     where = f"task {task} of {job.training.size} on {report['host']}"
     if kind is None:
-        return TeamError(f"{where} failed: expected it to end well, got {report['message']}; {job.advice}")
+        return TeamError(f"{where} failed: expected it to succeed, got {report['message']}; {job.advice}")
     error: TierankError = kind(report["message"], where=where)
     if isinstance(error, TeamError):
         error.is_left_alone = report["is_left_alone"]

@@ -1,4 +1,4 @@
-"""What runs on Spark's executors: the tasks of a barrier stage that train together, and the scoring of batches."""
+"""The code that runs on Spark's executors: training in a barrier stage, and scoring of batches."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tierank.tables import take_columns
 
 # The columns that fit adds: the task that a row goes to, and whether the row is of the validation data.
 TASK, HELD_OUT = "tierank_task", "tierank_valid"
-# What each task answers: the files of the model from the first one, and a report from all.
+# The answer of each task: a report, and from the first one the files of the model.
 ANSWER = "task int, name string, content binary"
 REPORT = "report"
-# The errors that keep their class on the way to the driver.
+# Errors that keep their class on the way to the driver.
 KINDS = {kind.__name__: kind for kind in (DataError, ParameterError, TeamError)}
 
 
 @dataclass(frozen=True)
 class Part:
-    """What the tasks have to find among their rows, of the training or the validation data."""
+    """What the tasks expect among their rows, for the training or the validation data."""
 
     names: dict[str, Any]
     weights: list[str]
@@ -40,19 +40,19 @@ class Part:
 
 @dataclass(frozen=True)
 class Job:
-    """What the tasks of one fit have in common."""
+    """The arguments that the tasks of one fit share."""
 
     training: Training
     parts: list[Part]
 
     @property
     def advice(self) -> str:
-        """How to go on after a failure."""
+        """How to continue after a failure."""
         return advice(self.training.checkpoint)
 
 
 def plain_names(names: Sequence[str]) -> dict[str, str]:
-    """Names for columns on their way to Python, where Spark looks them up again and stumbles over dots.
+    """Names for columns on their way to Python, as Spark cannot look up names with dots there.
 
     >>> plain_names(["qid", "price.net"])
     {'qid': 'column_0', 'price.net': 'column_1'}
@@ -61,13 +61,13 @@ def plain_names(names: Sequence[str]) -> dict[str, str]:
 
 
 class Task:
-    """The work of one task of the barrier stage. What goes wrong is its answer, so that the driver can name it."""
+    """The work of one task of the barrier stage. Errors are part of its answer, so that the driver can report them."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
 
     def run(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Take the rows, train with the others, and answer."""
+        """Read the rows, train with the other tasks, and answer."""
         from pyspark import BarrierTaskContext
 
         context = BarrierTaskContext.get()
@@ -98,31 +98,31 @@ class Task:
         return [_data_set(table, part, number) for part in self.job.parts]
 
     def _train(self, data: list[RankingDataset], number: int, address: str, threads: int) -> dict[str, bytes]:
-        """The files of the model, from the first task alone, and a report with their digest."""
+        """Train; returns the files of the model (only from the first task) and a report with their digest."""
         ranker = self.job.training.fit_part(number, address, data, threads)
         report = {"digest": ranker.model_.digest(), "processes": getattr(ranker, "team_", None)}
         return (ranker.model_files() if number == 0 else {}) | {REPORT: json.dumps(report).encode()}
 
 
 def _data_set(table: Any, part: Part, number: int) -> RankingDataset:
-    """The rows of one of the two data sets, by query, and the queries by their ids."""
+    """The rows of one of the two data sets, grouped by query, with queries ordered by id."""
     import pyarrow.compute
 
-    own = table.filter(pyarrow.compute.equal(table.column(HELD_OUT), part.is_valid))
+    rows = table.filter(pyarrow.compute.equal(table.column(HELD_OUT), part.is_valid))
     names = [part.names["query"], part.names["rating"], *part.names["features"]]
-    own = take_columns(own, [*plain_names(names).values(), *part.weights]).rename_columns([*names, *part.weights])
-    data = read(own, **part.names) if len(own) else None
-    found = (0, 0) if data is None else (data.n_queries, data.n_documents)
-    if data is None or found != (part.n_queries[number], part.n_documents[number]):
+    rows = take_columns(rows, [*plain_names(names).values(), *part.weights]).rename_columns([*names, *part.weights])
+    data = read(rows, **part.names) if len(rows) else None
+    counts = (0, 0) if data is None else (data.n_queries, data.n_documents)
+    if data is None or counts != (part.n_queries[number], part.n_documents[number]):
         raise DataError(
             f"expected {part.n_queries[number]:,} queries with {part.n_documents[number]:,} documents, got"
-            f" {found[0]:,} with {found[1]:,}; the data changed while they were read: persist or write them first"
+            f" {counts[0]:,} with {counts[1]:,}; the data changed while they were read: persist or write them first"
         )
     return data.select(np.argsort(data.query_ids, kind="stable"))
 
 
 def _described(error: Exception, host: str) -> dict[str, Any]:
-    """An error as the driver is told of it."""
+    """An error as a report for the driver."""
     kind = next((name for name, kind in KINDS.items() if isinstance(error, kind)), "")
     message = str(error) if isinstance(error, TierankError) else repr(error)
     return {"kind": kind, "message": message, "host": host, "is_left_alone": getattr(error, "is_left_alone", False)}
@@ -137,13 +137,13 @@ def _batch(number: int, answers: dict[str, bytes]) -> Any:
 
 
 class Scorer:
-    """What scores the rows of one partition."""
+    """Scores the rows of one partition."""
 
     def __init__(self, held: Any, layout: Layout, names: list[str], needs_list: bool) -> None:
         self.held, self.layout, self.names, self.needs_list = held, layout, names, needs_list
 
     def score_batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Each batch with a column of scores; whole queries at a time where the ranker needs them."""
+        """Each batch with a column of scores; batches are whole queries if the ranker needs them."""
         import pyarrow
         from pyspark import TaskContext
 

@@ -1,4 +1,4 @@
-"""Scores in, numbers out: one system judged, or several compared."""
+"""Evaluation of scores: one system, or several compared."""
 
 from tierank.evaluation.compared import Comparison, compare, compare_evaluations
 from tierank.evaluation.judged import Evaluation, evaluate

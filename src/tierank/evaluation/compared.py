@@ -60,7 +60,7 @@ def compare(
         A key of ``RULES``, or a ``Rule``. With ``:condense`` after the key, unjudged documents are taken out of the
         lists; without, they count as not relevant.
     by : str, array, mapping or table, optional
-        What queries are told apart by, such as their device; as in ``evaluate``.
+        An attribute of queries to split the results by, such as their device; see ``evaluate``.
     seed : int, default 0
         Random seed of the bootstrap.
     n_resamples : int, default 10000
@@ -105,7 +105,7 @@ def compare_evaluations(
     seed: int = 0,
     n_resamples: int = 10_000,
 ) -> Comparison:
-    """Compare what was found of several systems, for the same queries by the same rule, with one of them."""
+    """Compare the evaluations of several systems, for the same queries and rule, with that of the baseline."""
     found = dict(evaluations)
     differences = {system: _differences(found[system], found[baseline]) for system in found if system != baseline}
     segments = compare_segments(differences, attributes, seed, n_resamples)
@@ -115,7 +115,7 @@ def compare_evaluations(
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Comparison:
-    """The result of ``compare``. ``print`` shows the table of means with marks of significance, and the rule.
+    """The result of ``compare``. ``print`` shows the table of means with significance marks, and the rule.
 
     Attributes
     ----------
@@ -221,7 +221,7 @@ class Comparison:
     def worst(self, metric: str, system: str | None = None) -> list[SegmentContrast]:
         """The segments in which a system is worse than the baseline, the worst one first.
 
-        They are expected to hold at most 2.5% false ones: see ``tierank.significance.control_discoveries``.
+        At most 2.5% of them are expected to be false: see ``tierank.significance.control_discoveries``.
 
         Parameters
         ----------
@@ -317,7 +317,7 @@ class Comparison:
 
 
 def _differences(ours: Evaluation, base: Evaluation) -> dict[str, Floats]:
-    """For each metric the difference of each query, 0 where it is no more than rounding; NaN where it is left out."""
+    """For each metric the difference of each query; 0 if it is only rounding, NaN if the query is left out."""
     found = {metric: ours.per_query[metric] - values for metric, values in base.per_query.items()}
     return {metric: np.where(np.abs(values) <= ROUNDING, 0.0, values) for metric, values in found.items()}
 

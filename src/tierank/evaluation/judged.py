@@ -1,4 +1,4 @@
-"""One system judged: ``evaluate`` and its result."""
+"""``evaluate`` for one system, and its result."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def evaluate(
         A key of ``RULES``, or a ``Rule``. With ``:condense`` after the key, unjudged documents are taken out of the
         lists; without, they count as not relevant.
     by : str, array, mapping or table, optional
-        What queries are told apart by, such as their device: the name of a feature; one value per row (the same for all
-        rows of a query) or per query in order of appearance; or a mapping from query ids to values. Several of them: a
-        list of features, a table with a column for each, or a mapping from their names. Numbers with more than 20
-        different values are cut into five parts.
+        An attribute of queries to split the results by, such as their device: the name of a feature; one value per row
+        (the same for all rows of a query) or per query in order of appearance; or a mapping from query ids to values.
+        For several attributes: a list of features, a table with a column for each, or a mapping by name. Numbers with
+        more than 20 different values are cut into five ranges.
     n_jobs : int, optional
         Number of threads; default one per core.
 
@@ -82,7 +82,7 @@ def evaluate(
 
 
 def as_judged(data: RankingDataset | Sequence[Any]) -> RankingDataset:
-    """A data set; one of (X, y, qid); or one of (y, qid), whose features say nothing."""
+    """A data set, as given or made from (X, y, qid) or (y, qid)."""
     if isinstance(data, RankingDataset):
         return data
     if not isinstance(data, (tuple, list)) or len(data) not in (2, 3):
@@ -93,12 +93,12 @@ def as_judged(data: RankingDataset | Sequence[Any]) -> RankingDataset:
 
 
 def evaluate_by(judge: Judge, scores: ArrayLike, attributes: Sequence[Attribute] = ()) -> Evaluation:
-    """What a judge finds of scores in the caller's order."""
+    """The evaluation of scores in the caller's order by a judge."""
     data, n_left_out = judge.data, judge.n_empty if judge.rule.empty is None else 0
     if n_left_out == data.n_queries:
         raise DataError(
             f"nothing to judge: all {n_left_out} queries are left out ({WHY_LEFT_OUT});"
-            f" check the ratings, or take a rule that gives such queries a value, such as 'letor'"
+            f" check the ratings, or use a rule that gives such queries a value, such as 'letor'"
         )
     per_query = judge(data.arrange(as_scores(scores, data.n_documents)))
     segments = judge_segments(per_query, attributes)
@@ -198,7 +198,7 @@ class Evaluation:
     def worst(self, metric: str) -> list[Segment]:
         """The segments that are worse than all other queries, the worst one first.
 
-        They are expected to hold at most 2.5% false ones: see ``tierank.significance.control_discoveries``.
+        At most 2.5% of them are expected to be false: see ``tierank.significance.control_discoveries``.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class Evaluation:
         return describe_counts(self) | {"metrics": means} | describe_segments(self.segments)
 
     def describe_queries(self) -> str:
-        """How many queries were judged, how many have no rating above 0, and how many documents no rating, as text.
+        """The numbers of judged queries, of queries without a rating above 0 and of unjudged documents, as text.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""What evaluations and comparisons share when they are shown: counts and segments."""
+"""Display of evaluations and comparisons: counts and segments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def format_number(value: float, sign: str = "") -> str:
-    """Four decimals; a dash where a number is undefined. With ``+`` for ``sign``, numbers above 0 have one."""
+    """Four decimals; a dash if the number is undefined. With ``sign="+"``, positive numbers have a plus sign."""
     return "-" if math.isnan(value) else f"{value:{sign}.4f}"
 
 
@@ -45,7 +45,7 @@ def segments_to_pandas(segments: Sequence[Segment] | Sequence[SegmentContrast]) 
 
 
 def segments_html(segments: Sequence[Segment] | Sequence[SegmentContrast]) -> list[Html]:
-    """The segments, folded, and what is worse among them in the open."""
+    """The segments, collapsed, with the worse ones shown above."""
     if not segments:
         return []
     n_worse = sum(one.verdict == "worse" for one in segments)

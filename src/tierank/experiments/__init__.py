@@ -1,4 +1,4 @@
-"""Whole experiments: folds, seeds, settings, and the folder that keeps them."""
+"""Experiments: folds, seeds, settings, and the folder that stores their results."""
 
 from tierank.experiments.beside import side_by_side
 from tierank.experiments.crossval import LEAKS, PROTOCOLS, cross_validate, keep_comparison

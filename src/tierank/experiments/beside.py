@@ -1,4 +1,4 @@
-"""Runs of the same test data side by side, as one run."""
+"""Several runs on the same test data, combined into one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tierank.experiments.store import Cell, Store
 
 @dataclass(frozen=True)
 class _Stores(Store):
-    """The files of several runs: the results of each system are where its own run has them."""
+    """The files of several runs: the results of each system stay in the folder of its run."""
 
     homes: Mapping[str, tuple[Store, str]]
 
@@ -24,7 +24,7 @@ class _Stores(Store):
 
 
 def side_by_side(runs: Mapping[str, Run]) -> Run:
-    """Set runs of the same test data side by side: one run with the systems of all, for tables, tests and the page.
+    """Combine runs on the same test data into one run with the systems of all, for tables, tests and the report.
 
     Nothing is copied or written. The metrics, the rule and the baseline are those of the first run.
 
@@ -56,8 +56,8 @@ def side_by_side(runs: Mapping[str, Run]) -> Run:
     for _, run in others:
         if list(run.plan.folds) != list(first.plan.folds):
             raise DataError(
-                f"{run.folder}: expected the test data of {first.folder}, got others; only runs of the same test"
-                " queries, cut into the same folds, can be compared"
+                f"{run.folder}: expected the test data of {first.folder}, got others; only runs with equal test"
+                " queries in the same folds can be compared"
             )
     homes = {f"{system} ({name})": (run.store, system) for name, run in runs.items() for system in run.systems}
     described = {f"{s} ({name})": run.plan.systems[s] for name, run in runs.items() for s in run.systems}

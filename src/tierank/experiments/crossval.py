@@ -1,4 +1,4 @@
-"""cross_validate: every ranker on every fold with every seed, each of them once."""
+"""cross_validate: every ranker on every fold with every seed."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from tierank.rankers import RANKERS, Ranker
 from tierank.readers import read, read_scores
 from tierank.settings import as_choice, as_whole
 
-# "lightgbm" is how the last table of the paper was made: the number of trees is chosen on the test data themselves.
+# "lightgbm" is the protocol of the last table of the paper: the number of trees is chosen on the test data.
 PROTOCOLS = ("standard", "lightgbm")
 LEAKS = (
     "protocol lightgbm LEAKS: the test data choose the number of trees, and queries without a relevant document count"
-    " as 1. It repeats the paper's last table; use it for nothing else"
+    " as 1. It reproduces the paper's last table; use it for nothing else"
 )
 
 
@@ -61,19 +61,19 @@ def cross_validate(
 ) -> Run:
     """Train every ranker on every fold with every seed, and judge it on the test data of the fold.
 
-    Validation data choose rounds and epochs, and with ``trials`` the settings too. Rankers run in fresh processes with
-    one thread each, unless the ranker says otherwise; results do not depend on the number of processes. Your own
-    losses, networks and rankers may be defined in a script or a notebook, which is not run again.
+    Validation data choose rounds and epochs, and with ``trials`` the settings too. Rankers train in separate processes
+    with one thread each, unless their settings say otherwise; results do not depend on the number of processes. Your
+    own losses, networks and rankers may be defined in a script or a notebook; it is not executed again.
 
     Parameters
     ----------
     rankers : str, Ranker, list or dict
-        A key of ``RANKERS``, a ranker, a list of these, or a mapping from the names that the table shows.
+        A key of ``RANKERS``, a ranker, a list of these, or a mapping from display names to these.
     data : path, table, RankingDataset or list
         A folder with ``Fold1`` to ``Fold5`` or the parts ``S1`` to ``S5``; a file, a table or a ``RankingDataset``,
         which is split into five parts of whole queries; or a list of (train, valid, test) data sets.
     seeds : int or list of int, default 1
-        Number of seeds, 0, 1, ..., or the seeds themselves.
+        Number of seeds (0, 1, ...), or a list of seeds.
     metrics : list of str, optional
         Default: NDCG and ERR at 1, 3, 5 and 10.
     rule : str or Rule, default "tierank"
@@ -85,18 +85,18 @@ def cross_validate(
     trials : int, optional
         Tune each ranker in each fold with this many trials on its validation data; see ``tune``.
     protocol : {"standard", "lightgbm"}, default "standard"
-        ``"lightgbm"`` repeats the last table of the paper, in which the test data choose the number of trees. It leaks.
+        ``"lightgbm"`` reproduces the last table of the paper, where the test data choose the number of trees. It leaks.
     out : path, optional
-        A folder that keeps scores, models and progress. The same call finishes a run that was interrupted; a call with
-        other rankers or seeds adds to it. Default: a temporary folder that is removed with the ``Run``.
+        A folder for scores, models and progress. The same call resumes an interrupted run; a call with other rankers or
+        seeds adds to it. Default: a temporary folder that is removed with the ``Run``.
     n_jobs : int, optional
         Number of processes; 1 runs everything in this process. Default: one per core.
     progress : bool, default False
         Show a progress bar.
     name : str, optional
-        What tables call the data.
+        The name of the data in tables.
     paper : str, optional
-        The data set of the paper whose rows are shown beside the results.
+        The data set of the paper whose figures are shown next to the results.
     **reading
         Arguments of ``read``, for files and tables.
 
@@ -150,7 +150,7 @@ def cross_validate(
 
 @dataclass(frozen=True)
 class _Experiment:
-    """What ``cross_validate`` was asked for, checked."""
+    """The checked arguments of ``cross_validate``."""
 
     design: Design
     rankers: dict[str, Ranker]
@@ -159,7 +159,7 @@ class _Experiment:
     name: str | None
 
     def run(self, folder: Path, data: Any, reading: dict[str, Any], n_jobs: int, progress: bool) -> Run:
-        """Do what is not done yet."""
+        """Train and score the cells that are not done yet."""
         folds, store = folds_of(data, **reading), Store(folder)
         plan = store.prepare(self.design, folds, self.name)
         run = Run(store, plan)
@@ -179,7 +179,7 @@ class _Experiment:
         return Run.open(folder)
 
     def _renewed(self, folder: Path, plan: Plan) -> list[str]:
-        """The systems that were asked for before with other settings, and have no result yet."""
+        """The systems that were planned before with other settings, and have no result yet."""
         if not (folder / PLAN_FILE).exists():
             return []
         old = Plan.read(folder)
@@ -208,10 +208,10 @@ def _run_tasks(store: Store, folds: Folds, tasks: list[Task], n_jobs: int, progr
 
 
 def _worked_on(folder: Path, folds: Folds, tasks: list[Task], n_jobs: int) -> Generator[str, None, None]:
-    """Run the tasks; yields what to say of each one that is done.
+    """Run the tasks; yields a progress message for each finished one.
 
-    One at a time they run here: nothing has to be sent or imported again, and debuggers see them. The numbers are the
-    same, because a task has its own seed, and one thread, wherever it runs.
+    With one process they run here: nothing has to be sent or imported again, and debuggers work. The results are the
+    same, because a task has its own seed, and one thread, in any process.
     """
     if n_jobs <= 1:
         yield from map(CellTrainer(folder, folds), tasks)
@@ -221,13 +221,13 @@ def _worked_on(folder: Path, folds: Folds, tasks: list[Task], n_jobs: int) -> Ge
             yield from processes.answers(tasks)
         except ProcessError as error:
             raise ProcessError(
-                f"{error}; the same call with the same folder (out) goes on where it stopped, fewer processes (n_jobs)"
+                f"{error}; the same call with the same folder (out) resumes it, and fewer processes (n_jobs)"
                 " need less memory"
             ) from None
 
 
 def check_is_new(folder: Path) -> None:
-    """An error where the folder has a run already."""
+    """Raise ``DataError`` if the folder already has a run."""
     if (folder / PLAN_FILE).exists():
         raise DataError(f"{folder}: expected a new folder, got one with a run in it")
 
@@ -235,7 +235,7 @@ def check_is_new(folder: Path) -> None:
 def keep_comparison(
     folder: Path, data: RankingDataset, scores: Mapping[str, Any], comparison: Comparison, name: str = "data"
 ) -> Run:
-    """Keep what ``compare`` found as a run of one fold, for its report."""
+    """Store the result of ``compare`` as a run of one fold, for its report."""
     check_is_new(folder)
     systems = {system: {"scores": "given"} for system in scores}
     design = Design(
@@ -256,11 +256,11 @@ def keep_comparison(
     return run
 
 
-# What was asked for
+# Arguments
 
 
 def _check_reading(reading: dict[str, Any]) -> None:
-    """Whatever ``cross_validate`` does not know is meant for ``read``, unless it is misspelt."""
+    """Raise ``ParameterError`` for an argument that neither ``cross_validate`` nor ``read`` has."""
     known = inspect.signature(read).parameters
     for name in reading:
         if name not in known:
@@ -268,14 +268,14 @@ def _check_reading(reading: dict[str, Any]) -> None:
 
 
 def _by_name(rankers: Any) -> dict[str, Ranker]:
-    """The rankers by the names that the table is to show: copies that learned nothing, with settings that fit them."""
-    found = {name: clone(ranker) for name, ranker in _named(rankers).items()}
-    for name, ranker in found.items():
+    """The rankers by display name: unfitted copies with checked settings."""
+    by_name = {name: clone(ranker) for name, ranker in _named(rankers).items()}
+    for name, ranker in by_name.items():
         try:
             ranker.check_settings()
         except ParameterError as error:
             raise ParameterError(f"{name}: {error}") from None
-    return found
+    return by_name
 
 
 def _named(rankers: Any) -> dict[str, Ranker]:
@@ -284,15 +284,15 @@ def _named(rankers: Any) -> dict[str, Ranker]:
     if isinstance(rankers, (str, Ranker)) or not isinstance(rankers, Iterable):
         rankers = [rankers]
     names = {ranker: name for name, ranker in RANKERS.items()}
-    found: dict[str, Ranker] = {}
+    by_name: dict[str, Ranker] = {}
     for ranker in map(as_ranker, rankers):
         name = names.get(type(ranker), type(ranker).__name__)
-        if name in found:
+        if name in by_name:
             raise ParameterError(
                 f"rankers: expected each name once, got {name!r} twice; give them as a mapping of names"
             )
-        found[name] = ranker
-    return found
+        by_name[name] = ranker
+    return by_name
 
 
 def _described(ranker: Ranker, trials: int | None) -> dict[str, Any]:
@@ -303,32 +303,32 @@ def _described(ranker: Ranker, trials: int | None) -> dict[str, Any]:
 def _as_seeds(seeds: int | Sequence[int]) -> list[int]:
     if isinstance(seeds, Integral) or not isinstance(seeds, Iterable):
         return list(range(as_whole("seeds", seeds)))
-    found = [as_whole("seeds", seed, 0) for seed in seeds]
-    if not found or len(set(found)) < len(found):
-        raise ParameterError(f"seeds: expected the number of seeds, or a list with each seed once, got {found}")
-    return found
+    checked = [as_whole("seeds", seed, 0) for seed in seeds]
+    if not checked or len(set(checked)) < len(checked):
+        raise ParameterError(f"seeds: expected the number of seeds, or a list with each seed once, got {checked}")
+    return checked
 
 
 def _as_metrics(metrics: str | Sequence[str] | None, rule: str | Rule) -> list[str]:
-    """The metrics, checked before the work: they are looked at only after it."""
+    """The metrics, checked before the work, as they are used only after it."""
     known = default_metrics(as_rule(rule))
     if metrics is None:
         return [metric for metric in PAPER_METRICS if not metric.startswith("err") or "err@10" in known]
-    found = [metrics] if isinstance(metrics, str) else list(metrics)
-    for metric in found:
+    names = [metrics] if isinstance(metrics, str) else list(metrics)
+    for metric in names:
         if callable(metric):
             raise ParameterError(
                 argument="metrics",
-                expected="names such as 'ndcg@10', which the folder of a run can keep",
+                expected="names such as 'ndcg@10', which the folder of a run can store",
                 got=f"the function {metric_name(metric)}",
                 fix="run.judged_by([...]) takes functions",
             )
         parse_metric(metric)
-    return found
+    return names
 
 
 def _read_given(run: Run, name: str, given: Any) -> list[Any]:
-    """The scores that another tool gives the test documents of each fold, in the order of the data set."""
+    """The scores of another tool for the test documents of each fold, in the order of the data set."""
     if isinstance(given, (str, os.PathLike)):
         if run.n_folds > 1 and "{fold}" not in str(given):
             raise ParameterError(
@@ -336,16 +336,16 @@ def _read_given(run: Run, name: str, given: Any) -> list[Any]:
             )
         given = [str(given).replace("{fold}", str(fold + 1)) for fold in range(run.n_folds)]
     if len(given) != run.n_folds:
-        raise ParameterError(f"scores: expected {run.n_folds} for {name!r}, one a fold, got {len(given)}")
-    found = []
+        raise ParameterError(f"scores: expected {run.n_folds} for {name!r}, one per fold, got {len(given)}")
+    by_fold = []
     for source, test in zip(given, run.tests, strict=True):
         values = read_scores(Path(source), test) if isinstance(source, (str, os.PathLike)) else source
-        found.append(test.arrange(as_scores(values, test.n_documents)))
-    return found
+        by_fold.append(test.arrange(as_scores(values, test.n_documents)))
+    return by_fold
 
 
 def _add_scores(run: Run, given: Mapping[str, Sequence[Any]]) -> None:
-    """Scores of other tools, which have no seeds: as those of the first."""
+    """Add the scores of other tools, which have no seeds, under the first seed."""
     for name, folds in given.items():
         for fold, scores in enumerate(folds):
             run.store.write(Cell(name, fold, run.seeds[0]), scores, {"scores": run.plan.systems[name]["scores"]})

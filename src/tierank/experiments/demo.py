@@ -19,7 +19,7 @@ from tierank.readers import read, write
 from tierank.settings import as_whole
 from tierank.synth import make_ranking
 
-# The paper's four models, the baseline that they are compared to, and Blend; those of networks need torch.
+# The paper's four models, the baseline that they are compared with, and Blend; networks need torch.
 _TREES, _NETWORKS = ("lambdamart", "umart"), ("urank", "uboost", "urboost", "blend")
 
 
@@ -31,8 +31,8 @@ def run_demo(
     n_jobs: int | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> Run:
-    """Generated data to files, files to rankers, rankers to scores, and a comparison; ``say`` gets the steps."""
-    as_whole("n_queries", n_queries, 10)  # each part has some
+    """Generate data files, train rankers on them and compare their scores; ``say`` is called with each step."""
+    as_whole("n_queries", n_queries, 10)  # each part has at least one query
     parts = dict(zip(("train", "valid", "test"), make_ranking(n_queries, seed=seed).split(0.5, 0.2, 0.3), strict=True))
     for name, data in parts.items():
         _check_file(folder / f"{name}.txt", data)
@@ -45,7 +45,7 @@ def run_demo(
         say(f"{', '.join(_NETWORKS)} are left out: they need torch, pip install 'tierank[{EXTRAS['torch']}]'")
         shown = _TREES
     fold = tuple(read(folder / f"{name}.txt", n_features=data.n_features) for name, data in parts.items())
-    # Blend as small as it can be with both families: the demo is to be quick.
+    # The smallest Blend with both families, to keep the demo quick.
     small = {"blend": Blend(n_configs=1, n_seeds=1, rotate=False, n_trees=100, max_epochs=40)}
     run = cross_validate(
         {name: small.get(name, name) for name in shown},
@@ -57,24 +57,24 @@ def run_demo(
         n_jobs=n_jobs,
         progress=True,
     )
-    plan = replace(run.plan, kind="demo")  # its page says why networks are below trees on such data
+    plan = replace(run.plan, kind="demo")  # the report says why networks rank worse than trees on such data
     plan.write(run.folder)
     return Run(run.store, plan)
 
 
 def _check_file(file: Path, data: RankingDataset) -> None:
-    """An error where another file is there: that of a demo with other settings, or somebody's data."""
+    """Raise ``DataError`` if another file is there: that of a demo with other settings, or the user's data."""
     if file.exists() and not _holds(file, data):
         raise DataError(
-            f"{file}: expected no file, or the one of this demo, got another; take the same queries and seed as before,"
+            f"{file}: expected no file, or the one of this demo, got another; use the same queries and seed as before,"
             " or choose another folder"
         )
 
 
 def _holds(file: Path, data: RankingDataset) -> bool:
     try:
-        found = read(file, n_features=data.n_features, cache=False)
+        written = read(file, n_features=data.n_features, cache=False)
     except DataError:
         return False
-    pairs = ((found.offsets, data.offsets), (found.ratings, data.ratings), (found.features, data.features))
+    pairs = ((written.offsets, data.offsets), (written.ratings, data.ratings), (written.features, data.features))
     return all(np.array_equal(one, other, equal_nan=True) for one, other in pairs)

@@ -1,4 +1,4 @@
-"""Where the folds of an experiment come from: training, validation and test data, five times."""
+"""Sources of the folds of an experiment: training, validation and test data, five times."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tierank.tables import is_table
 
 N_FOLDS = 5
 Fold = tuple[RankingDataset, RankingDataset, RankingDataset]
-# Data in memory, or the file that keeps them.
+# Data in memory, or the file that holds them.
 Part = RankingDataset | str
 
 
 class Folds(ABC):
-    """The folds, numbered from 0. Once stored they are small and picklable: each process reads its own."""
+    """The folds, numbered from 0. Once stored they are small and picklable: each process reads its fold from files."""
 
     name: str
     n_folds: int = N_FOLDS
@@ -33,11 +33,11 @@ class Folds(ABC):
         """Training, validation and test data."""
 
     def keep(self, scratch: Path) -> Folds:
-        """The same folds, with what is in memory written to ``scratch``: every process then maps the same files."""
+        """The same folds, with data in memory written to ``scratch``, so that all processes map the same files."""
         return self
 
     def describe(self) -> dict[str, Any]:
-        """Where the data came from, for JSON; nothing where they were in memory."""
+        """Where the data came from, for JSON; empty if they were in memory."""
         return {}
 
 
@@ -51,7 +51,7 @@ class FolderFolds(Folds):
 
     @classmethod
     def of(cls, folder: str, options: dict[str, Any]) -> FolderFolds:
-        """The folds of a folder, which gives them its name."""
+        """The folds of a folder, named after it."""
         return cls(Path(folder).resolve().name, folder, options)
 
     def read(self, fold: int) -> Fold:
@@ -65,7 +65,7 @@ class FolderFolds(Folds):
 
 @dataclass(frozen=True)
 class PartFolds(Folds):
-    """Five parts, each once for validation and once for test, as LETOR does it: fold 1 trains on the first three."""
+    """Five parts, each used once for validation and once for test, as in LETOR: fold 1 trains on the first three."""
 
     name: str
     parts: tuple[Part, ...]
@@ -82,13 +82,13 @@ class PartFolds(Folds):
         return replace(self, parts=_written(self.parts, files))
 
     def describe(self) -> dict[str, Any]:
-        """The file that was cut, if it was one."""
+        """The file that was split, if the data came from one."""
         return self.source
 
 
 @dataclass(frozen=True)
 class GivenFolds(Folds):
-    """Training, validation and test data that were given."""
+    """Folds given as data sets."""
 
     name: str
     folds: tuple[tuple[Part, ...], ...]
@@ -106,7 +106,7 @@ class GivenFolds(Folds):
 
 @dataclass(frozen=True)
 class TestOnly(Folds):
-    """One fold of test data alone, for systems that are not trained here."""
+    """One fold of test data only, for systems that are not trained here."""
 
     name: str
     data: RankingDataset
@@ -118,7 +118,7 @@ class TestOnly(Folds):
 
 
 def folds_of(data: Any, **reading: Any) -> Folds:
-    """The folds of a folder of folds, of a file, table or data set (cut into parts of whole queries), or as given."""
+    """The folds of a folder of folds, of a file, table or data set (split by query), or as given."""
     if isinstance(data, (str, os.PathLike)):
         path = Path(data)
         if is_folder_of_folds(path):
@@ -135,7 +135,7 @@ def folds_of(data: Any, **reading: Any) -> Folds:
 
 
 def found_folds(source: dict[str, Any], scratch: Path) -> Folds | None:
-    """The folds that ``folds_of`` gave before, by what they said of themselves and what is in ``scratch``."""
+    """The folds that ``folds_of`` returned before, from their description and the files in ``scratch``."""
     if "folder" in source:
         options = dict(source["options"])
         columns = {"columns": Columns(**options["columns"])} if options.get("columns") else {}
@@ -148,7 +148,7 @@ def found_folds(source: dict[str, Any], scratch: Path) -> Folds | None:
 
 
 def _plain(options: dict[str, Any]) -> dict[str, Any]:
-    """How data are read, as JSON holds it."""
+    """The arguments of ``read``, as plain values for JSON."""
     return {name: one.to_json() if isinstance(one, Columns) else one for name, one in options.items()}
 
 

@@ -1,7 +1,7 @@
-"""The file that keeps the trials of a study: a line of JSON for each thing that Optuna has to say.
+"""The file that stores the trials of a study: one line of JSON per log entry of Optuna.
 
-Optuna's own journal leaves half a line where the disk is full or the process is killed, after which it can be read no
-more, and a lock that the next run waits for.
+If the disk is full or the process is killed, Optuna's own journal leaves a partial line, which makes it unreadable, and
+a lock that the next run waits for.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _BEGINS = b'{"op_code":'
 
 
 class Journal(BaseJournalBackend):
-    """A journal that holds whole lines; one process writes to it."""
+    """A journal of complete lines, written by one process."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         with writing(file), file.open("ab") as opened:
             content = file.read_bytes()
-            if content[: len(_BEGINS)] == _BEGINS[: len(content)]:  # a process may have been killed in a line
+            if content[: len(_BEGINS)] == _BEGINS[: len(content)]:  # a process may have been killed in mid-line
                 opened.truncate(content.rfind(b"\n") + 1)
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """What was said, from a number on."""
+        """The log entries from this number on."""
         with self.file.open("rb") as opened:
             for number, line in enumerate(opened):
                 if number >= log_number_from:
                     yield json.loads(line)
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Add lines, whole or not at all."""
+        """Append lines atomically."""
         text = "".join(json.dumps(log, separators=(",", ":")) + "\n" for log in logs)
         with writing(self.file), self.file.open("ab", buffering=0) as opened:
             size = opened.tell()

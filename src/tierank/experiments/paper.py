@@ -69,7 +69,7 @@ LambdaMart-L  .518 .504 .509 .527
 # The rule and the metrics of its tables, by the protocol that made them.
 _RULES = {"standard": "wsdm20", "lightgbm": "lightgbm"}
 _METRICS = {"standard": PAPER_METRICS, "lightgbm": PAPER_METRICS[::2]}
-# What has to be the same in a rule for two means of a metric to be comparable.
+# The fields of a rule that must agree for means of a metric to be comparable.
 _PARTS_OF_RULES = {"ndcg": ("gain", "ties", "empty", "short_ndcg"), "err": ("ties", "empty", "err_max")}
 
 FAMILIES = ("paper", "authors")
@@ -83,12 +83,12 @@ Rows = dict[str, dict[str, float]]
 
 @dataclass(frozen=True)
 class Paper:
-    """What the paper says of one data set: settings, rows, and which of their cells mean nothing.
+    """What the paper prints for one data set: settings, rows, and which cells cannot be right.
 
     Attributes
     ----------
     name : str
-        Its key in ``PAPERS``, with which the names of presets end.
+        Its key in ``PAPERS``; names of presets end with it.
     n_queries, n_documents : int
         The size of the data set, counted in the data themselves.
     table : str
@@ -107,7 +107,7 @@ class Paper:
     borrowed: tuple[str, ...] = ()
 
     def rows(self, protocol: str = "standard") -> Rows:
-        """Its figures, by its names of models and our names of metrics.
+        """Its figures, by the paper's names of models and tierank's names of metrics.
 
         >>> PAPERS["ohsumed"].rows()["uRank"]["ndcg@1"]
         0.602
@@ -130,7 +130,7 @@ class Paper:
         return dict(presets[last if protocol == "lightgbm" and last in presets else preset])
 
     def why_other(self, protocol: str, rule: Rule, metric: str, size: tuple[int, int]) -> str | None:
-        """Why means of a metric cannot stand beside the paper's: other data, protocol or rule. None: they can."""
+        """Why means of a metric cannot be compared with the paper's: other data, protocol or rule. None if they can."""
         if size != (self.n_queries, self.n_documents):
             return (
                 f"the paper's data have {self.n_queries:,} queries and {self.n_documents:,} documents,"
@@ -148,8 +148,8 @@ class Paper:
     def doubt(self, row: str, metric: str, tops: Mapping[float, int] | None) -> str | None:
         """Why a cell of the main table cannot be what it says, or None.
 
-        ``tops`` has the number of queries by their highest rating; None: unknown. An ERR@1 that NDCG@1 does not allow
-        under the paper's rule says that all ERR of the row was computed by another one.
+        ``tops`` has the number of queries by their highest rating; None: unknown. If NDCG@1 does not allow the ERR@1
+        under the paper's rule, all ERR values of the row were computed by another rule.
         """
         if row in self.borrowed:
             return _ELSEWHERE
@@ -173,8 +173,8 @@ class Paper:
 def err_bounds(ndcg: float, tops: Mapping[float, int]) -> tuple[float, float]:
     """The least and the greatest mean ERR@1 that a mean NDCG@1 allows, if ERR goes by the highest rating of each query.
 
-    A query with the highest rating m has ERR@1 = (2^m - 1) / 2^m NDCG@1. The mean is least if the queries with the
-    lowest m have all the NDCG that there is, and greatest if those with the highest m have. Both leave room for the
+    A query with the highest rating m has ERR@1 = (2^m - 1) / 2^m NDCG@1. The mean is least if all NDCG comes from the
+    queries with the lowest m, and greatest if it comes from those with the highest m. Both bounds allow for the
     rounding of the two printed means.
 
     Parameters
@@ -182,7 +182,7 @@ def err_bounds(ndcg: float, tops: Mapping[float, int]) -> tuple[float, float]:
     ndcg : float
         The mean NDCG@1, printed with three decimals.
     tops : mapping of float to int
-        The number of queries by their highest rating; those of 0 are left out.
+        The number of queries by their highest rating; the rating 0 is left out.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The plan of a run: what was asked for, of which data, and what ``run.json`` says of both."""
+"""The plan of a run: systems, metrics and data, as stored in ``run.json``."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ PLAN_FILE = "run.json"
 PAPER_METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
 _SHOWN_VERSIONS = ("lightgbm", "numba", "numpy", "scikit-learn", "scipy", "torch")
 
-# What a plan says of a system for people to read; two systems that differ in nothing else are the same.
+# Fields of a system that are for people to read; they do not distinguish systems.
 _FOR_READERS = ("sources",)
-# What must be the same in a run and in what is added to it, and what messages call it.
+# What must be the same in a run and in additions to it, and its name in messages.
 _FIXED = {"folds": "data", "learned_from": "training data", "protocol": "protocol"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Design:
-    """What is asked of a run: the systems by name with their settings, and how they are judged."""
+    """The design of a run: the systems by name with their settings, and how they are judged."""
 
     kind: str  # "cv", "compare" or "demo"
     systems: Mapping[str, dict[str, Any]]
@@ -52,7 +52,7 @@ class Design:
 
 
 class DataOrigin(NamedTuple):
-    """The data of a run: their name, where they came from, and their description as ``describe`` gives it."""
+    """The data of a run: their name, origin, and description by ``describe``."""
 
     name: str
     source: dict[str, Any]
@@ -61,7 +61,7 @@ class DataOrigin(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Design):
-    """The design of a run and the data that it is for; ``run.json`` keeps it."""
+    """The design of a run and its data; stored in ``run.json``."""
 
     data: DataOrigin
     folds: Sequence[str]  # the digest of the test data of each fold
@@ -71,25 +71,27 @@ class Plan(Design):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """The plan of a folder that has a run."""
+        """The plan of the run in a folder."""
         file = folder / PLAN_FILE
         if not file.is_file():
             raise DataError(f"{folder}: expected the folder of a run, with {PLAN_FILE} in it, got none")
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(file.read_text(encoding="utf-8"))
         except ValueError:
-            found = None
-        if isinstance(found, dict) and found.get("format", RUN_FORMAT) != RUN_FORMAT:
+            content = None
+        if isinstance(content, dict) and content.get("format", RUN_FORMAT) != RUN_FORMAT:
             raise DataError(
-                f"{file}: expected format {RUN_FORMAT}, got {found['format']!r}; use the tierank that wrote it"
+                f"{file}: expected format {RUN_FORMAT}, got {content['format']!r}; use the tierank that wrote it"
             )
-        if not _is_whole(found):
+        if not _is_whole(content):
             raise DataError(f"{file}: expected the description of a run, got a damaged file")
-        origin = DataOrigin(**found["data"])
-        return cls(**{name: found[name] for name in _KINDS} | {"data": origin, "rule": decode(found["rule"], Known())})
+        origin = DataOrigin(**content["data"])
+        return cls(
+            **{name: content[name] for name in _KINDS} | {"data": origin, "rule": decode(content["rule"], Known())}
+        )
 
     def write(self, folder: Path) -> None:
-        """Write ``run.json``, whole or not at all."""
+        """Write ``run.json`` atomically."""
         with replacing(folder / PLAN_FILE) as fresh:
             fresh.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False), encoding="utf-8")
 
@@ -100,9 +102,9 @@ class Plan(Design):
         return {"format": RUN_FORMAT} | values | written
 
     def added_to(self, old: Plan, folder: Path, started: Collection[str]) -> Plan:
-        """The plan of an older run with this one added; an error where the two do not belong together.
+        """The plan of an older run with this one added. Raises ``DataError`` if the two cannot be combined.
 
-        ``started`` are the systems that the older run has results of: their settings can no longer change.
+        ``started`` are the systems that already have results: their settings can no longer change.
         """
         for name, what in _FIXED.items():
             if getattr(old, name) != getattr(self, name):
@@ -126,7 +128,7 @@ class Plan(Design):
         return Plan(**{**_values(self), **kept})
 
     def differences(self, old: Plan, system: str) -> list[str]:
-        """In what a system differs from the one of the same name in an older plan."""
+        """How a system differs from the one of the same name in an older plan."""
         now = self.systems.get(system, {})
         before = old.systems.get(system, now)
         names = [name for name in {**before, **now} if name not in _FOR_READERS and before.get(name) != now.get(name)]
@@ -137,7 +139,7 @@ class Plan(Design):
         return names
 
 
-# The fields of a plan with the type that JSON gives them; None where any will do.
+# The fields of a plan with their types in JSON; None for any type.
 _KINDS: dict[str, type | None] = {
     "kind": str,
     "created": str,
@@ -157,13 +159,13 @@ _KINDS: dict[str, type | None] = {
 
 
 def describe_data(first: Fold, n_folds: int) -> dict[str, Any]:
-    """The description of the data whose first fold this is, for JSON."""
-    # With five folds the three parts of one are all of the data.
+    """The description of the data with this first fold, for JSON."""
+    # With five folds, the three parts of any fold are all of the data.
     return describe(RankingDataset.concat(first) if n_folds > 1 else first[0]).to_dict()
 
 
 def make_plan(design: Design, data: DataOrigin, digests: list[list[str]]) -> Plan:
-    """The plan of a design for data with these digests: of training, validation and test data of each fold."""
+    """The plan of a design, for data with these digests of the training, validation and test data of each fold."""
     lists = {each: list(getattr(design, each)) for each in ("metrics", "seeds", "attributes")}
     return Plan(
         **{**_values(design), **lists, "systems": dict(design.systems)},
@@ -176,12 +178,12 @@ def make_plan(design: Design, data: DataOrigin, digests: list[list[str]]) -> Pla
 
 
 def digest_data(data: RankingDataset) -> str:
-    """What tells data sets apart: ratings, queries, a sample of the features, and what those stand for."""
+    """A digest that identifies a data set: ratings, queries, a sample of the features, and their kinds."""
     digest = hashlib.sha256()
     for array in (data.ratings, data.offsets, np.array([str(i) for i in data.query_ids.tolist()])):
         digest.update(np.ascontiguousarray(array).tobytes())
     digest.update(np.ascontiguousarray(data.features[:: max(1, data.n_documents // 4096)]).tobytes())
-    if data.kinds:  # numbers of texts are the same for other texts
+    if data.kinds:  # other texts may have the same level numbers
         digest.update(json.dumps(kinds_to_json(data.kinds), sort_keys=True).encode())
     return digest.hexdigest()
 
@@ -211,6 +213,6 @@ def _versions() -> dict[str, str]:
     for name in _SHOWN_VERSIONS:
         try:
             known[name] = version(name)
-        except PackageNotFoundError:  # not installed, or imported from a place that pip does not know
+        except PackageNotFoundError:  # not installed, or not installed by pip
             continue
     return known

@@ -25,7 +25,7 @@ from tierank.types import Floats
 
 
 class Tidy(NamedTuple):
-    """One number a row; ``pandas.DataFrame(tidy._asdict())`` makes a table of it.
+    """Results in long form, one number per row; ``pandas.DataFrame(tidy._asdict())`` is the table.
 
     Attributes
     ----------
@@ -52,7 +52,7 @@ _NOTHING_YET = "no system has results for every fold yet"
 
 
 class Run:
-    """The results of an experiment that is kept in a folder: ``cross_validate`` makes one, ``Run.open`` reads one.
+    """The results of an experiment, stored in a folder: ``cross_validate`` creates one, ``Run.open`` reads one.
 
     Folds count from 0.
 
@@ -61,9 +61,9 @@ class Run:
     store : Store
         The files of the run.
     plan : Plan
-        What was asked for, as ``run.json`` says it.
+        The plan in ``run.json``.
     metrics : sequence of str or callable, optional
-        What it is judged by. Default: the metrics of the plan.
+        The metrics of ``comparison``. Default: those of the plan.
 
     Attributes
     ----------
@@ -72,7 +72,7 @@ class Run:
     plan : Plan
         The data, the systems with their settings, the versions of libraries.
     systems : tuple of str
-        The systems that have results for every fold, in the order in which they were asked for.
+        The systems that have results for every fold, in the order of the plan.
     seeds : tuple of int
         The seeds.
     metrics : tuple of str
@@ -82,11 +82,11 @@ class Run:
     n_folds : int
         Number of folds.
     baseline : str
-        The system that the others are compared to: the one that was chosen, or the first.
+        The system that the others are compared with: the chosen one, or the first.
     tests : list of RankingDataset
         The test data of each fold, without features.
     comparison : Comparison
-        The systems over all test queries of all folds, the seeds of a system averaged for each query.
+        The comparison over all test queries of all folds, averaged over the seeds for each query.
     """
 
     store: Store
@@ -98,12 +98,12 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | os.PathLike[str]) -> Self:
-        """The run of a folder.
+        """Open the run in a folder.
 
         Parameters
         ----------
         folder : path
-            What ``cross_validate(out=...)`` or ``tierank cv`` wrote.
+            A folder that ``cross_validate(out=...)`` or ``tierank cv`` wrote.
         """
         path = Path(folder)
         return cls(Store(path), Plan.read(path))
@@ -138,7 +138,7 @@ class Run:
         )
         return Run(self.store, plan, given)
 
-    # What it holds
+    # Content
 
     @property
     def folder(self) -> Path:
@@ -147,7 +147,7 @@ class Run:
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """The systems that have results for every fold, in the order in which they were asked for."""
+        """The systems that have results for every fold, in the order of the plan."""
         return tuple(system for system in self.plan.systems if self.seeds_of(system))
 
     @property
@@ -172,7 +172,7 @@ class Run:
 
     @property
     def baseline(self) -> str:
-        """The system that the others are compared to: the one that was chosen, or the first."""
+        """The system that the others are compared with: the chosen one, or the first."""
         chosen = self.plan.baseline
         return chosen if chosen in self.systems else self.systems[0]
 
@@ -182,7 +182,18 @@ class Run:
         return [self.store.read_test(fold) for fold in range(self.n_folds)]
 
     def read_fold(self, fold: int) -> Fold | None:
-        """Training, validation and test data of a fold; None where they were moved, deleted or changed."""
+        """Training, validation and test data of a fold; None if they were moved, deleted or changed.
+
+        Parameters
+        ----------
+        fold : int
+            The fold, from 0.
+
+        Returns
+        -------
+        tuple of RankingDataset or None
+            Training, validation and test data.
+        """
         self._check_fold(fold)
         folds = found_folds(self.plan.data.source, self.folder / "parts")
         try:
@@ -192,12 +203,34 @@ class Run:
         return data if data is not None and digest_data(data[2]) == self.plan.folds[fold] else None
 
     def read_test(self, fold: int) -> RankingDataset | None:
-        """The test data of a fold with features; None where they were moved, deleted or changed."""
+        """The test data of a fold with features; None if they were moved, deleted or changed.
+
+        Parameters
+        ----------
+        fold : int
+            The fold, from 0.
+
+        Returns
+        -------
+        RankingDataset or None
+            The test data.
+        """
         data = self.read_fold(fold)
         return None if data is None else data[2]
 
     def seeds_of(self, system: str) -> tuple[int, ...]:
-        """The seeds that a system has results for, in every fold."""
+        """The seeds that a system has results for, in every fold.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        tuple of int
+            The seeds.
+        """
         return tuple(
             seed
             for seed in self.seeds
@@ -205,24 +238,80 @@ class Run:
         )
 
     def cells(self, system: str) -> list[Cell]:
-        """The cells of the seeds that are done for every fold, seed by seed."""
+        """The finished cells of the seeds that are complete in every fold, ordered by seed.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        list of Cell
+            System, fold and seed of each result.
+        """
         return [Cell(system, fold, seed) for seed in self.seeds_of(system) for fold in range(self.n_folds)]
 
     def scores(self, system: str, fold: int, seed: int) -> Floats:
-        """The scores of a system for the test documents of a fold."""
+        """The scores of a system for the test documents of a fold.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        fold : int
+            The fold, from 0.
+        seed : int
+            A seed of the run.
+
+        Returns
+        -------
+        array
+            One score per document, in the order of ``tests[fold]``.
+        """
         return self.store.scores(self._cell(system, fold, seed), self.tests[fold].n_documents)
 
     def model(self, system: str, fold: int, seed: int) -> Path | None:
-        """The folder of the model, for ``load``; None where only scores were given."""
+        """The folder of the model, for ``load``; None if only scores were given.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        fold : int
+            The fold, from 0.
+        seed : int
+            A seed of the run.
+
+        Returns
+        -------
+        Path or None
+            The model folder.
+        """
         return self.store.model(self._cell(system, fold, seed))
 
     def ranker(self, system: str, fold: int, seed: int) -> Ranker | None:
-        """The fitted ranker; None where only scores were given, or where it needs code that only its caller has."""
+        """The fitted ranker; None if only scores were given, or if it needs the caller's own code.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        fold : int
+            The fold, from 0.
+        seed : int
+            A seed of the run.
+
+        Returns
+        -------
+        Ranker or None
+            The fitted ranker.
+        """
         cell = self._cell(system, fold, seed)
         return None if "code" in self.plan.systems[system] else self.store.ranker(cell)
 
     def _cell(self, system: str, fold: int, seed: int) -> Cell:
-        """The place of a result, which there has to be."""
+        """The cell of an existing result. Raises ``ParameterError`` if there is none."""
         if system not in self.plan.systems:
             raise ParameterError.unknown("system", system, self.plan.systems)
         self._check_fold(fold)
@@ -236,17 +325,28 @@ class Run:
             expected = f"a fold of the run, from 0 to {self.n_folds - 1}"
             raise ParameterError(argument="fold", expected=expected, got=repr(fold))
 
-    # What it shows
+    # Results
 
     @cached_property
     def comparison(self) -> Comparison:
-        """The systems over all test queries of all folds, the seeds of a system averaged for each query."""
+        """The comparison over all test queries of all folds, averaged over the seeds for each query."""
         if not self.systems:
             raise DataError(f"{self.folder}: expected results of at least one system for every fold, got none yet")
         return compare_evaluations({system: self.evaluation(system) for system in self.systems}, self.baseline)
 
     def evaluation(self, system: str) -> Evaluation:
-        """One system over all test queries of all folds, its seeds averaged for each query."""
+        """The evaluation of one system over all test queries of all folds, averaged over its seeds for each query.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        Evaluation
+            One value per query and metric.
+        """
         by_seed = self.per_query(system)
         per_query = {metric: np.mean([values[metric] for values in by_seed], axis=0) for metric in self.metrics}
         n_empty = self._judge.n_empty
@@ -255,7 +355,18 @@ class Run:
         return Evaluation(per_query, self._pooled.query_ids, self.rule, n_empty, left_out, n_unjudged=n_unjudged)
 
     def per_query(self, system: str) -> list[dict[str, Floats]]:
-        """For each seed of a system, the values of all test queries."""
+        """For each seed of a system, the values of all test queries.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        list of dict of str to array
+            For each seed, one value per query for each metric.
+        """
         if system not in self._per_query:
             if system not in self.plan.systems:
                 raise ParameterError.unknown("system", system, self.plan.systems)
@@ -266,16 +377,40 @@ class Run:
         return self._per_query[system]
 
     def spread(self, system: str, metric: str) -> float:
-        """The standard deviation of the mean over seeds; NaN for one seed."""
+        """The standard deviation of the mean over seeds; NaN for one seed.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+        metric : str
+            A name of ``metrics``.
+
+        Returns
+        -------
+        float
+            The standard deviation.
+        """
         means = [float(np.nanmean(values[metric])) for values in self.per_query(system)]
         return float(np.std(means, ddof=1)) if len(means) > 1 else float("nan")
 
     def cpu_seconds(self, system: str) -> float:
-        """The mean CPU time of a fit, since its last start where it was resumed; NaN for scores that were given."""
+        """The mean CPU time of a fit (of a resumed fit, since its last start); NaN for given scores.
+
+        Parameters
+        ----------
+        system : str
+            A name of ``systems``.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         return float(np.mean([self.store.result(cell).get("cpu_seconds", np.nan) for cell in self.cells(system)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """What was asked for and what came out, for JSON."""
+        """The plan and the results, for JSON."""
         spreads = {
             system: {metric: _finite(self.spread(system, metric)) for metric in self.metrics} for system in self.systems
         }
@@ -284,7 +419,13 @@ class Run:
         return self.plan.to_dict() | results
 
     def tidy(self) -> Tidy:
-        """The mean of each metric for each system, fold and seed, one a row."""
+        """The mean of each metric for each system, fold and seed, one per row.
+
+        Returns
+        -------
+        Tidy
+            Columns ``system``, ``fold``, ``seed``, ``metric`` and ``value``.
+        """
         rows = []
         ends = np.cumsum([0, *(test.n_queries for test in self.tests)])
         for system in self.systems:
@@ -326,8 +467,10 @@ class Run:
         return [self.comparison.describe_marks(), self.comparison.describe_queries()]
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
-        found = self.comparison
-        rows = [[s, *(f"{found.mean(s, m):.4f}{found.mark(s, m)}" for m in self.metrics)] for s in self.systems]
+        comparison = self.comparison
+        rows = [
+            [s, *(f"{comparison.mean(s, m):.4f}{comparison.mark(s, m)}" for m in self.metrics)] for s in self.systems
+        ]
         return ["system", *self.metrics], rows
 
     @cached_property

@@ -5,7 +5,7 @@
     results/<system>/fold1-seed0/     result.json, scores.npy, and the model that gave them
     parts/                            the data, where they were cut here or came from memory
 
-Everything that is printed, drawn or tested comes from these files, so that a later run can add rows to the table.
+All tables, plots and tests are made from these files, so that a later run can add rows to the table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tierank.rankers import Ranker, load
 from tierank.readers import read, write
 from tierank.types import Floats
 
-_TO_MEND = "delete the folder it is in, and the same cv makes it again"
+_TO_MEND = "delete its folder, and run the same cv again"
 
 
 class Cell(NamedTuple):
@@ -43,7 +43,7 @@ class Cell(NamedTuple):
 
 
 class _ResultKind(FolderKind):
-    """Results, also those that miss their description: they are made again."""
+    """Results, including those without a description, which are computed again."""
 
     def is_in(self, folder: Path) -> bool:
         """Whether the folder has the description, or the scores."""
@@ -55,19 +55,19 @@ _RESULT = _ResultKind("a result of a run", "result.json")
 
 @dataclass(frozen=True)
 class Store:
-    """Reads and writes the files of a run. A result is there whole or not at all."""
+    """Reads and writes the files of a run. Results are written atomically."""
 
     folder: Path
 
     def prepare(self, design: Design, folds: Folds, name: str | None = None) -> Plan:
-        """The plan of a new run, or of the one that is here with what is asked for beside what it has.
+        """The plan of a new run, or the plan of the existing run with this design added.
 
-        Nothing of a run that is here is changed: one that does not belong to this design stays as it is.
+        An existing run is not changed if this design cannot be added to it.
         """
         is_new = not (self.folder / PLAN_FILE).exists()
         if is_new and (self.folder / "results").exists():
             raise DataError(
-                f"{self.folder}: expected a new folder, or one with a {PLAN_FILE}, got results without; choose another"
+                f"{self.folder}: expected a new folder, or one with a {PLAN_FILE}, got results alone; choose another"
             )
         digests = []
         for fold in range(folds.n_folds):
@@ -75,7 +75,7 @@ class Store:
             digests.append([digest_data(part) for part in data])
             if fold == 0:
                 description = describe_data(data, folds.n_folds)
-            if is_new:  # what a run left that ended before it had a plan may be of other data
+            if is_new:  # leftovers of a run that ended before it had a plan may be of other data
                 self._write_test(fold, data[2])
         plan = make_plan(design, DataOrigin(name or folds.name, folds.describe(), description), digests)
         if is_new:
@@ -92,7 +92,7 @@ class Store:
         return (self.place(cell) / "result.json").is_file()
 
     def has_results(self, system: str) -> bool:
-        """Whether there is any result of a system."""
+        """Whether a system has any result."""
         return any(self._places(system).glob("fold*/result.json"))
 
     def place(self, cell: Cell) -> Path:
@@ -111,7 +111,7 @@ class Store:
         return scores
 
     def result(self, cell: Cell) -> dict[str, Any]:
-        """What is known of a result besides its scores: ``history``, ``best``, ``cpu_seconds``, ``settings``."""
+        """The description of a result: ``history``, ``best``, ``cpu_seconds``, ``settings``."""
         file = self.place(cell) / "result.json"
         try:
             return dict(json.loads(file.read_text(encoding="utf-8")))
@@ -119,17 +119,17 @@ class Store:
             raise DataError(f"{file}: expected the description of a result, got a damaged file; {_TO_MEND}") from None
 
     def model(self, cell: Cell) -> Path | None:
-        """The folder of the model, or None where only scores were given."""
+        """The folder of the model, or None if only scores were given."""
         folder = self.place(cell) / "model"
         return folder if folder.is_dir() else None
 
     def ranker(self, cell: Cell) -> Ranker | None:
-        """The fitted ranker, or None where only scores were given."""
+        """The fitted ranker, or None if only scores were given."""
         folder = self.model(cell)
         return None if folder is None else load(folder)
 
     def scratch(self, cell: Cell) -> tuple[Path, Path]:
-        """Where a cell that is not done keeps its checkpoint (a folder), and its trials (a file)."""
+        """Where an unfinished cell has its checkpoint (a folder) and its trials (a file)."""
         place = self.place(cell)
         return place.with_name(f".{place.name}.checkpoint"), place.with_name(f".{place.name}.study")
 
@@ -140,25 +140,25 @@ class Store:
         study.unlink(missing_ok=True)
 
     def clear_up(self, cells: Iterable[Cell], systems: Iterable[str]) -> None:
-        """Remove what killed runs left: half-written results of these systems, and the scratch of these cells."""
+        """Remove what killed runs left: partial results of these systems, and scratch files of these cells."""
         for system in systems:
             sweep(self._places(system))
         for cell in cells:
             self.clear_scratch(cell)
 
     def write(self, cell: Cell, scores: Floats, result: dict[str, Any], ranker: Ranker | None = None) -> None:
-        """Add a result, whole or not at all."""
+        """Add a result atomically."""
         place = self.place(cell)
         make_folder(place.parent)
         with building(place, _RESULT) as fresh:
             np.save(fresh / "scores.npy", scores, allow_pickle=False)
             if ranker is not None:
                 ranker.save(fresh / "model")
-            # Rankers of callers may keep numbers of NumPy.
+            # Callers' own rankers may hold NumPy numbers.
             (fresh / "result.json").write_text(json.dumps(result, default=float), encoding="utf-8")
 
     def _write_test(self, fold: int, test: RankingDataset) -> None:
-        """Keep what judging needs of the test data, in the order of the data set."""
+        """Store what evaluation needs of the test data, in the order of the data set."""
         kept = RankingDataset.from_parts(
             np.zeros((test.n_documents, 1), np.float32),
             test.ratings,

@@ -1,4 +1,4 @@
-"""tune: settings chosen on validation data, by Optuna over a stated space for each ranker."""
+"""tune: search for settings on validation data, by Optuna over a declared space for each ranker."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
     import optuna
 
 
-# How many differences a message names.
+# The most differences that a message names.
 _NAMED = 5
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What ``tune`` found.
+    """The result of ``tune``.
 
     Attributes
     ----------
     ranker : Ranker
         The best ranker, fitted.
     settings : dict
-        Its settings that were searched.
+        The values of its searched settings.
     value : float
         Its metric on the validation data.
     metric : str
@@ -95,10 +95,10 @@ def tune(
     study: str | Path | None = None,
     progress: bool = False,
 ) -> Tuning:
-    """Try settings of a ranker, and keep the fitted one that is best on validation data.
+    """Search for the settings of a ranker that are best on validation data.
 
-    The first trial has the settings of the ranker itself, so the result is never worse than that on the
-    validation data. The others are drawn by Optuna. All are judged by the first metric of ``select_by``.
+    The first trial uses the settings of the ranker itself, so the result is never worse than that on the validation
+    data. The others are drawn by Optuna. All trials are judged by the first metric of ``select_by``.
 
     Parameters
     ----------
@@ -107,13 +107,13 @@ def tune(
     train, valid : RankingDataset
         Training and validation data.
     trials : int, default 20
-        Number of trials, those of an earlier call with the same ``study`` included.
+        Number of trials, including those of earlier calls with the same ``study``.
     space : dict of str to Between or OneOf, optional
-        What to search. Default: the search spaces that the settings of the ranker declare.
+        The search space by setting. Default: the search spaces that the settings of the ranker declare.
     seed : int, default 0
         Random seed of the search.
     study : path, optional
-        A file that keeps the trials: a later call with the same data, settings and space continues it.
+        A file that stores the trials: a later call with the same data, settings and space continues it.
     progress : bool, default False
         Show a progress bar.
 
@@ -136,21 +136,21 @@ def tune(
     check_dataset("train", train)
     check_dataset("valid", valid)
     search = _Search(start, train, valid, space_of(start) if space is None else space)
-    found = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
+    opened = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
     if study is not None:
-        _check_study(found, study, search.identity())
-    done = len(_completed(found))
+        _check_study(opened, study, search.identity())
+    done = len(_completed(opened))
     with Progress("tuning", trials, show=progress, done=done) as shown:
         for _ in range(trials - done):
-            trial = found.ask()
-            value = search.attempt(trial, is_first=not _completed(found))
-            found.tell(trial, value)
+            trial = opened.ask()
+            value = search.attempt(trial, is_first=not _completed(opened))
+            opened.tell(trial, value)
             shown.step(f"{search.metric} {value:.4f}")
-    return search.outcome(found)
+    return search.outcome(opened)
 
 
 def as_ranker(given: Any) -> Ranker:
-    """A ranker, or that of a name with its own settings."""
+    """A ranker, as given or by name with default settings."""
     if isinstance(given, Ranker):
         return given
     if not isinstance(given, str):
@@ -159,7 +159,7 @@ def as_ranker(given: Any) -> Ranker:
 
 
 class _Search:
-    """Fits candidates, and keeps the best of them."""
+    """Fits candidates, and keeps the best one."""
 
     def __init__(self, start: Ranker, train: RankingDataset, valid: RankingDataset, space: Space) -> None:
         self.start, self.train, self.valid, self.space = start, train, valid, space
@@ -170,15 +170,15 @@ class _Search:
         self.best: tuple[int, float, Ranker] | None = None
 
     def identity(self) -> dict[str, Any]:
-        """What the value of a trial depends on, beside what it draws."""
+        """What the value of a trial depends on, apart from its draws."""
         contents = [canonical_rows(data, self.settings["n_jobs"]).content for data in (self.train, self.valid)]
         settings = {name: value for name, value in self.settings.items() if name != "n_jobs"}
         identity = {"training data": contents[0], "validation data": contents[1], "space": self.space} | settings
-        found: dict[str, Any] = json.loads(json.dumps(identity, default=_plain))
-        return found
+        plain: dict[str, Any] = json.loads(json.dumps(identity, default=_plain))
+        return plain
 
     def attempt(self, trial: optuna.Trial, is_first: bool) -> float:
-        """The value of the settings that this trial has; the first one has those of the ranker."""
+        """The value of a trial; the first one uses the settings of the ranker."""
         chosen = {} if is_first else {name: _suggest(trial, name, values) for name, values in self.space.items()}
         candidate = self._fit(chosen)
         value = float(np.nanmean(self.judge(candidate.model_.predict(self.valid, candidate.resources()))[self.metric]))
@@ -188,10 +188,10 @@ class _Search:
         return value
 
     def outcome(self, study: optuna.Study) -> Tuning:
-        """The best trial of the study, those of earlier calls included."""
+        """The best trial of the study, including earlier calls."""
         best = study.best_trial
         chosen = best.user_attrs["settings"]
-        # A trial of an earlier call has left its settings alone.
+        # Of a trial of an earlier call only the settings are known.
         ranker = self.best[2] if self.best is not None and self.best[0] == best.number else self._fit(chosen)
         settings = {n: v for n, v in ranker.get_params(deep=False).items() if n in self.space}
         rows = [{**trial.user_attrs["settings"], self.metric: trial.value} for trial in _completed(study)]
@@ -203,7 +203,7 @@ class _Search:
 
 
 def space_of(ranker: Ranker) -> Space:
-    """What ``tune`` searches by default: the search spaces of the declared settings."""
+    """The default search space: those of the declared settings."""
     declared = ranker.declared_settings()
     space = {name: one.search for name, one in declared.items() if one.search is not None}
     if not space:
@@ -213,7 +213,7 @@ def space_of(ranker: Ranker) -> Space:
 
 def _suggest(trial: optuna.Trial, name: str, values: Between | OneOf) -> Any:
     """A value for this trial."""
-    if isinstance(values, OneOf):  # Optuna keeps plain values only, so it draws the place in the list
+    if isinstance(values, OneOf):  # Optuna stores plain values only, so it draws an index
         return values.values[trial.suggest_categorical(name, list(range(len(values.values))))]
     if values.is_integer:
         return trial.suggest_int(name, int(values.low), int(values.high), log=values.log)
@@ -221,14 +221,14 @@ def _suggest(trial: optuna.Trial, name: str, values: Between | OneOf) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A setting that JSON has no form for: by what it holds, for its own text may be cut short."""
+    """A setting that JSON cannot hold, by its content, as its repr may be abbreviated."""
     if isinstance(value, Ranker):
         return {type(value).__name__: value.get_params(deep=False)}
     return vars(value) if is_dataclass(value) else described(value)
 
 
 def _check_study(study: optuna.Study, file: str | Path, identity: dict[str, Any]) -> None:
-    """Refuse the trials of another search: their values say nothing of this one."""
+    """Refuse the trials of another search: their values cannot be compared."""
     if not study.trials:
         study.set_user_attr("identity", identity)
     kept = study.user_attrs.get("identity", {})
@@ -237,12 +237,12 @@ def _check_study(study: optuna.Study, file: str | Path, identity: dict[str, Any]
         shown = f"{', '.join(others[:_NAMED])}{', ...' if len(others) > _NAMED else ''}"
         raise DataError(
             f"{file}: expected trials of this data and these settings, got those of another search, with other {shown};"
-            " delete it to start anew, or choose another file"
+            " delete it to start over, or choose another file"
         )
 
 
 def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
-    """The trials that came to an end; one that was interrupted is none."""
+    """The completed trials, without interrupted ones."""
     return [trial for trial in study.trials if trial.value is not None]
 
 
@@ -262,8 +262,8 @@ def _open_study(file: str | Path | None, name: str, seed: int) -> optuna.Study:
         raise
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(
-            f"{file}: expected a file of trials, got a damaged one: {error}; delete it to start anew"
+            f"{file}: expected a file of trials, got a damaged one: {error}; delete it to start over"
         ) from None
-    # Draws depend on how many trials there are already, so that a study that goes on does not repeat itself.
+    # Draws depend on the number of earlier trials, so that a continued study does not repeat itself.
     study.sampler = optuna.samplers.TPESampler(seed=seed + 1000 * len(study.trials))
     return study

@@ -1,4 +1,4 @@
-"""The cells of a run: who trains, scores and keeps them, in whatever process."""
+"""Training, scoring and storing the cells of a run, in any process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tierank.models import encode_settings
 from tierank.rankers import Ranker
 from tierank.training.identity import identity_of, is_of_caller, name_of, source_of
 
-# Where callers may add what they wrote: it has to be there in other processes too.
+# Tables that callers may add their code to: worker processes need the same entries.
 _TABLES = (
     ("tierank.metrics", "METRICS"),
     ("tierank.metrics", "RULES"),
@@ -37,7 +37,7 @@ Tables = dict[tuple[str, str], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Task:
-    """A cell that is to be filled, and by which ranker."""
+    """A cell to fill, and its ranker."""
 
     cell: Cell
     ranker: Ranker
@@ -48,22 +48,22 @@ class Task:
         return str(self.cell)
 
     def make_ranker(self) -> Ranker:
-        """The ranker of this cell, not fitted: with its seed, and one thread unless it says otherwise."""
+        """The unfitted ranker of this cell, with its seed, and one thread unless its settings say otherwise."""
         ranker: Ranker = clone(self.ranker)
-        known = ranker.get_params(deep=False)  # a ranker of the caller's may have no random numbers, or no threads
+        known = ranker.get_params(deep=False)  # a caller's ranker may have no setting ``seed`` or ``n_jobs``
         wanted = {"seed": self.cell.seed} | ({"n_jobs": 1} if known.get("n_jobs") is None else {})
         return ranker.set_params(**{name: value for name, value in wanted.items() if name in known})
 
 
 class CellTrainer:
-    """Fills the cells of a run; keeps the data of the last fold."""
+    """Fills the cells of a run; caches the data of the last fold."""
 
     def __init__(self, folder: Path, folds: Folds) -> None:
         self.store, self.folds = Store(folder), folds
         self._fold: tuple[int, Fold] | None = None
 
     def __call__(self, task: Task) -> str:
-        """Train, score, write; returns what to say about it."""
+        """Train, score, write; returns a progress message."""
         cell = task.cell
         train, valid, test = self._read(cell.fold)
         if task.protocol == "lightgbm":
@@ -97,8 +97,8 @@ class CellTrainer:
 
 
 def starter(folder: Path, folds: Folds) -> Callable[[], CellTrainer]:
-    """What starts a ``CellTrainer`` in another process, where the tables hold what they hold here."""
-    # Of modules that nobody has imported here nobody has changed the tables.
+    """A function that starts a ``CellTrainer`` in another process, with the same tables as here."""
+    # The tables of modules that are not imported here have not been changed.
     tables = {(home, name): dict(getattr(sys.modules[home], name)) for home, name in _TABLES if home in sys.modules}
     return partial(_start, tables, folder, folds)
 
@@ -110,11 +110,11 @@ def _start(tables: Tables, folder: Path, folds: Folds) -> CellTrainer:
 
 
 def describe_ranker(ranker: Ranker) -> dict[str, Any]:
-    """What a run says of a ranker: its class and settings, and what its caller wrote, by its code and as text."""
+    """The description of a ranker in a run: class, settings, and the caller's own code, by digest and as text."""
     settings = ranker.get_params(deep=False)
     described = {"ranker": type(ranker).__name__, "settings": encode_settings(settings, _identity)}
     written = {name_of(value): value for value in _written_by_caller(ranker, settings)}
-    # Functions among the settings are told apart where they stand.
+    # Functions among the settings are identified by their place in them.
     others = {name: value for name, value in written.items() if not any(value is given for given in settings.values())}
     if others:
         described["code"] = {name: identity_of(value)["code"] for name, value in others.items()}
@@ -123,7 +123,7 @@ def describe_ranker(ranker: Ranker) -> dict[str, Any]:
 
 
 def _written_by_caller(ranker: Ranker, settings: Mapping[str, Any]) -> Iterator[Any]:
-    """The functions and classes that a ranker is made of and that are not tierank's."""
+    """The functions and classes of a ranker that are not part of tierank."""
     deep = [*settings.values(), *ranker.get_params().values()]
     kinds = [type(value) for value in (ranker, *deep) if isinstance(value, Ranker)]
     functions = [value for value in settings.values() if callable(value) and not isinstance(value, Ranker)]
@@ -135,7 +135,7 @@ def _written_by_caller(ranker: Ranker, settings: Mapping[str, Any]) -> Iterator[
 
 
 def _identity(value: Any, name: str) -> Any:
-    """A setting that JSON has no form for, as a run knows it."""
+    """A setting that JSON cannot hold, as a run identifies it."""
     return identity_of(value)
 
 

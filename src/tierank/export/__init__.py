@@ -1,4 +1,4 @@
-"""Export with proof: a fitted model in the form of another engine, and the check that it scores the same there."""
+"""Export with proof: fitted models in the formats of other engines, and a check that they score the same there."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ __all__ = [
 
 TARGETS: dict[str, Target] = {target.name: target for target in (ONNX, ELASTICSEARCH, OPENSEARCH, SOLR, VESPA, C)}
 
-# Out of sight: the folder goes to an engine as it is.
+# Hidden, as the folder is handed to the engine unchanged.
 _EXPORT = FolderKind("a folder of an earlier export", ".tierank.json", ("tierank", "export"))
 
 
 def as_target(target: str | Target) -> Target:
-    """The target of this name, or a caller's own target as it is."""
+    """The target of this name; a caller's own target unchanged."""
     if isinstance(target, Target):
         return target
     if not isinstance(target, str) or target not in TARGETS:
@@ -69,7 +69,7 @@ def as_target(target: str | Target) -> Target:
 
 
 def write_model(model: Model, path: str | os.PathLike[str], to: str | Target) -> None:
-    """Write a model in the form of a target, whole or not at all."""
+    """Write a model in the format of a target, atomically."""
     target, place = as_target(to), Path(path)
     target.check(model)
     make_folder(place.parent)
@@ -82,24 +82,24 @@ def write_model(model: Model, path: str | os.PathLike[str], to: str | Target) ->
 
 
 def check_export_place(place: Path) -> None:
-    """An error where an export may not take this place."""
+    """Raise ``DataError`` if an export may not be written to this path."""
     if place.is_dir():
         _EXPORT.check(place)
 
 
 def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, data: RankingDataset) -> Proof:
-    """Check that an export gives the same scores as the ranker, on your data and on rows made to find a difference.
+    """Check that an export gives the same scores as the ranker, on your data and on generated edge cases.
 
-    Rows are generated with a value on each threshold of the trees and one float32 step beside it, with extreme values,
-    and with missing values if the model saw any. Scores come from onnxruntime, from a C compiler, or from the rule of
-    the engine.
+    Generated rows have values at each threshold of the trees and one float32 step next to it, extreme values, and
+    missing values if the model saw any in training. Scores come from onnxruntime, from the compiled C source, or from
+    the documented rules of the engine.
 
     Parameters
     ----------
     ranker : Ranker
         The fitted ranker.
     path : path
-        What ``ranker.export`` wrote.
+        The export that ``ranker.export`` wrote.
     to : str or Target
         The target it was written for.
     data : RankingDataset

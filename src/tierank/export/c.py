@@ -1,13 +1,12 @@
 """C: one C99 source that scores without any library.
 
 Trees are tables. A document goes down a tree without a branch (``next + !(x <= threshold)``; a leaf leads to itself),
-eight documents at a time, so that the machine works on one while it waits for another. What counts as missing is
-settled once for each document, before the first tree: each column is a feature with its missing values replaced by the
-number that goes the right way. Thresholds are rounded down to float32, which changes nothing for float32 features;
-leaves are added up in double precision in the order of the trees, so that the scores have the bits of tierank's.
-Networks round
-after each layer to single precision, as there, and add up in double precision. What scorers look at, scaled features
-and copies within the query, is made once for each list.
+eight documents at a time, so that the machine works on one while it waits for another. Missing values are handled once
+for each document, before the first tree: each column is a feature whose missing values are replaced by a number that
+goes the right way. Thresholds are rounded down to float32, which changes nothing for float32 features; leaves are added
+up in double precision in the order of the trees, so that the scores are bit-identical to tierank's. Networks round to
+single precision after each layer, as in tierank, and add up in double precision. Scaled features and copies within the
+query are computed once per list.
 """
 
 from __future__ import annotations
@@ -55,16 +54,16 @@ from tierank.export.target import Executor, Target, check_transforms
 from tierank.transforms import Piecewise, Quantile, QueryRank, Rescaling, Transform
 from tierank.types import Floats
 
-# How the source is compiled; no option of it may change what numbers are.
+# Compiler options; none may change results.
 FLAGS = ("-std=c99", "-O3", "-ffp-contract=off")
-# What makes it fast where the compiler knows it; numbers stay as they are.
+# Options for speed that not all compilers know; they do not change results.
 _NATIVE = ("-march=native",)
-# Inputs of a layer that are taken at a time.
+# Inputs of a layer that are processed at a time.
 _INPUTS = 4
 
 
 def _check(model: Model) -> None:
-    """Every model of the neutral form with transforms of tierank has a source."""
+    """All models in the neutral form with transforms of tierank are supported."""
     check_transforms("c", model)
 
 
@@ -93,7 +92,7 @@ class _Writer:
         self.n_features = n_features
         self.parts: list[str] = []
         self.numbers = count()
-        # What each block is, and the function that makes it with the number of its columns.
+        # The content of each block, and the function that computes it with its number of columns.
         self.made: dict[Any, tuple[str, int]] = {}
 
     def entry(self, scorer: str) -> str:
@@ -105,7 +104,7 @@ class _Writer:
         return ENTRY.format(scorer=scorer, calls=calls, width=width)
 
     def rows(self, key: Any) -> str:
-        """Where the rows of a block are."""
+        """The C expression for the rows of a block."""
         before = list(self.made.values())[: list(self.made).index(key)]
         return f"made + {sum(columns for _, columns in before)} * n"
 
@@ -182,7 +181,7 @@ class _Writer:
         )
 
     def find_members(self, sets: list[tuple[int, NDArray[np.bool_]]], columns: _Columns, width: int) -> str:
-        """What fills the columns of splits by category: 0 for members of a set, 1 for other values."""
+        """The statements that fill the columns of splits by category: 0 for members of a set, 1 for other values."""
         if not sets:
             return ""
         used = [(k, *sets[place - width]) for k, place in enumerate(columns.feature.tolist()) if place >= width]
@@ -204,7 +203,7 @@ class _Writer:
         return self.function("network", NETWORK.format(inputs=self.inputs(network, width), width=width, layers=layers))
 
     def inputs(self, network: Network, width: int) -> str:
-        """The statements that fetch what the network sees of some documents, block by block."""
+        """The statements that fetch the inputs of the network for some documents, block by block."""
         value = "row[{}]" if network.limit is None else f"within(row[{{}}], {_number(network.limit)})"
         statements, first = "", 0
         for transform, per_query in network.blocks:
@@ -222,7 +221,7 @@ class _Writer:
         return statements
 
     def layer(self, layer: Layer, width: int) -> str:
-        """The calls for one layer of a network in which documents stand so far apart."""
+        """The calls for one layer of a network; ``width`` is the distance between documents."""
         n_out, n_in = layer.weights.shape
         by_input = np.pad(layer.weights.T, ((0, _padded(n_in) - n_in), (0, 0)))
         weights, bias = self.table("double", "weights", by_input), self.table("double", "bias", layer.bias)
@@ -288,7 +287,7 @@ class _Writer:
 
 
 class _Columns:
-    """What the splits compare: features with missing values replaced by what goes the way of the split."""
+    """The columns that splits compare: features, with missing values replaced by a number that goes the right way."""
 
     def __init__(self, trees: Trees) -> None:
         default = np.where(trees.default_left, np.float32(-np.inf), np.float32(np.inf))
@@ -338,7 +337,7 @@ class _Layout:
 
 
 def _padded(n: int) -> int:
-    """The lowest multiple of what is taken at a time that is not below n."""
+    """The smallest multiple of the block size that is not below n."""
     return -(-n // _INPUTS) * _INPUTS
 
 

@@ -1,4 +1,4 @@
-"""The parts of the C source that do not depend on the model; ``c`` puts the model in."""
+"""The parts of the C source that do not depend on the model; ``c`` inserts the model."""
 
 HEAD = """/* A ranking model, written by tierank.
  *
@@ -122,7 +122,7 @@ _ACTIVATIONS = {
     "tanh": "tanhf(x)",
 }
 
-# Pieces of the runtime, by a word that calls for them.
+# Pieces of the runtime, by the name that uses them.
 RUNTIME = {
     **{f"activate_{name}(": _ACTIVATE.format(name=name, value=value) for name, value in _ACTIVATIONS.items()},
     "struct node": """\

@@ -1,11 +1,11 @@
 """Elasticsearch and OpenSearch with their learning-to-rank plugin: trees as ``model/xgboost+json``.
 
 The plugin goes left where x < threshold, in float32, so each threshold becomes the lowest float32 above it. It adds up
-in float32: see ``for_float32_sums``. Lucene refuses scores below 0, so one more tree, of one leaf, adds a constant that
-none of the sums is below; it stands last, because small sums round less. Queries give no feature below 0 either, so a
-feature that is split there is the difference of two, which the plugin takes. A feature without a value is 0 in older
-versions and goes the way of ``missing`` in newer ones; both are given the same way, and trees that send 0 and missing
-values apart are refused.
+in float32: see ``for_float32_sums``. Lucene refuses scores below 0, so one more tree, with a single leaf, adds a
+constant that makes all sums positive; it comes last, because small sums round less. Queries give no feature below 0
+either, so a feature that is split there is the difference of two, which the plugin takes. A feature without a value is
+0 in older versions and follows ``missing`` in newer ones; both go the same way here, and trees that send 0 and missing
+values in different directions are refused.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from tierank.export.target import (
 from tierank.types import Floats
 
 _NAME = "tierank"
-# The constant is about the root of the number of trees times as large as the scores differ. With more trees than this
-# it would leave them less than five digits.
+# The constant is larger than the spread of the scores by about the square root of the number of trees. With more trees
+# than this, fewer than five digits would be left for the scores.
 _MOST_TREES = 10_000
 
 
@@ -79,12 +79,12 @@ def _bodies(model: Model) -> dict[str, Any]:
 
 
 def _plain(name: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A feature that is a numeric field of the document: the part to replace by your own queries."""
+    """A feature that is a numeric field of the document, which users replace by their own queries."""
     return [_query(name, {"field_value_factor": {"field": name, "missing": 0}})]
 
 
 def _signed(name: str, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The same for a field that may be below 0: what it is above 0 less what it is below."""
+    """The same for a field that may be negative: its positive part minus its negative part."""
     above, below = (unused_name(f"{name}_{side}_0", names) for side in ("above", "below"))
     scripts = {above: f"max(0, doc['{name}'].value)", below: f"max(0, -doc['{name}'].value)"}
     parts = [
@@ -115,7 +115,7 @@ def _definition(trees: Trees, names: tuple[str, ...]) -> list[Any]:
 
 
 def _numbered(tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree with the numbers of its nodes, as XGBoost writes them."""
+    """The tree with node ids, as XGBoost writes them."""
     waiting, number = [(tree, 0, 0)], 1
     while waiting:
         node, own, depth = waiting.pop()
@@ -129,7 +129,7 @@ def _numbered(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _constant(trees: Trees) -> float:
-    """A little more than the sum of the lowest leaves is below 0, of so few digits that float32 keeps it exactly."""
+    """A little more than minus the sum of the lowest leaves, with so few digits that float32 represents it exactly."""
     lowest = 1.001 * -float(trees.leaf_ranges()[0].sum())
     if lowest <= 0:
         return 0.0
@@ -138,7 +138,7 @@ def _constant(trees: Trees) -> float:
 
 
 def _open(folder: Path) -> Executor:
-    """The plugin's rule, on the files that were written."""
+    """The rule of the plugin, applied to the written files."""
     features = json.loads((folder / "featureset.json").read_text(encoding="utf-8"))["featureset"]["features"]
     parts = {part for f in features if "template_language" in f for part in re.findall(r"\w+", f["template"])}
     number = {name: k for k, name in enumerate(f["name"] for f in features if f["name"] not in parts)}

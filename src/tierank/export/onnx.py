@@ -40,7 +40,7 @@ _OPSET, _ML_OPSET, _IR = 18, 3, 8
 
 
 def _check(model: Model) -> None:
-    """Every model of the neutral form has a graph; trees of it have scores in float32."""
+    """All models in the neutral form are supported; the scores of trees must fit float32."""
     check_transforms("onnx", model)
     for part in walk(model.scorer):
         if isinstance(part, (Trees, QueryCopies)):
@@ -76,13 +76,13 @@ def build(model: Model) -> Any:
 
 
 class _Graph:
-    """Nodes and constants in the order they are added. A method returns the name of what it computes."""
+    """Nodes and constants in the order they are added. Methods return the name of their result."""
 
     def __init__(self, n_features: int) -> None:
         self.n_features = n_features
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
-        # What several scorers look at: made once.
+        # Inputs that several scorers share, computed once.
         self.transformed: dict[tuple[Any, ...], str] = {}
         self.copied: str | None = None
 
@@ -156,7 +156,7 @@ class _Graph:
 
     def trees(self, trees: Trees, values: str, width: int) -> str:
         """The sum of the trees, given the columns that they look at in double precision, and their number."""
-        if not len(trees.feature):  # single leaves: nothing to look at, but a score for each document
+        if not len(trees.feature):  # single leaves: no splits, but a score for each document
             column = self.double(self.add("Gather", "features", np.array(0), axis=1))
             zeros = self.add("Where", self.add("Equal", column, column), 0.0, 0.0)
             return self.add("Add", zeros, float(trees.values[~trees.roots].sum()))
@@ -172,7 +172,7 @@ class _Graph:
         for feature, group in groupby(sets, key=lambda one: one[0]):
             members = [one for _, one in group]
             size = max(map(len, members))
-            table = np.ones((size + 1, len(members)))  # the last row is for what is no member of any
+            table = np.ones((size + 1, len(members)))  # the last row is for values that are in no set
             for column, one in enumerate(members):
                 table[: len(one), column] = ~one
             parts.append(self.looked_up(values, feature, table))
@@ -189,7 +189,7 @@ class _Graph:
         return self.add("Gather", table, places, axis=0)
 
     def tree_inputs(self, trees: Trees, values: str) -> tuple[str, NDArray[np.int64]]:
-        """What the splits look at, and the column of each split; numbers that count as missing become NaN."""
+        """The inputs of the splits, and the column of each split; numbers that count as missing become NaN."""
         is_zero = trees.missing == ZERO
         if not is_zero.any():
             return values, trees.feature
@@ -208,7 +208,7 @@ class _Graph:
         return self.double(self.add("Squeeze", values, np.array([1])))
 
     def with_embeddings(self, network: Network, values: str) -> str:
-        """Embeddings of categories in place of what the transforms make of them."""
+        """Embeddings of categories in place of their transformed values."""
         if not network.embeddings:
             return values
         tables = [self.looked_up("features", one.feature, one.table) for one in network.embeddings]
@@ -254,8 +254,8 @@ class _Graph:
     def ranks(self, missing: str) -> str:
         """(documents below + documents not above - 1) / 2 (known documents - 1), each over the known of the query.
 
-        Columns are sorted, missing values last; equal values are numbered as one group. With the sizes of the groups
-        summed up, a group knows how many stand before it.
+        Columns are sorted, missing values last; equal values are numbered as one group. The cumulative sizes of the
+        groups say how many values come before each.
         """
         known = self.add("Where", missing, np.float32(np.inf), "features")
         n = self.add("Shape", "features", end=1)
@@ -290,7 +290,7 @@ class _Graph:
         )
 
     def rounded(self, values: str) -> str:
-        """The numbers of single precision that are nearest, in double precision."""
+        """The values rounded to single precision, as doubles."""
         from onnx import TensorProto
 
         return self.double(self.cast(values, TensorProto.FLOAT))
@@ -298,7 +298,7 @@ class _Graph:
     # Transforms: float32, documents x columns
 
     def inputs(self, network: Network) -> str:
-        """What a network sees: the transformed features, those of several transforms side by side."""
+        """The inputs of a network: the transformed features, side by side for several transforms."""
         key = network.scaling
         if key not in self.transformed:
             parts = [self.transform(*block) for block in network.blocks]
@@ -397,13 +397,13 @@ class _Graph:
         return self.add("Where", condition, values, 1.0)
 
     def interpolate(self, quantile: Quantile, values: str) -> str:
-        """The level of each value between the knots of its column: a search in halves, then a line."""
+        """The level of each value between the knots of its column: a binary search, then linear interpolation."""
         n_features, n_knots = quantile.knots_.shape
         knots, levels, slopes = (
             self.constant(array.astype(np.float64).ravel())
             for array in (quantile.knots_, quantile.levels_, quantile.slopes_)
         )
-        # The place of the first knot of each column, for every document.
+        # The index of the first knot of each column, for every document.
         known = self.add("Where", self.add("IsNaN", values), 0.0, values)
         place = self.add("Where", self.add("Equal", known, known), np.arange(n_features) * n_knots, np.array(0))
         step = n_knots // 2
@@ -428,7 +428,7 @@ _ACTIVATIONS = {
 
 
 def _tree_attributes(trees: Trees, columns: NDArray[np.int64]) -> dict[str, Any]:
-    """The trees as TreeEnsembleRegressor has them: all nodes in one list, tree after tree, the root first."""
+    """The trees as attributes of TreeEnsembleRegressor: all nodes in one list, tree by tree, the root first."""
     from onnx import numpy_helper
 
     tree_of, own_number, leaf_tree, leaf_number = _numbered(trees)
@@ -461,7 +461,7 @@ def _tree_attributes(trees: Trees, columns: NDArray[np.int64]) -> dict[str, Any]
 
 
 def _numbered(trees: Trees) -> tuple[NDArray[np.int64], ...]:
-    """For splits, then for leaves: the tree that each is in, and its number there. The root of a tree is number 0."""
+    """For splits and for leaves: the tree of each, and its number in the tree. The root has number 0."""
     splits = np.zeros((2, len(trees.feature)), np.int64)
     leaves = np.zeros((2, len(trees.values)), np.int64)
     for tree, root in enumerate(trees.roots.tolist()):

@@ -1,13 +1,13 @@
-"""The neutral form of a fitted model: what rankers hand over and targets write.
+"""The neutral form of a fitted model: rankers produce it, export targets write it.
 
     Model
     └── scorer   Trees                 boosted trees, as flat arrays
-                 QueryCopies           boosted trees that see where a value stands in its query
+                 QueryCopies           boosted trees that also see features relative to the query
                  Network               a transform and dense layers
                  Sum                   weighted parts
-                 StandardisedMean      parts, each standardised within the query first
+                 StandardisedMean      mean of parts that are standardised within the query
 
-A ranker makes it by ``_portable``; nothing here knows of rankers.
+A ranker returns it by ``portable``; nothing here depends on rankers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tierank.kinds import Kinds
 from tierank.transforms import SideBySide, Transform
 from tierank.types import Floats
 
-# What a split takes for missing: nothing (NaN counts as 0), 0 and NaN, or NaN.
+# What counts as missing in a split: nothing (NaN counts as 0), 0 and NaN, or NaN.
 NONE, ZERO, NAN = 0, 1, 2
 _MISSING = {"None": NONE, "Zero": ZERO, "NaN": NAN}
-# LightGBM's: numbers this near to 0 are 0.
+# As in LightGBM: numbers this close to 0 count as 0.
 NEAR_ZERO = np.float32(1e-35)
 
 
@@ -41,14 +41,14 @@ def floor_float32(values: Floats) -> NDArray[np.float32]:
     """
     largest = np.finfo(np.float32).max
     rounded = np.clip(values, -largest, largest).astype(np.float32)
-    with np.errstate(over="ignore"):  # below the lowest number there is -infinity
+    with np.errstate(over="ignore"):  # -infinity below the lowest number
         below = np.nextafter(rounded, np.float32(-np.inf))
     below = np.where(rounded.astype(np.float64) > values, below, rounded)
     return np.where(values == np.inf, np.float32(np.inf), below)
 
 
 def as_float32(values: Floats) -> NDArray[np.float32]:
-    """The numbers as an engine has them that reads them as float32: infinite where they are too large for it."""
+    """The numbers as float32; infinite if they are too large."""
     with np.errstate(over="ignore"):
         return values.astype(np.float32)
 
@@ -56,7 +56,7 @@ def as_float32(values: Floats) -> NDArray[np.float32]:
 def lightgbm_thresholds(values: Floats) -> NDArray[np.float32]:
     """Thresholds for a plain x <= t that send every float32 number where LightGBM sends it.
 
-    To LightGBM all numbers from -1e-35 to 1e-35 are 0: they go left together where 0 <= t, else right together. So a
+    For LightGBM all numbers from -1e-35 to 1e-35 are 0: they all go left if 0 <= t, otherwise right. So a
     threshold among them becomes 1e-35, or the float32 number below -1e-35. Any other is rounded down to float32.
 
     >>> lightgbm_thresholds(np.array([-1.0000000180025095e-35, 0.0, 0.5])).tolist()
@@ -71,11 +71,12 @@ def lightgbm_thresholds(values: Floats) -> NDArray[np.float32]:
 class Trees:
     """A sum of regression trees; x goes left where x <= threshold. Features and thresholds are float32.
 
-    Children and roots are numbers of nodes, or ~leaf for a leaf. A missing value goes left where ``default_left``;
-    ``missing`` says what counts as missing in a split.
+    Children and roots are node numbers, or ~leaf for a leaf. A missing value goes left if ``default_left``; ``missing``
+    says what counts as missing in a split.
 
-    Where ``category`` is a number k >= 0, the split is by category: x goes left where ``members[k]`` has its whole part
-    (2 of 2.9, 0 of -0.9), and right where it is missing, negative or beyond. Without both there are no such splits.
+    If ``category`` is k >= 0, the split is by category: x goes left if ``members[k]`` contains its integer part (2 for
+    2.9, 0 for -0.9), and right if it is missing, negative or out of range. Without both fields there are no such
+    splits.
 
     >>> stump = Trees.stump(feature=1, threshold=0.5, values=(-1.0, 2.0))
     >>> stump.predict(np.array([[9, 0.5], [9, 0.75], [9, np.nan]], np.float32)).tolist()
@@ -91,7 +92,7 @@ class Trees:
     default_left: NDArray[np.bool_]
     values: Floats
     category: NDArray[np.int64] | None = None
-    members: NDArray[np.bool_] | None = None  # sets x whole numbers
+    members: NDArray[np.bool_] | None = None  # sets x categories
 
     @property
     def is_category(self) -> NDArray[np.bool_]:
@@ -99,9 +100,9 @@ class Trees:
         return np.zeros(len(self.feature), np.bool_) if self.category is None else self.category >= 0
 
     def without_categories(self, n_features: int) -> tuple[list[tuple[int, NDArray[np.bool_]]], Trees]:
-        """Trees of thresholds alone, which look at columns after the features: 0 for members of a set, 1 for others.
+        """The trees with thresholds only, on additional columns: 0 for members of a set, 1 for other values.
 
-        Returns the feature and the members of each of these columns too.
+        Also returns the feature and the members of each additional column.
         """
         if self.category is None or self.members is None or not self.is_category.any():
             return [], replace(self, category=None, members=None)
@@ -134,18 +135,17 @@ class Trees:
     def from_lightgbm(cls, dump: Mapping[str, Any]) -> Trees:
         """The trees of ``lightgbm.Booster.dump_model()``, which send every float32 number where LightGBM sends it.
 
-        What ``Booster.predict`` does with a value x in a split at t, found by experiment on trees of one split
-        (``tests/test_export.py`` repeats it with the version that is installed):
+        What ``Booster.predict`` does with a value x in a split at t, determined by experiments with trees of one split
+        (``tests/test_export.py`` repeats them with the installed version):
 
-        1. A float32 x is taken as a double, which changes nothing.
+        1. A float32 x becomes a double, which changes nothing.
         2. A number with |x| <= ``NEAR_ZERO`` is 0, so -0.0, denormals and the numbers 1e-35 and -1e-35 of float32 are.
         3. NaN goes the default way where the split takes NaN for missing. In all other splits NaN is 0.
         4. 0 goes the default way where the split takes 0 for missing.
-        5. Whatever is left goes left where x <= t, in double precision.
+        5. Any other x goes left if x <= t, in double precision.
         6. A split by category looks its value up in a set; such trees are refused here, and read from LightGBM's text.
 
-        LightGBM itself likes to split at -1e-35 and 1e-35, on either side of its 0. See ``lightgbm_thresholds`` for
-        what becomes of 2 and 5.
+        LightGBM often splits at -1e-35 and 1e-35, on either side of its 0. See ``lightgbm_thresholds`` for 2 and 5.
         """
         builder = TreeBuilder()
         for tree in dump["tree_info"]:
@@ -165,7 +165,7 @@ class Trees:
     def strict_thresholds(self) -> list[float]:
         """Thresholds for engines that go left where x < t: the lowest float32 numbers above those here.
 
-        Above the largest number there is infinity, which JSON does not know; 1e39 is infinity once it is float32.
+        Above the largest number comes infinity, which JSON cannot hold; 1e39 becomes infinity as float32.
         """
         with np.errstate(over="ignore"):
             above = np.nextafter(self.threshold, np.float32(np.inf)).astype(np.float64)
@@ -180,13 +180,13 @@ class Trees:
         return low, high
 
     def seen_missing(self, n_features: int) -> NDArray[np.bool_]:
-        """Which features had missing values in training, as far as the splits tell."""
+        """Which features had missing values in training, judging by the splits."""
         seen = np.zeros(n_features, bool)
         seen[self.feature[self.missing != NONE]] = True
         return seen
 
     def predict(self, features: NDArray[np.float32]) -> Floats:
-        """The sum of the trees, in double precision, tree after tree."""
+        """The sum of the trees in double precision, in the order of the trees."""
         return np.asarray(sum(self.leaf_values(features, self._goes_left)), np.float64)
 
     def tree_of_leaf(self) -> NDArray[np.int64]:
@@ -214,7 +214,7 @@ class Trees:
         return [at(root) for root in self.roots.tolist()]
 
     def leaf_values(self, features: NDArray[Any], goes_left: Any) -> Iterator[Floats]:
-        """What each tree says of each document; ``goes_left(splits, values)`` is the rule of a split."""
+        """The leaf value of each tree for each document; ``goes_left(splits, values)`` is the rule of a split."""
         everyone = np.arange(len(features))
         for root in self.roots.tolist():
             place = np.full(len(features), root)
@@ -252,7 +252,7 @@ class Trees:
 
 
 class TreeBuilder:
-    """Nested nodes -> ``Trees``. ``read`` gives a leaf's value, or a split with its two children."""
+    """Builds ``Trees`` from nested nodes. ``read`` returns the value of a leaf, or a split with its two children."""
 
     def __init__(self) -> None:
         self.roots: list[int] = []
@@ -260,7 +260,7 @@ class TreeBuilder:
         self.values: list[float] = []
 
     def add(self, root: Any, read: Any) -> None:
-        """Take in one tree. Without recursion: trees may be deep."""
+        """Add one tree. Without recursion, as trees may be deep."""
         waiting: list[Any] = []
         self.roots.append(self._place(root, read, waiting))
         while waiting:
@@ -268,11 +268,11 @@ class TreeBuilder:
             self.splits[split][column] = self._place(child, read, waiting)
 
     def _place(self, node: Any, read: Any, waiting: list[Any]) -> int:
-        found = read(node)
-        if isinstance(found, float):
-            self.values.append(found)
+        content = read(node)
+        if isinstance(content, float):
+            self.values.append(content)
             return ~(len(self.values) - 1)
-        feature, threshold, left, right, missing, default_left = found
+        feature, threshold, left, right, missing, default_left = content
         number = len(self.splits)
         self.splits.append([feature, threshold, 0, 0, missing, default_left])
         waiting += [(number, 3, right), (number, 2, left)]
@@ -317,9 +317,9 @@ def _lightgbm_node(node: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class QueryCopies:
-    """Trees that see each feature three times: as it is, within the range of its query, and as its rank there.
+    """Trees that see each feature three times: unchanged, scaled to the range of its query, and as its rank in it.
 
-    The columns are those of ``transforms.add_query_copies``: all features, all places in the range, all ranks. A
+    The columns are those of ``transforms.add_query_copies``: all features, all range-scaled values, all ranks. A
     missing value is missing in all three.
     """
 
@@ -332,15 +332,15 @@ class QueryCopies:
 class Layer:
     """y = activation(W x + b); followed by x itself where the layer ``keeps_input``.
 
-    Of float32 numbers, and computed so; or of float64 numbers and with the activation "identity", and computed in
-    double precision: a linear ranker, whose weights may be large and cancel each other.
+    Weights are float32, and the layer is computed in single precision; or they are float64 with the activation
+    "identity", and it is computed in double precision: a linear ranker, whose weights may be large and cancel.
     """
 
     weights: NDArray[np.float32] | Floats  # outputs x inputs
     bias: NDArray[np.float32] | Floats
     activation: str  # "identity", or a name of networks.ACTIVATIONS
     keeps_input: bool = False
-    # Where inputs are centred: W x + b = W (x - center) + (W center + b). For engines that compute in single precision.
+    # The center of the inputs: W x + b = W (x - center) + (W center + b). For engines that compute in single precision.
     center: Floats | None = None
 
     @property
@@ -350,63 +350,63 @@ class Layer:
 
     @property
     def n_out(self) -> int:
-        """How many numbers come out."""
+        """Number of outputs."""
         return len(self.bias) + (self.weights.shape[1] if self.keeps_input else 0)
 
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """What a network sees of a category: row k of a table for level k.
+    """An embedding of a category: row k of a table for level k.
 
-    As in splits by category, the whole part of a number counts (2 of 2.9, 0 of -0.9). The last row is for numbers that
-    are missing, negative or beyond the levels.
+    As in splits by category, the integer part of a number counts (2 for 2.9, 0 for -0.9). The last row is for values
+    that are missing, negative or out of range.
     """
 
     feature: int
-    table: NDArray[np.float32]  # levels and one more x numbers
+    table: NDArray[np.float32]  # (levels + 1) x dimensions
 
     @property
     def n_levels(self) -> int:
-        """How many levels there are."""
+        """Number of levels."""
         return len(self.table) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """Transformed features through layers, the last of which gives the score.
+    """A network: transformed features, followed by layers, the last of which gives the score.
 
-    What the transform makes of features that have an embedding is left out; embeddings come after the rest.
+    Transformed values of features that have an embedding are left out; embeddings come after the other inputs.
     """
 
     transform: Transform
-    per_query: bool  # whether the transform scales each query by its own documents
+    per_query: bool  # whether the transform scales within each query
     layers: tuple[Layer, ...]
     embeddings: tuple[Embedding, ...] = ()
 
     def columns_of(self, transform: Transform, n_features: int) -> NDArray[np.int64]:
-        """The columns of one of its transforms that it sees."""
+        """The columns of one of its transforms that are inputs."""
         columns = np.arange(transform.n_columns(n_features))
         return columns[~np.isin(columns % n_features, [one.feature for one in self.embeddings])]
 
     @property
     def blocks(self) -> tuple[tuple[Transform, bool], ...]:
-        """The transforms that stand side by side, or the one, each with whether it scales by query."""
+        """The transforms, one or several side by side, each with whether it scales within queries."""
         parts = self.transform.parts_ if isinstance(self.transform, SideBySide) else (self.transform,)
         return tuple((part, self.per_query and part.needs_queries) for part in parts)
 
     @property
     def limit(self) -> float | None:
-        """The size that inputs are kept within, if any beside the limits of the transforms."""
+        """The bound that inputs are clipped to, if any, in addition to the limits of the transforms."""
         return self.transform.LIMIT if isinstance(self.transform, SideBySide) else None
 
     @property
     def scaling(self) -> tuple[Any, ...]:
-        """What is the same for two networks that are given the same numbers."""
+        """A key that is equal for networks with the same inputs."""
         return self.limit, *(scaling_of(*block) for block in self.blocks)
 
 
 def scaling_of(transform: Transform, per_query: bool) -> tuple[Any, ...]:
-    """What is the same for two transforms that make the same numbers of the features."""
+    """A key that is equal for transforms with the same results."""
     learned = {} if per_query else transform.state()
     return type(transform), per_query, *(array.tobytes() for array in learned.values())
 
@@ -430,17 +430,17 @@ Scorer = Trees | QueryCopies | Network | Sum | StandardisedMean
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A scorer, and what it is given."""
+    """A scorer, and the description of its features."""
 
     scorer: Scorer
     n_features: int
     feature_names: tuple[str, ...] | None
     has_missing: bool  # whether training saw missing values
-    kinds: Kinds = field(default_factory=dict)  # what features stand for that are no plain numbers
+    kinds: Kinds = field(default_factory=dict)  # kinds of the features that are not plain numbers
 
     @property
     def names(self) -> tuple[str, ...]:
-        """A name for each feature: as in training where all are plain identifiers, else feature_1, feature_2, ..."""
+        """A name for each feature: as in training if all are plain identifiers, otherwise feature_1, feature_2, ..."""
         if self.feature_names is not None and all(
             re.fullmatch(r"[A-Za-z_]\w*", n, re.ASCII) for n in self.feature_names
         ):
@@ -448,7 +448,7 @@ class Model:
         return tuple(f"feature_{number}" for number in range(1, self.n_features + 1))
 
     def described_names(self) -> list[str]:
-        """The names, with what the numbers stand for where they are made of something else; safe in a comment of C."""
+        """The names, with the kind of each feature that is not a plain number; safe in a C comment."""
         known = [self.kinds.get(name) for name in self.feature_names or [""] * self.n_features]
         texts = [name if kind is None else f"{name}: {kind}" for name, kind in zip(self.names, known, strict=True)]
         return [" ".join(text.replace("*/", "* /").replace("\\", "/").split()) for text in texts]

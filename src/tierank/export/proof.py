@@ -1,4 +1,4 @@
-"""Proof that an export scores as the ranker does: on data, and on rows made to find the difference if there is one."""
+"""Proof that an export scores like the ranker: on data, and on rows generated to expose differences."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tierank.types import Floats
 
 # The largest difference that counts as none.
 TOLERANCE = 1e-5
-# Scores as near as this are a tie of single precision, in which most engines add up: eight times its rounding.
+# Scores this close are a tie in single precision, in which most engines add up: eight times its rounding error.
 TIE = 2.0**-20
-# How many rows are generated at most, and how many stand in a query.
+# The most rows that are generated, and the number of rows per query.
 _ROWS, _LENGTH = 30_000, 50
-# Columns and values in them.
+# Columns, and values for them.
 _Places = tuple[NDArray[np.int64], NDArray[np.float32]]
 
 
@@ -34,7 +34,7 @@ class Exportable(Protocol):
         """One score per document."""
 
     def match_features(self, X: Any) -> RankingDataset:
-        """The data with the numbers that the model looks at."""
+        """The data with the features of the model."""
 
     def portable(self) -> Model:
         """The model in the neutral form."""
@@ -42,7 +42,7 @@ class Exportable(Protocol):
 
 @dataclass(frozen=True)
 class Proof:
-    """What ``verify`` found. It holds if no documents are swapped and no difference is above 1e-5.
+    """The result of ``verify``. It holds if no documents are swapped and no difference is above 1e-5.
 
     Differences are relative to the score of the document, or to the deviation of all scores if that is larger.
 
@@ -51,15 +51,15 @@ class Proof:
     target : str
         The name of the target.
     n_documents, n_generated : int
-        Documents of the data, and rows that were made to find a difference.
+        Number of documents in the data, and of generated rows.
     n_queries : int
-        Queries, generated lists included.
+        Number of queries, including generated lists.
     n_same : int
-        Queries with every document in its place.
+        Number of queries with the same order of documents.
     n_close : int
-        Neighbours that changed places but are tied in single precision.
+        Number of neighbours that changed places but are tied in single precision.
     n_swapped : int
-        Other neighbours that changed places.
+        Number of other neighbours that changed places.
     largest : float
         The largest relative difference of a score.
     """
@@ -67,8 +67,8 @@ class Proof:
     target: str
     n_documents: int
     n_generated: int
-    n_queries: int  # generated lists included
-    n_same: int  # queries with every document in its place
+    n_queries: int  # including generated lists
+    n_same: int  # queries with the same order of documents
     n_close: int
     n_swapped: int
     largest: float
@@ -82,18 +82,18 @@ class Proof:
         rows = f"{self.n_documents:,} documents and {self.n_generated:,} generated rows"
         order = f"the same order in {self.n_same:,} of {self.n_queries:,} queries"
         if self.n_close:
-            order += f" ({self.n_close:,} neighbours changed places that differ by less than 1e-6)"
+            order += f" ({self.n_close:,} swapped neighbours differ by less than 1e-6)"
         if self.n_swapped:
-            order += f" ({self.n_swapped:,} neighbours changed places that differ by more)"
+            order += f" ({self.n_swapped:,} swapped neighbours differ by more)"
         word = "scores as the model does" if self.holds else "does NOT score as the model does"
         return f"{self.target}: {word}: {rows}, largest relative difference {self.largest:.1e}, {order}"
 
 
 def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Target, data: RankingDataset) -> Proof:
-    """Score data and generated rows by the ranker and by the rule of the target, from what was written."""
+    """Score data and generated rows by the ranker and by the written export."""
     model, place = ranker.portable(), Path(path)
     if not place.exists():
-        raise DataError(f"{place}: expected an export for {target.name}, got nothing there; export the model first")
+        raise DataError(f"{place}: expected an export for {target.name}, got nothing; export the model first")
     run, data = target.open(place), ranker.match_features(data)
     generated = generate_rows(model, data, bounded=target.keeps_limits)
     ours = [np.asarray(ranker.predict(part), np.float64) for part in (data, generated)]
@@ -101,8 +101,8 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
     constant = target.constant(model)
     theirs = [run(part.features, part.offsets) - constant for part in (data, generated)]
     parts = zip(ours, theirs, (data, generated), strict=True)
-    found = [_compare(a, b, part.offsets, float(a.std())) for a, b, part in parts]
-    same, close, swapped, largest = zip(*found, strict=True)
+    comparisons = [_compare(a, b, part.offsets, float(a.std())) for a, b, part in parts]
+    same, close, swapped, largest = zip(*comparisons, strict=True)
     return Proof(
         target.name,
         data.n_documents,
@@ -116,11 +116,11 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
 
 
 def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: float) -> tuple[int, int, int, float]:
-    """Queries in the same order, near and far neighbours that changed places, the largest difference."""
+    """The number of queries in the same order, of close and other swapped neighbours, and the largest difference."""
     query = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     scale = np.maximum(np.maximum(np.abs(ours), floor), np.finfo(np.float64).tiny)
     difference = np.abs(ours - theirs) / scale
-    order = np.lexsort((-theirs, -ours, query))  # where ours are equal, any order is right
+    order = np.lexsort((-theirs, -ours, query))  # if our scores are equal, any order is right
     above, below = order[:-1], order[1:]
     changed = (query[above] == query[below]) & ~(theirs[above] >= theirs[below])
     near = (ours[above] - ours[below]) <= TIE * scale[above]
@@ -132,8 +132,8 @@ def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: fl
 def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: int = 0) -> RankingDataset:
     """Rows of the data with one value changed: thresholds and their float32 neighbours, extremes, missing values.
 
-    Where trees see the range of a query there are lists too in which a feature goes from 0 to 1, through thresholds.
-    ``bounded``: whether huge numbers are kept within limits by every transform, so that they may be asked for.
+    If trees see the range of a query, there are also lists in which a feature goes from 0 to 1 through the thresholds.
+    ``bounded``: whether every transform clips huge numbers, so that they can be included.
     """
     rng = np.random.default_rng(seed)
     parts = list(walk(model.scorer))
@@ -154,14 +154,14 @@ def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: in
 
 
 def _joined(places: list[_Places]) -> _Places:
-    """All places as one; none where there are none."""
+    """All columns and values joined; empty if there are none."""
     none = np.empty(0, np.int64), np.empty(0, np.float32)
     features, values = (np.concatenate(column) for column in zip(none, *places, strict=True))
     return features, values
 
 
 def _splits(part: Trees | QueryCopies) -> _Places:
-    """Column and threshold of every split; of a split by category the numbers of all categories and some beyond."""
+    """Column and threshold of every split; for a split by category all categories and some out of range."""
     trees = part.trees if isinstance(part, QueryCopies) else part
     is_category = trees.is_category
     if trees.members is None or not is_category.any():
@@ -173,15 +173,15 @@ def _splits(part: Trees | QueryCopies) -> _Places:
 
 
 def _levels(network: Network) -> _Places:
-    """The numbers of all levels that have embeddings, and some beyond."""
+    """All levels that have embeddings, and some out of range."""
     codes = [np.arange(-2, one.n_levels + 2, dtype=np.float32) for one in network.embeddings]
     features = [np.full(len(own), one.feature) for one, own in zip(network.embeddings, codes, strict=True)]
     return _joined(list(zip(features, codes, strict=True)))
 
 
 def _beside(columns: NDArray[np.int64], thresholds: NDArray[np.float32]) -> _Places:
-    """The thresholds, and the float32 numbers beside them."""
-    with np.errstate(over="ignore"):  # beside the largest number there is nothing to ask for
+    """The thresholds, and the neighbouring float32 numbers."""
+    with np.errstate(over="ignore"):  # the largest number has no finite neighbour
         up, down = (np.nextafter(thresholds, np.float32(side)) for side in (np.inf, -np.inf))
     values = np.concatenate([thresholds, up, down])
     finite = np.isfinite(values)
@@ -191,7 +191,7 @@ def _beside(columns: NDArray[np.int64], thresholds: NDArray[np.float32]) -> _Pla
 def _through_ranges(
     features: NDArray[np.int64], values: NDArray[np.float32], rng: np.random.Generator
 ) -> list[tuple[int, NDArray[np.float32]]]:
-    """For lists of documents: a feature, and its values from 0 to 1, so that they are their own place in the range."""
+    """Lists in which a feature takes values from 0 to 1, which then equal their range-scaled values."""
     lists = []
     for feature in np.unique(features).tolist():
         inside = np.unique(values[(features == feature) & (values > 0) & (values < 1)])
@@ -203,13 +203,13 @@ def _through_ranges(
 
 
 def _sampled(model: Model, data: RankingDataset, n: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Some documents of the data; what the model never saw missing is not missing here either."""
+    """Some documents of the data, without missing values if the model never saw any."""
     rows = data.features[rng.integers(data.n_documents, size=n)]
     return np.where(np.isnan(rows) & ~model.seen_missing(), np.float32(0), rows)
 
 
 def _one_changed(model: Model, data: RankingDataset, places: _Places, rng: np.random.Generator) -> NDArray[np.float32]:
-    """A document for each place, with its value there."""
+    """A document for each column and value, with that value in that column."""
     features, values = places
     chosen = rng.permutation(len(features))[:_ROWS]
     rows = _sampled(model, data, len(chosen), rng)
@@ -218,9 +218,9 @@ def _one_changed(model: Model, data: RankingDataset, places: _Places, rng: np.ra
 
 
 def _at_extremes(data: RankingDataset, bounded: bool) -> _Places:
-    """The ends of float32 and the numbers around 0; where networks have to scale them, as far as data are not far."""
+    """The extremes of float32 and the numbers around 0; less extreme values if networks have to scale them."""
     largest, tiny = np.finfo(np.float32).max, np.finfo(np.float32).smallest_subnormal
-    edge = np.nextafter(NEAR_ZERO, np.array([0, 1], np.float32))  # of what LightGBM takes for 0
+    edge = np.nextafter(NEAR_ZERO, np.array([0, 1], np.float32))  # around what LightGBM treats as 0
     sizes = np.concatenate([np.array([0, tiny, NEAR_ZERO], np.float32), edge])
     columns = np.repeat(np.arange(data.n_features), 2 * len(sizes) + 2)
     if bounded:

@@ -1,10 +1,10 @@
 """Solr's learning-to-rank module: ``MultipleAdditiveTreesModel`` and ``NeuralNetworkModel``.
 
-Solr adds 1e-6 to every threshold in float32 when it loads trees, so thresholds are written lower. Where no float32
-gives the threshold back, the feature is multiplied by a power of two first (a normaliser of Solr), which changes no
-comparison; where that would be too much for its other thresholds, the feature stands there a second time. Leaves are
-added up in float32: see ``for_float32_sums``. A feature without a value is 0. Networks run in float32; those of uBoost
-stand side by side in one network.
+Solr adds 1e-6 to every threshold in float32 when it loads trees, so thresholds are written lower. If no float32
+restores the threshold, the feature is first multiplied by a power of two (a normaliser of Solr), which does not change
+comparisons; if that is too much for its other thresholds, the feature is included twice. Leaves are added up in
+float32: see ``for_float32_sums``. A feature without a value is 0. Networks run in float32; those of uBoost are combined
+into one network.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ACTIVATIONS = {
     "tanh": "tanh",
 }
 _TRANSFORMS = "'standard' or 'none'"
-# Documents that are scored at a time here: what they need stays in the cache.
+# Documents scored at a time here, so that they fit the cache.
 _BLOCK = 256
 _PACKAGE = "org.apache.solr.ltr"
 
@@ -85,7 +85,7 @@ def _check_transform(transform: Transform, has_missing: bool) -> None:
 
 
 def _check_scale(transform: Standard) -> None:
-    """An error where the mean or the deviation of a feature is not a number that Solr can scale by in float32."""
+    """Raise ``ParameterError`` if Solr cannot scale by the mean or deviation of a feature in float32."""
     varies = transform.scale_ > 0
     deviation = 1 / np.where(varies, transform.scale_, 1.0)
     sound = (deviation >= LEAST) & (np.maximum(deviation, np.abs(transform.center_)) <= MOST)
@@ -95,7 +95,7 @@ def _check_scale(transform: Standard) -> None:
             "solr",
             f"it scales in single precision, and feature {feature} has a mean of {transform.center_[feature]:.0e} and a"
             f" deviation of {deviation[feature]:.0e}",
-            "take the logarithm of that feature, or its product with some number, before training",
+            "take the logarithm of that feature, or multiply it by a constant, before training",
         )
 
 
@@ -122,28 +122,31 @@ def _write(model: Model, folder: Path) -> None:
 
 
 class _Scaled:
-    """Thresholds that are what they should be after Solr has added its slack to them.
+    """Thresholds that are right after Solr has added its slack to them.
 
-    ``powers``: of two, for each split, that the feature has to be multiplied by. The splits of a feature have one, or
-    0 and another.
+    ``powers`` are the exponents of the powers of two that the feature of each split is multiplied by. The splits of a
+    feature share one exponent, or have 0 and one other.
     """
 
     def __init__(self, trees: Trees) -> None:
         self.written = np.empty_like(trees.threshold)
         self.powers = np.zeros(len(trees.threshold), np.int64)
         for feature in np.unique(trees.feature).tolist():
-            own = np.flatnonzero(trees.feature == feature)
-            without = _before_slack(trees.threshold[own])[1]
-            if not (self._take(trees, own) or (self._take(trees, own[without]) and self._take(trees, own[~without]))):
+            splits = np.flatnonzero(trees.feature == feature)
+            without = _before_slack(trees.threshold[splits])[1]
+            if not (
+                self._take(trees, splits)
+                or (self._take(trees, splits[without]) and self._take(trees, splits[~without]))
+            ):
                 raise refuse(
                     "solr",
-                    f"it adds 1e-6 to thresholds, and feature {feature} has thresholds so small and so large at once"
+                    f"it adds 1e-6 to thresholds, and feature {feature} has both such small and such large thresholds"
                     " that no scale undoes it",
                     "take the logarithm of that feature before training",
                 )
 
     def _take(self, trees: Trees, splits: NDArray[np.int64]) -> bool:
-        """Settle these splits of one feature with the lowest power that does for all of them, if there is one."""
+        """Scale these splits of a feature by the lowest power that works for all of them, if there is one."""
         wanted = trees.threshold[splits]
         for power in _POWERS:
             scaled = as_float32(np.ldexp(wanted.astype(np.float64), power))
@@ -155,7 +158,7 @@ class _Scaled:
 
 
 def _before_slack(wanted: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Numbers that give the wanted ones when the slack is added in float32, and where there are any."""
+    """Numbers that give the wanted thresholds after the slack is added in float32, and where such numbers exist."""
     found, reached = wanted - _SLACK, np.zeros(len(wanted), bool)
     for toward in (np.float32(np.inf), np.float32(-np.inf)):
         candidate = wanted - _SLACK
@@ -189,7 +192,7 @@ def _trees_body(model: Model, trees: Trees) -> dict[str, Any]:
 
 
 def _columns(model: Model, trees: Trees, scaled: _Scaled) -> dict[tuple[int, int], str]:
-    """The name of each feature times a power of two; a feature that is needed with two of them has a second name."""
+    """The name of each feature with its power of two; a feature that needs two powers has a second name."""
     columns = {}
     for feature, name in enumerate(model.names):
         first, *second = np.unique(scaled.powers[trees.feature == feature]).tolist() or [0]
@@ -199,7 +202,7 @@ def _columns(model: Model, trees: Trees, scaled: _Scaled) -> dict[tuple[int, int
 
 
 def _numbers(values: NDArray[Any]) -> list[str]:
-    """The numbers as Java reads them to the same float32."""
+    """The numbers as texts that Java reads as the same float32."""
     return [str(value).replace("inf", "Infinity") for value in values.astype(np.float32)]
 
 
@@ -212,7 +215,7 @@ def _norm(average: float, deviation: float) -> dict[str, Any]:
 
 
 def _one_network(model: Model) -> Network:
-    """The network that gives the scores; an error if Solr has no such network."""
+    """The network that gives the scores. Raises ``ParameterError`` if Solr cannot represent it."""
     scorer = model.scorer
     parts = scorer.parts if isinstance(scorer, Sum) else ((1.0, scorer),)
     networks = [part for _, part in parts if isinstance(part, Network)]
@@ -237,7 +240,7 @@ def _one_network(model: Model) -> Network:
 def _several_transforms() -> ParameterError:
     return refuse(
         "solr",
-        "it scales a feature in one way, and this model sees several transforms of it",
+        "it scales a feature in one way, and this model uses several transforms of it",
         f"train with feature_transform={_TRANSFORMS} and encoding='none'",
     )
 
@@ -259,7 +262,7 @@ def _check_layers(network: Network) -> None:
 
 
 def _side_by_side(networks: list[Network], weights: list[float]) -> tuple[Layer, ...]:
-    """One network: the first layers below each other, those between in blocks, the last ones added up."""
+    """One network: the first layers stacked, the middle layers as diagonal blocks, the last layers added up."""
     layers = []
     for depth, level in enumerate(zip(*(network.layers for network in networks), strict=True)):
         matrices = [layer.weights for layer in level]
@@ -301,7 +304,7 @@ def _network_body(model: Model) -> dict[str, Any]:
 
 
 def _with_norms(layers: tuple[Layer, ...], transform: Standard) -> tuple[tuple[Layer, ...], list[dict[str, Any]]]:
-    """The normaliser of each feature in float32; the first layer takes what its rounding left over.
+    """The normaliser of each feature in float32; the first layer corrects for its rounding.
 
     (x - c) s = (x - c') / d' * (s d') + (c' - c) s, with c' and d' the rounded mean and deviation.
     """
@@ -318,14 +321,14 @@ def _with_norms(layers: tuple[Layer, ...], transform: Standard) -> tuple[tuple[L
 
 
 def _centred(layer: Layer, center: Floats) -> tuple[tuple[Layer, ...], list[dict[str, Any]]]:
-    """A linear ranker of features that are not scaled: sums of values around 0 lose fewer digits in float32."""
+    """A linear ranker on unscaled features, centred: sums of values around 0 lose fewer digits in float32."""
     average = center.astype(np.float32)
     bias = layer.bias + layer.weights @ average.astype(np.float64)
     changed = Layer(layer.weights.astype(np.float32), bias.astype(np.float32), layer.activation)
     return (changed,), [_norm(a, 1.0) for a in average]
 
 
-# Solr's rules, on the files that were written
+# Solr's rules, applied to the written files
 
 
 def _open(folder: Path) -> Executor:
@@ -339,7 +342,7 @@ def _open(folder: Path) -> Executor:
 
     def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
         known = np.where(np.isnan(features), np.float32(0), features)[:, columns]
-        with np.errstate(over="ignore"):  # infinite after scaling: beyond every threshold, as it should be
+        with np.errstate(over="ignore"):  # infinite after scaling: above every threshold, as intended
             return np.asarray(score((known - average) / deviation), np.float64)
 
     return run
@@ -381,7 +384,7 @@ def _network_scores(body: dict[str, Any]) -> Any:
     def score_block(values: NDArray[np.float32]) -> NDArray[np.float32]:
         for matrix, bias, activation in layers:
             outputs = np.repeat(bias[None], len(values), axis=0)
-            for column in range(matrix.shape[1]):  # one product after the other, each rounded, as Solr does
+            for column in range(matrix.shape[1]):  # products are added one by one, each rounded, as in Solr
                 outputs += values[:, column, None] * matrix[None, :, column]
             values = _activate(activation, outputs)
         return values[:, 0]
@@ -420,7 +423,7 @@ curl "$HOST/solr/COLLECTION/query?q=...&rq=%7B!ltr%20model={name}%20reRankDocs=1
   feature without a value counts as 0. A feature that the trees split very near to 0 and far from it may be there twice,
   the second time as `NAME_near_0`: replace both by the same.
 * `model.json`: the model. SolrCloud keeps it in ZooKeeper, which takes files of up to 1 MB unless told otherwise
-  (`jute.maxbuffer`); larger ones go into a file beside it, by `DefaultWrapperModel`.
+  (`jute.maxbuffer`); larger ones go into a file next to it, by `DefaultWrapperModel`.
 """
 
 SOLR = Target("solr", _check, _write, _open, keeps_limits=False)

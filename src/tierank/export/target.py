@@ -1,4 +1,4 @@
-"""What a target gives: whether it can hold a model, how the model is written, and how what was written scores."""
+"""Target: whether it can represent a model, how the model is written, and how the export scores."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tierank.export.portable import Model, Network, QueryCopies, StandardisedMea
 from tierank.transforms import TRANSFORMS, Piecewise
 from tierank.types import Floats
 
-# Up to so many trees, what float32 loses when they are added up one after the other is far below a difference that
-# counts: about 2^-24 of the sum times the root of their number.
+# Up to this many trees, the rounding error of float32 sums, about 2^-24 of the sum times the square root of the number
+# of trees, is far below any difference that matters.
 _FEW_TREES = 500
-# Numbers that float32 holds with all its digits, and neither 0 nor infinite on the way to them.
+# Numbers that float32 represents with full precision, without underflow or overflow in intermediate results.
 LEAST, MOST = 2.0**-100, 2.0**100
 
-# Features of grouped documents and the offsets of the queries in, one score per document out.
+# Maps features of grouped documents and query offsets to one score per document.
 Executor = Callable[[NDArray[np.float32], NDArray[np.int64]], Floats]
 
 
@@ -31,28 +31,28 @@ def _no_constant(model: Model) -> float:
 
 @dataclass(frozen=True)
 class Target:
-    """A form that models are exported to."""
+    """A format that models are exported to."""
 
     name: str
-    # An error that says why and what to change, where the target cannot hold the model exactly.
+    # Raises an error that says why and what to change if the target cannot represent the model exactly.
     check: Callable[[Model], None]
     # Writes the model to a new path: a file, or a folder.
     write: Callable[[Model, Path], None]
-    # What scores as the target does, from the files alone.
+    # Returns a function that scores as the target does, from the written files.
     open: Callable[[Path], Executor]
-    # What the scores of the target have more than tierank's, on every document.
+    # The constant that the target adds to the scores of tierank.
     constant: Callable[[Model], float] = _no_constant
-    # Whether the target keeps values within the limits of a transform.
+    # Whether the target clips values to the limits of a transform.
     keeps_limits: bool = True
 
 
 def refuse(target: str, why: str, instead: str) -> ParameterError:
-    """The error for a model that a target cannot hold."""
+    """The error for a model that a target cannot represent."""
     return ParameterError(f"{target}: {why}; {instead}")
 
 
 def check_pointwise(target: str, model: Model, transforms: str) -> None:
-    """An error where the score of a document depends on the others of its query; ``transforms`` are those to use."""
+    """Raise an error if scores depend on the other documents of the query; ``transforms`` are suggested instead."""
     for part in walk(model.scorer):
         if isinstance(part, StandardisedMean):
             raise refuse(
@@ -64,7 +64,7 @@ def check_pointwise(target: str, model: Model, transforms: str) -> None:
         if isinstance(part, QueryCopies):
             raise refuse(
                 target,
-                "it scores one document at a time, and these trees see where a value stands in the list of the query",
+                "it scores one document at a time, and these trees use features relative to the list of the query",
                 "train with query_features=False",
             )
         if isinstance(part, Network) and part.per_query:
@@ -76,7 +76,7 @@ def check_pointwise(target: str, model: Model, transforms: str) -> None:
 
 
 def check_weights(target: str, model: Model) -> None:
-    """An error where the weights of a linear model are too small or too large for float32 to hold the scores."""
+    """Raise an error if the weights of a linear model are too small or too large for scores in float32."""
     for part in walk(model.scorer):
         if isinstance(part, Network) and part.layers[-1].is_double:
             largest = float(np.abs(part.layers[-1].weights).max())
@@ -89,19 +89,19 @@ def check_weights(target: str, model: Model) -> None:
 
 
 def check_transforms(target: str, model: Model) -> None:
-    """An error where features go through a transform that is not tierank's, which targets cannot write."""
+    """Raise an error for a transform that is not tierank's, which targets cannot write."""
     for part in walk(model.scorer):
         for transform, _ in part.blocks if isinstance(part, Network) else ():
             if type(transform) not in (*TRANSFORMS.values(), Piecewise):
                 raise refuse(
                     target,
-                    f"it holds the transforms of TRANSFORMS, and this model has its own, {type(transform).__name__}",
+                    f"it supports the transforms of TRANSFORMS, and this model uses {type(transform).__name__}",
                     "train with feature_transform='log1p', for example",
                 )
 
 
 def check_missing_is_zero(target: str, trees: Trees) -> None:
-    """An error where a missing value goes another way than 0 would, or 0 another way than its number says."""
+    """Raise an error if a missing value goes another way than 0, or 0 another way than by comparison."""
     by_number = trees.threshold >= 0
     if (trees.nan_left != by_number).any() or (trees.zero_left != by_number).any():
         raise refuse(
@@ -112,7 +112,7 @@ def check_missing_is_zero(target: str, trees: Trees) -> None:
 
 
 def check_thresholds(target: str, model: Model) -> None:
-    """An error where trees have splits by category, or networks embeddings."""
+    """Raise an error if trees have splits by category, or networks have embeddings."""
     for part in walk(model.scorer):
         if isinstance(part, Network) and part.embeddings:
             raise refuse(
@@ -130,7 +130,7 @@ def check_thresholds(target: str, model: Model) -> None:
 
 
 def only_trees(target: str, model: Model) -> Trees:
-    """The trees of a model that is nothing else."""
+    """The trees of a model that consists of trees only."""
     if isinstance(model.scorer, Trees):
         return model.scorer
     networks = [part for part in walk(model.scorer) if isinstance(part, Network)]
@@ -147,14 +147,14 @@ def only_trees(target: str, model: Model) -> Trees:
 
 
 def unused_name(name: str, names: tuple[str, ...]) -> str:
-    """The name, with underscores where there is a feature of that name."""
+    """The name, with underscores appended if a feature has that name."""
     while name in names:
         name += "_"
     return name
 
 
 def by_query(score: Callable[[NDArray[np.float32]], Any]) -> Executor:
-    """An executor that hands over one query at a time."""
+    """An executor that scores one query at a time."""
 
     def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
         lists = np.split(features, offsets[1:-1])
@@ -164,7 +164,7 @@ def by_query(score: Callable[[NDArray[np.float32]], Any]) -> Executor:
 
 
 def check_size(target: str, trees: Trees) -> None:
-    """An error where the scores are too small or too large for float32 to hold their digits."""
+    """Raise an error if the scores are too small or too large for the precision of float32."""
     largest = _largest_sum(trees)
     if largest and not LEAST <= largest <= MOST:
         raise refuse(
@@ -177,11 +177,11 @@ def check_size(target: str, trees: Trees) -> None:
 def for_float32_sums(trees: Trees) -> tuple[Trees, ...]:
     """Trees for an engine that adds up leaves in float32, one after the other.
 
-    Each addition rounds, and with many trees that would add up. So many trees are written twice: first with small
-    leaves, then with large ones, which together are the leaves. The large ones are multiples of a step that is so wide
-    that float32 adds up any of them without rounding. The small ones, at most half a step, come first, while the sum is
-    small. What is rounded is then one number, the sum of the small ones: again each time that the sum grows to another
-    power of two, which comes to 2^-23 of the largest sum on the way at most, whatever the number of trees.
+    Each addition rounds, and with many trees the errors add up. Therefore large models are written twice: first with
+    small leaves, then with large leaves, whose sums are the original leaves. The large leaves are multiples of a step
+    that is so wide that float32 adds any of them without rounding. The small leaves, at most half a step, come first,
+    while the sum is small. Only the sum of the small leaves is then rounded, each time the total grows to another power
+    of two: in total by at most 2^-23 of the largest partial sum, whatever the number of trees.
 
     >>> from tierank.export.portable import TreeBuilder
     >>> builder = TreeBuilder()
@@ -200,5 +200,5 @@ def for_float32_sums(trees: Trees) -> tuple[Trees, ...]:
 
 
 def _largest_sum(trees: Trees) -> float:
-    """What no sum of leaves, one of each tree or of some, is above in size."""
+    """An upper bound of the absolute value of all partial sums of leaves."""
     return float(np.maximum(*np.abs(trees.leaf_ranges())).sum())

@@ -1,11 +1,10 @@
 """Vespa: trees in LightGBM's JSON, networks as ONNX, and the part of a schema that uses them.
 
 Vespa's importer writes ``x < threshold`` or, where a missing value goes left, ``!(x >= threshold)``. What then runs
-depends on the number and size of the trees: small forests are compiled, in double precision; large ones have
-thresholds and leaves in float32. Both add up in double precision. So each threshold becomes the lowest float32 above
-it, and leaves are rounded to float32 here: the score is the same either way. Each split says where a missing value
-goes (NaN, as of an attribute without a value). Trees need an ``objective``, which LightGBM leaves out for
-objectives that its users wrote.
+depends on the number and size of the trees: small forests are compiled, in double precision; large ones have thresholds
+and leaves in float32. Both add up in double precision. So each threshold becomes the lowest float32 above it, and
+leaves are rounded to float32 here: the score is the same either way. Each split says where a missing value (NaN, as for
+an attribute without a value) goes. Trees need an ``objective``, which LightGBM leaves out for custom objectives.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def _write(model: Model, folder: Path) -> None:
 
 
 def _dump(trees: Trees, names: tuple[str, ...]) -> dict[str, Any]:
-    """The keys of ``dump_model`` that the importer looks at."""
+    """The keys of ``dump_model`` that the importer reads."""
     thresholds, features, nan_left = trees.strict_thresholds(), trees.feature.tolist(), trees.nan_left.tolist()
     values = trees.values.astype(np.float32).tolist()
 
@@ -107,7 +106,7 @@ def _profile(names: tuple[str, ...], is_trees: bool) -> str:
 
 
 def _open(folder: Path) -> Executor:
-    """The importer's rule, on the file that was written; networks run in onnxruntime, as in Vespa."""
+    """The rule of the importer, applied to the written file; networks run in onnxruntime, as in Vespa."""
     file = folder / "models" / f"{_NAME}.json"
     if not file.exists():
         return ONNX.open(file.with_suffix(".onnx"))

@@ -1,1 +1,1 @@
-"""What connects tierank with the tools that people track experiments in; each module needs its own library."""
+"""Integrations with experiment trackers; each module needs its own library."""

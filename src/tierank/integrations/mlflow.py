@@ -1,4 +1,4 @@
-"""MLflow: models as artifacts, and what training does as a run. Models are tierank's folders; nothing is pickled."""
+"""MLflow: models as artifacts, and training as runs. Models are stored as tierank's folders; nothing is pickled."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from mlflow.models import Model
     from mlflow.models.model import ModelInfo
 
-# The name of the flavor, of the folder inside of an artifact, and of the column with query ids.
+# The names of the flavor, of the folder inside an artifact, and of the column with query ids.
 FLAVOR, _FOLDER, _QUERY = "tierank", "tierank_model", "qid"
-# MLflow takes no longer texts as the value of a parameter.
+# MLflow does not accept longer texts as the value of a parameter.
 _LONGEST = 6000
 # Metrics that are sent in one request.
 _AT_ONCE = 100
@@ -60,9 +60,9 @@ def save_model(
     signature : mlflow.models.ModelSignature, optional
         Default: the features by name and the column with query ids, if the features have names.
     pip_requirements : list of str, optional
-        What serving installs. Default: this version of tierank, with torch if the ranker needs it.
+        Packages that serving installs. Default: this version of tierank, with torch if the ranker needs it.
     metadata : dict, optional
-        What to keep beside the model.
+        Metadata to store with the model.
     mlflow_model : mlflow.models.Model, optional
         The description to add to; MLflow passes it.
     """
@@ -106,11 +106,11 @@ def log_model(
     Returns
     -------
     mlflow.models.model.ModelInfo
-        ``model_uri`` is what ``load_model`` and ``mlflow.pyfunc.load_model`` take.
+        Its ``model_uri`` is the argument of ``load_model`` and ``mlflow.pyfunc.load_model``.
     """
     with needing("tierank.integrations.mlflow"):
         from mlflow.models import Model
-    found: ModelInfo = Model.log(
+    info: ModelInfo = Model.log(
         artifact_path=None,
         name=name,
         flavor=sys.modules[__name__],
@@ -118,11 +118,11 @@ def log_model(
         ranker=ranker,
         **saving,
     )
-    return found
+    return info
 
 
 def load_model(model_uri: str) -> Ranker:
-    """The ranker that was saved or logged, with the same bits.
+    """Load a ranker that was saved or logged; its scores are bit-identical.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ def load_model(model_uri: str) -> Ranker:
 
 
 class TableScorer:
-    """What ``mlflow.pyfunc.load_model`` gives: scores of the rows of a table, with query ids as one of its columns."""
+    """The model of ``mlflow.pyfunc.load_model``: scores the rows of a table with a column of query ids."""
 
     def __init__(self, ranker: Ranker, query: str) -> None:
         self.ranker, self.query = ranker, query
@@ -158,7 +158,7 @@ class TableScorer:
         Parameters
         ----------
         model_input : table or array
-            One row per document; the column with query ids is needed if the ranker looks at whole lists.
+            One row per document; the column with query ids is needed if the ranker scores whole lists.
         params : dict, optional
             Not used; MLflow passes it.
 
@@ -174,7 +174,7 @@ class TableScorer:
         if qid is None and self.ranker.needs_list():
             raise DataError(
                 argument=self.query,
-                expected="a column with the query id of each row: the ranker looks at whole lists",
+                expected="a column with the query id of each row, as the ranker scores whole lists",
                 got=f"the columns {', '.join(names[:12])}",
             )
         table = take_columns(model_input, [name for name in names if name != self.query])
@@ -185,7 +185,7 @@ class TableScorer:
 
 
 def _load_pyfunc(path: str) -> TableScorer:
-    """The name that MLflow looks for."""
+    """The entry point of MLflow."""
     from mlflow.models import Model
 
     flavor = Model.load(str(Path(path).parent)).flavors[FLAVOR]
@@ -193,10 +193,10 @@ def _load_pyfunc(path: str) -> TableScorer:
 
 
 def autolog(*, log_models: bool = True, disable: bool = False) -> None:
-    """Log every call of ``fit`` of a ranker: settings, metrics and losses by round, the best ones, and the model.
+    """Log every call of ``fit``: settings, metrics and losses by round, the best metrics, and the model.
 
-    A call inside of an active run is logged there; otherwise it is a run of its own. Calls in other processes, such as
-    those of ``cross_validate`` with several jobs, are not logged.
+    A call inside an active run is logged to it; otherwise a new run is created. Calls in other processes, such as those
+    of ``cross_validate`` with several jobs, are not logged.
 
     Parameters
     ----------
@@ -206,7 +206,7 @@ def autolog(*, log_models: bool = True, disable: bool = False) -> None:
         Stop logging.
     """
     with needing("tierank.integrations.mlflow"):
-        import mlflow  # noqa: F401  an error now, not at the first fit
+        import mlflow  # noqa: F401  raises now, not at the first fit
     plain = getattr(Ranker.fit, "__wrapped__", Ranker.fit)
     Ranker.fit = plain if disable else _logged(plain, log_models)  # type: ignore[method-assign, assignment]
 
@@ -237,7 +237,7 @@ def _run(ranker: Ranker) -> Iterator[Tracker]:
 class Tracker:
     """A callback that logs metrics and losses to the active run of MLflow.
 
-    Give it to ``fit(..., callbacks=[...])``; ``autolog`` does so for you. ``@`` in the name of a metric becomes
+    Pass it to ``fit(..., callbacks=[...])``; ``autolog`` does so automatically. ``@`` in the name of a metric becomes
     ``_at_``.
     """
 
@@ -248,14 +248,14 @@ class Tracker:
         self._make, self._client, self._waiting = Metric, MlflowClient(), list[Any]()
 
     def __call__(self, step: Step) -> None:
-        """Keep the numbers of a round, and send them if there are enough."""
+        """Buffer the numbers of a round, and send them if there are enough."""
         now = int(time.time() * 1000)
         self._waiting += [self._make(name, value, now, step.number) for name, value in tracked_values(step)]
         if len(self._waiting) >= _AT_ONCE or step.number == step.n_total:
             self.flush()
 
     def flush(self) -> None:
-        """Send what was not sent yet."""
+        """Send what is buffered."""
         import mlflow
 
         run = mlflow.active_run() or mlflow.start_run()
@@ -264,7 +264,7 @@ class Tracker:
         self._waiting = []
 
     def end(self, ranker: Ranker, log_models: bool = True) -> None:
-        """Send the rest, the settings, the best metrics and the model of a ranker that has been fitted."""
+        """Send what is buffered, and the settings, the best metrics and the model of a fitted ranker."""
         import mlflow
 
         self.flush()
@@ -283,7 +283,7 @@ def _text(value: Any) -> str:
 
 
 def _requirements() -> list[str]:
-    """The versions of tierank, and of the loaded libraries that decide what a model gives."""
+    """The versions of tierank, and of the loaded libraries that affect scores."""
     libraries = ("lightgbm", "numpy", "torch")
     return [f"tierank=={__version__}", *(f"{name}=={version(name)}" for name in libraries if name in sys.modules)]
 

@@ -1,4 +1,4 @@
-"""Names that trackers take."""
+"""Names of metrics in trackers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 from tierank.training.callbacks import Step
 
-# What MLflow takes in the name of a metric; TensorBoard takes it too.
+# Characters that MLflow accepts in the name of a metric; TensorBoard accepts them too.
 _ODD = re.compile(r"[^\w\-. :/]")
 
 
 def tracked_name(name: str) -> str:
-    """The name of a metric as trackers take it, which have no ``@``.
+    """The name of a metric for trackers, which do not accept ``@``.
 
     >>> tracked_name("ndcg@10"), tracked_name("my metric (new)")
     ('ndcg_at_10', 'my metric _new_')
@@ -21,7 +21,7 @@ def tracked_name(name: str) -> str:
 
 
 def tracked_values(step: Step) -> Iterator[tuple[str, float]]:
-    """The metrics and the loss of a step, by names that tell the parts of a ranker apart."""
+    """The metrics and the loss of a step, by names that distinguish the parts of a ranker."""
     place = [step.part] if step.part else []
     place += [f"member{step.member}"] if step.member else []
     place += [f"learner{step.learner}"] if step.learner > 1 else []

@@ -18,13 +18,13 @@ from tierank.training.callbacks import Step
 class TensorBoard:
     """Writes each round or epoch to a folder that ``tensorboard --logdir`` shows.
 
-    Give it to ``fit(..., callbacks=[...])``. ``@`` in the name of a metric becomes ``_at_``. The parts of a ranker,
+    Pass it to ``fit(..., callbacks=[...])``. ``@`` in the name of a metric becomes ``_at_``. The parts of a ranker,
     such as the members of a blend, have their own tags: ``networks/member1/ndcg_at_10``.
 
     Parameters
     ----------
     folder : path
-        Where to write; a folder for each run. It is made if it is not there.
+        The folder to write to, one for each run. It is created if it does not exist.
 
     Examples
     --------
@@ -39,7 +39,7 @@ class TensorBoard:
             raise ParameterError(argument="folder", expected="the name of a folder", got=repr(folder))
         self._folder = folder
         with self._writing():
-            # By their second alone, the files of two runs in one folder would have one name.
+            # With seconds alone, the files of two runs in one folder could have the same name.
             self._writer = SummaryWriter(os.fspath(folder), filename_suffix=f".{secrets.token_hex(4)}")
 
     def __call__(self, step: Step) -> None:
@@ -47,7 +47,7 @@ class TensorBoard:
         with self._writing():
             for name, value in tracked_values(step):
                 self._writer.add_scalar(name, value, step.number)
-            self._writer.flush()  # what is written can be looked at while training goes on
+            self._writer.flush()  # so that it can be viewed while training runs
 
     def close(self) -> None:
         """Close the file."""
@@ -60,7 +60,7 @@ class TensorBoard:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        with suppress(*([] if error is None else [WriteError])):  # the first error says it
+        with suppress(*([] if error is None else [WriteError])):  # the first error was raised already
             self.close()
 
     @contextmanager

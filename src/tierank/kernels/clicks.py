@@ -136,10 +136,12 @@ def fit_dbn(
 ) -> int:
     """EM for the dynamic Bayesian network; ``continuation`` has one value.
 
-    All documents down to the last click were examined, and the user went on after each of them but the last. Below it,
-    let b_r be the chance of no more clicks from r on if r is examined: b_r = (1 - a_r) (g b_{r+1} + 1 - g), and 1 below
-    the list. Returns the number of iterations, negative if it stopped at the most.
+    All documents down to the last click were examined, and the user went on after each of them except the last. Below
+    it, let b_r (``quiet``) be the chance of no more clicks from r on if r is examined:
+    b_r = (1 - a_r) (g b_{r+1} + 1 - g), and 1 below the list. Returns the number of iterations, negative if it stopped
+    at ``max_iterations``.
     """
+    # One function: in several, each session takes 1.6 times as long.
     n_items = len(attraction)
     attracted, examined = np.empty(n_items), np.empty(n_items)
     satisfied, tried = np.empty(n_items), np.empty(n_items)

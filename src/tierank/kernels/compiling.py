@@ -193,7 +193,7 @@ class _Notice:
         if obstacle is not None:
             self._say(
                 "obstacle",
-                f"tierank: each process compiles anew, for some seconds, as the code cannot be kept ({obstacle});"
+                f"tierank: each process compiles again, for some seconds, as the code cannot be kept ({obstacle});"
                 " `tierank compile --to DIR`, once, and NUMBA_CACHE_DIR=DIR end that",
             )
         elif self._timer is None:

@@ -39,7 +39,7 @@ _1 = np.uint8(1)
 
 
 class Columns(NamedTuple):
-    """What values are compared with.
+    """The thresholds that values are compared with.
 
     Parameters
     ----------

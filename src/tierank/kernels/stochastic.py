@@ -157,7 +157,7 @@ def _meet(
 
 @inner
 def _mixed(value: int) -> int:
-    """Bits that all depend on all bits (the finaliser of splitmix64)."""
+    """Mixed bits, each of which depends on all input bits (the finaliser of splitmix64)."""
     value = (value ^ (value >> _SHIFTS[0])) * _FIRST
     value = (value ^ (value >> _SHIFTS[1])) * _SECOND
     return value ^ (value >> _SHIFTS[2])

@@ -1,7 +1,7 @@
 """LOSSES: how far scores are from the order that the ratings ask for, one value per query.
 
-A loss is a function ``f(scores, batch)`` with settings as keywords. A batch is whole queries, one after the other:
-nothing is padded, and no n x n matrix is made but by ``neuralndcg``.
+A loss is a function ``f(scores, batch)`` with settings as keywords. A batch is a sequence of whole queries: nothing is
+padded, and only ``neuralndcg`` needs an n x n matrix.
 
 >>> import torch
 >>> batch = Batch(offsets=[0, 4, 6], ratings=[1, 2, 2, 0, 1, 1])
@@ -11,14 +11,14 @@ nothing is padded, and no n x n matrix is made but by ``neuralndcg``.
 [3.9497, 0.0]
 >>> values.sum().backward()
 
-**All losses.** A query whose documents all have one rating has no order to learn: its value is 0, and so is its
-gradient. Adding a number to all scores of a query changes nothing. Values and gradients are finite wherever the scores
-are, at +-1e4 in single precision too. Losses over pairs go through them in blocks: memory does not grow with the
-number of pairs, time does.
+**All losses.** A query whose documents all have the same rating has no order to learn: its value is 0, and so is its
+gradient. Adding a number to all scores of a query changes nothing. Values and gradients are finite for finite scores,
+even at +-1e4 in single precision. Losses over pairs process them in blocks: time grows with the number of pairs, memory
+does not.
 
-**Row weights.** Where a batch has them, a row of weight 2 is the row twice, in values and gradients, and one of weight
-0 as if it were not there. The exceptions are ``listmle``, ``plistmle`` and ``windowed_urank``, in which copies of a row
-share its place. Each loss says in its own words what a weight does.
+**Row weights.** If a batch has them, a row of weight 2 is equivalent to the row twice, in values and gradients, and a
+row of weight 0 to no row. The exceptions are ``listmle``, ``plistmle`` and ``windowed_urank``, in which copies of a row
+share its place. The docstring of each loss says what a weight does.
 
 ``urank``, ``listnet``, ``listmle``, ``plistmle``, ``softmax`` and ``neuralndcg`` can be differentiated twice; the
 others say that they cannot.
@@ -73,8 +73,8 @@ LOSSES: dict[str, Loss] = {
     "windowed_urank": windowed_urank,
 }
 
-# Losses that go by the order of the ratings alone, whatever their gains are.
+# Losses that depend only on the order of the ratings, not on gains.
 WITHOUT_GAINS = (listmle, listnet, plistmle, ranknet)
 
-# Losses that take the weights of a batch, and so inverse propensities. The likelihood of an order has none.
+# Losses that use the weights of a batch, and so inverse propensities. The likelihood of an order has none.
 WITH_WEIGHTS = (approxndcg, lambdaloss, lambdarank, listnet, ranknet, softmax, urank, windowed_urank)

@@ -1,4 +1,4 @@
-"""Batch: whole queries as losses and networks know them."""
+"""Batch: the whole queries that losses and networks work on."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tierank.relevance import (
 from tierank.settings import as_positive
 from tierank.types import Floats
 
-# The highest rating r for which 2^r - 1 is taken as it is: sums of such gains are still far from the end of float32.
+# The highest rating r for which 2^r - 1 is used directly: sums of such gains are far below the limit of float32.
 _HIGHEST_RATING = 64.0
-# The most copies that the documents of a query may have where copies take places: some megabytes of discounts.
+# The most copies of the documents of a query in losses where copies take ranks: some megabytes of discounts.
 _MOST_PLACES = 1 << 20
 
 
 class Batch:
-    """Whole queries, one after the other: query i owns the rows ``offsets[i]:offsets[i+1]`` of scores and features.
+    """A sequence of whole queries: query i has the rows ``offsets[i]:offsets[i+1]`` of scores and features.
 
     ==================  ============================================================================================
     ``offsets``         where queries begin; one more than there are queries
@@ -99,7 +99,7 @@ class Batch:
 
     @classmethod
     def of(cls, data: RankingDataset, **settings: Any) -> Batch:
-        """All queries of a data set; settings as of the class."""
+        """A batch of all queries of a data set; settings as for the class."""
         return cls(data.offsets, data.ratings if data.is_rated else None, **settings)
 
     def take(self, queries: ArrayLike | Tensor) -> Batch:
@@ -112,18 +112,18 @@ class Batch:
             queries = as_places(queries, self.n_queries, "queries", "queries")
         taken._queries = torch.as_tensor(queries, dtype=torch.int64, device=self.device)
         if not len(taken._queries):
-            raise DataError("no query is left: expected at least one query to take")
+            raise DataError("expected at least one query to take, got none")
         taken.offsets = edges_of(self.lengths[taken._queries])
         return taken
 
     @property
     def n_queries(self) -> int:
-        """How many queries there are."""
+        """Number of queries."""
         return len(self.offsets) - 1
 
     @property
     def n_documents(self) -> int:
-        """How many documents there are, over all queries."""
+        """Number of documents in all queries."""
         return len(self.query)
 
     @property
@@ -141,7 +141,7 @@ class Batch:
 
     @cached_property
     def lengths(self) -> Tensor:
-        """How many documents each query has."""
+        """Number of documents of each query."""
         return self.offsets.diff()
 
     @cached_property
@@ -172,7 +172,7 @@ class Batch:
 
     @cached_property
     def weights(self) -> Tensor | None:
-        """What the gain of each document is multiplied by; None where that is 1."""
+        """The factor of the gain of each document; None if all are 1."""
         if self._weights is None:
             return None
         if self._whole is not None and self._whole.weights is not None:
@@ -190,7 +190,7 @@ class Batch:
 
     @cached_property
     def row_weight(self) -> Tensor | None:
-        """How many times each document counts; None where that is 1."""
+        """The number of times each document counts; None if all are 1."""
         if self._row_weight is None:
             return None
         if self._whole is not None and self._whole.row_weight is not None:
@@ -204,7 +204,7 @@ class Batch:
 
     @cached_property
     def log_row_weight(self) -> Tensor | None:
-        """The logarithm of the row weights, where that of 0 is very low; None where all are 1."""
+        """The logarithm of the row weights, a very low number for 0; None if all are 1."""
         if self.row_weight is None:
             return None
         logs = exact(self.row_weight).log()
@@ -260,7 +260,7 @@ class Batch:
     def tiers(self) -> Tensor:
         """Index of each rating among the unique ratings of its query, 0 = highest; with weights, of gain times weight.
 
-        A click in a place where few look says more than one where all do.
+        A click at a rarely examined position is worth more.
         """
         if self._whole is not None:
             return self._whole.tiers.index_select(0, self.rows)
@@ -270,14 +270,14 @@ class Batch:
 
     @cached_property
     def n_tiers(self) -> Tensor:
-        """How many unique ratings each query has."""
+        """Number of unique ratings of each query."""
         if self._whole is not None:
             return self._whole.n_tiers.index_select(0, self._queries)
         return torch.ones_like(self.lengths).scatter_reduce_(0, self.query, self.tiers + 1, "amax")
 
     @cached_property
     def n_ratings(self) -> Tensor:
-        """How many unique ratings each query has, whatever the weights."""
+        """Number of unique ratings of each query, regardless of weights."""
         if self._weights is None:
             return self.n_tiers
         if self._whole is not None:
@@ -323,14 +323,14 @@ class Batch:
         return ideal_dcg_of_copies(self._gains, self._row_weight, offsets)
 
     def _most_places(self) -> int:
-        """How many places the copies of the documents of a query take at most, if they can be counted."""
+        """The most ranks that the copies of the documents of a query take, if they can be counted."""
         most = float(np.add.reduceat(np.asarray(self._row_weight), self.offsets[:-1].cpu().numpy()).max())
         if most > _MOST_PLACES:
             raise ParameterError(
                 argument="row_weight",
                 expected=f"a sum of up to {_MOST_PLACES:,} in each query, with a loss in which copies take places",
                 got=f"{most:g}",
-                fix="divide the weights by a number",
+                fix="divide all weights by a constant",
             )
         return int(np.ceil(most))
 
@@ -357,7 +357,7 @@ class Batch:
 
     @cached_property
     def first_groups(self) -> Tensor:
-        """Where the tiers of each query begin, when the tiers of all queries are numbered through."""
+        """Where the tiers of each query begin in a numbering of the tiers of all queries."""
         return edges_of(self.n_tiers)
 
     @cached_property
@@ -397,14 +397,14 @@ class Batch:
 
     @cached_property
     def n_counted(self) -> Tensor:
-        """How many documents of each query have a weight above 0."""
+        """Number of documents of each query with a weight above 0."""
         if self.row_weight is None:
             return self.lengths
         return sum_by((self.row_weight > 0).long(), self.query, self.n_queries)
 
     @cached_property
     def place_weights(self) -> Tensor:
-        """(2^(n - i) - 1) / (2^(n - 1) - 1) for the i-th document of each query but its last, which has 0.
+        """(2^(n - i) - 1) / (2^(n - 1) - 1) for the i-th document of each query; 0 for the last one.
 
         n is the number of documents that count.
         """
@@ -431,7 +431,7 @@ class Batch:
     def step_ladder(self) -> tuple[Ladder, Tensor, Tensor, Tensor | None]:
         """The documents of all steps: on each step the selected stand above the rest.
 
-        Beside it the weights of those that are selected, the query of each step, and ln of all row weights.
+        Also returns the weights of the selected documents, the query of each step, and ln of all row weights.
         """
         rows = torch.cat([step.rows for step in self.steps])
         t = torch.cat([torch.full_like(step.rows, i) for i, step in enumerate(self.steps)])
@@ -447,8 +447,8 @@ class Batch:
     def step_batch(self) -> tuple[Batch, Tensor, Tensor, Tensor]:
         """Each step of each query as a query of two ratings: the selected above the rest.
 
-        Beside it where each of its rows stands among the rows of all steps, one step after the other; the uRank weights
-        of its documents; and the query that each step is of.
+        Also returns the index of each of its rows among the rows of all steps, the uRank weights of its documents, and
+        the query of each step.
         """
         rows = torch.cat([step.rows for step in self.steps])
         t = torch.cat([torch.full_like(step.rows, i) for i, step in enumerate(self.steps)])
@@ -483,7 +483,7 @@ class Step:
 
 
 def check(scores: Tensor, batch: Batch, **positive: float) -> None:
-    """Whether the scores are those of the batch, and the settings positive numbers."""
+    """Check that the scores match the batch, and that the settings are positive numbers."""
     if scores.shape != (batch.n_documents,) or scores.dtype != batch.dtype:
         raise DataError(
             f"scores: expected {batch.n_documents} of {batch.dtype}, one per document of the batch,"

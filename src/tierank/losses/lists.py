@@ -15,7 +15,7 @@ def listnet(scores: Tensor, batch: Batch) -> Tensor:
 
     L = -sum over d of P(d) ln(e^f(d) / sum of e^f),  P(d) = e^r(d) / sum of e^r
 
-    In a batch with weights P(d) = w(d) r(d): with 1 / propensity the expectation of a click is then its relevance.
+    In a batch with weights P(d) = w(d) r(d): with 1 / propensity, the expectation of a click is its relevance.
     Row weights are copies: each document counts c(d) times in all three sums.
     """
     check(scores, batch)
@@ -30,7 +30,7 @@ def softmax(scores: Tensor, batch: Batch) -> Tensor:
 
     L = -sum over d of G(d) / (sum of G) * ln(e^f(d) / sum of e^f)
 
-    In a batch with weights w(d) G(d) stands for G(d) / (sum of G). Row weights are copies: each document counts c(d)
+    In a batch with weights, w(d) G(d) replaces G(d) / (sum of G). Row weights are copies: each document counts c(d)
     times in all three sums.
     """
     check(scores, batch)
@@ -48,7 +48,7 @@ def _cross_entropy(scores: Tensor, parts: Tensor, batch: Batch) -> Tensor:
 
 
 def _weighted_entropy(scores: Tensor, parts: Tensor, batch: Batch) -> Tensor:
-    """The same with the parts times their weights, not divided: dividing would take inverse propensities out again."""
+    """The same with the parts times their weights, not divided: dividing would cancel inverse propensities."""
     return _entropy_to(
         scores, batch.counted(batch.weighted(parts)).to(scores.dtype) * batch.is_ranked[batch.query], batch
     )
@@ -64,11 +64,11 @@ def listmle(scores: Tensor, batch: Batch) -> Tensor:
 
         L = -sum over i = 1..n of ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n)))
 
-    Documents d_1, d_2, ... stand by decreasing rating. Tied ones are shuffled by the generator of the batch, anew in
-    each call; without a generator they keep the order of the rows.
+    Documents d_1, d_2, ... are sorted by decreasing rating. Ties are shuffled by the generator of the batch in each
+    call; without a generator they keep the order of the rows.
 
-    Row weights c are no copies here, because copies would be shuffled among the other tied documents. All copies of a
-    row stand in one place, and each is selected from itself and the copies of all rows after it:
+    Row weights c are not copies here, because copies would be shuffled among the other tied documents. All copies of a
+    row share one place, and each is selected from itself and the copies of all rows after it:
 
         L = -sum over i of c(d_i) ln(e^f(d_i) / (e^f(d_i) + c(d_i+1) e^f(d_i+1) + ... + c(d_n) e^f(d_n)))
     """
@@ -81,9 +81,9 @@ def plistmle(scores: Tensor, batch: Batch) -> Tensor:
 
         L = -sum over i = 1..n of a(i) / a(1) * ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n))),  a(i) = 2^(n - i) - 1
 
-    The division by a(1) is ours: the first place weighs 1 in a list of any length, so that no list is too long for
-    floating point, and a list of 41 documents does not weigh twice one of 40. Row weights as in ``listmle``: the copies
-    of a row share its place, and n counts the rows whose weight is not 0.
+    The division by a(1) is our addition: the first place has weight 1 in a list of any length, so that no list is too
+    long for floating point, and a list of 41 documents does not weigh twice as much as one of 40. Row weights as in
+    ``listmle``: the copies of a row share its place, and n counts the rows whose weight is not 0.
     """
     check(scores, batch)
     return _likelihood(scores, batch.place_weights, batch)

@@ -15,12 +15,12 @@ from tierank.settings import as_number
 
 
 def ranknet(scores: Tensor, batch: Batch, *, sigma: float = 1.0) -> Tensor:
-    """RankNet (Burges et al., 2005): logistic loss over the pairs of documents with different ratings, their mean.
+    """RankNet (Burges et al., 2005): the mean logistic loss over the pairs of documents with different ratings.
 
     L = mean over r(d) > r(d') of ln(1 + e^(-sigma (f(d) - f(d'))))
 
-    In a batch with weights w, pairs stand by w(d) G(d) in place of r(d), and count the difference. Row weights are
-    copies: a pair counts c(d) c(d') times, in the sum and in what it is divided by.
+    In a batch with weights w, pairs are ordered by w(d) G(d) in place of r(d), and weighted by the difference. Row
+    weights are copies: a pair counts c(d) c(d') times, in the sum and in the divisor.
     """
     check(scores, batch, sigma=sigma)
     if batch.row_weight is not None:
@@ -33,7 +33,7 @@ def ranknet(scores: Tensor, batch: Batch, *, sigma: float = 1.0) -> Tensor:
 
 
 def lambdarank(scores: Tensor, batch: Batch, *, sigma: float = 1.0) -> Tensor:
-    """LambdaRank (Burges et al., 2006) as a loss: each pair weighs what swapping it changes NDCG by.
+    """LambdaRank (Burges et al., 2006) as a loss: each pair is weighted by the change of NDCG if the two are swapped.
 
         L = sum over r(d) > r(d') of |G(d) - G(d')| / IDCG * |D(d) - D(d')| * ln(1 + e^(-sigma (f(d) - f(d'))))
 
@@ -48,11 +48,12 @@ def lambdaloss(scores: Tensor, batch: Batch, *, sigma: float = 1.0, mu: float = 
         L = sum over r(d) > r(d') of |G(d) - G(d')| / IDCG * (rho + mu delta) * ln(1 + e^(-sigma (f(d) - f(d'))))
         rho = |D_i - D_j|,  delta = D_|i-j| - D_|i-j|+1,  D_i = 1 / log2(1 + i)
 
-    with i and j the ranks of d and d' by the scores, taken as given when differentiating. The paper has log2 for ln: a
-    factor. mu = 0 is ``lambdarank``. In a batch with weights, gains are multiplied by them, and IDCG is not.
+    with i and j the ranks of d and d' by the scores, taken as given when differentiating. The paper has log2 in place
+    of ln, which is a constant factor. mu = 0 is ``lambdarank``. In a batch with weights, gains are multiplied by them,
+    and IDCG is not.
 
-    Row weights are copies, one below the other in the ranking, of which each takes a place, in IDCG too. A part of a
-    copy takes that part of a place. With s(x) the sum of the discounts of the first x places, linear between integers,
+    Row weights are copies, one below the other in the ranking; each takes a rank, also in IDCG. A fraction of a copy
+    takes that fraction of a rank. With s(x) the sum of the discounts of the first x places, linear between integers,
     the pairs of the copies of a row at the places x to x + c and those of a row further down, y to y + c', have
     together
 

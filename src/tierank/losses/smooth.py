@@ -1,4 +1,4 @@
-"""Losses that are NDCG with the ranks made smooth."""
+"""Losses that are NDCG with smooth ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tierank.settings import as_whole
 
 # The longest query for which neuralndcg makes a matrix: 128 MB each, and some at a time.
 _LONGEST_MATRIX = 4096
-# How near to 1 the sums of the columns have to be.
+# How close to 1 the sums of the columns have to be.
 _EVEN = 1e-6
 
 
@@ -64,10 +64,10 @@ def neuralndcg(scores: Tensor, batch: Batch, *, temperature: float = 1.0, max_sc
         L = 1 - 1 / IDCG * sum over i of (sum over j of P_ij G(d_j)) / log2(1 + i)
 
     Row i of P is at first NeuralSort's softmax over j of ((n + 1 - 2 i) f_j - sum over k of |f_j - f_k|) / temperature.
-    Sinkhorn scaling then makes its columns and its rows sum to 1 in turns, at most ``max_scalings`` times, or until the
-    columns stay within 1e-6 of it.
+    Sinkhorn scaling then normalises its columns and rows in turn, at most ``max_scalings`` times, or until the sums of
+    the columns are within 1e-6 of 1.
 
-    The one loss that needs a matrix for each query: queries are gone through one by one, in double precision (exponents
+    The only loss that needs a matrix for each query: queries are processed one by one, in double precision (exponents
     are differences of long sums), and may have up to 4,096 documents. Row weights are copies, and have to be integers:
     P has a row for each of them.
     """
@@ -80,7 +80,7 @@ def neuralndcg(scores: Tensor, batch: Batch, *, temperature: float = 1.0, max_sc
     if longest > _LONGEST_MATRIX:
         raise DataError(
             f"neuralndcg: expected queries of up to {_LONGEST_MATRIX:,} documents, whose matrices fit into memory,"
-            f" got one of {longest:,}; take approxndcg, or leave out documents that cannot come first"
+            f" got one of {longest:,}; use approxndcg, or leave out documents that cannot come first"
         )
     gains, discounts = batch.relative_gains.double(), batch.discounts.double()
     reached = [

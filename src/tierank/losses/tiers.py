@@ -28,7 +28,7 @@ def urank(scores: Tensor, batch: Batch) -> Tensor:
 
 
 def stepwise_urank(step_scores: Sequence[Tensor], batch: Batch, *, window: int | None = None) -> Tensor:
-    """The uRank loss where a document has a score for each step: that of tier t takes the scores of step t.
+    """The uRank loss if a document has a score for each step: the loss of tier t uses the scores of step t.
 
     ``step_scores[t]`` has one score for each of ``batch.steps[t].rows``, as the networks with steps give them. With a
     ``window`` each step has the likelihood of ``windowed_urank``. Row weights as in these two.

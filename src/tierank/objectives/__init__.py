@@ -1,14 +1,14 @@
 """OBJECTIVES: gradient and hessian for boosted trees.
 
-An objective is built from settings alone, made ready with the ratings, and then asked for gradients once a round:
+An objective is created from settings, prepared with the ratings, and then called for gradients once per round:
 
 >>> objective = OBJECTIVES["umart"](window=2).prepare(ratings=[2, 1, 0, 0], offsets=[0, 4])
 >>> gradient, hessian = objective.gradients([0.1, 0.7, 0.2, 0.4])
 >>> [round(float(g), 3) for g in gradient]
 [-1.445, 0.264, 0.676, 0.504]
 
-LightGBM takes it as it is: ``lightgbm.train({"objective": OBJECTIVES["umart"]()}, data)``. It may copy or pickle the
-objective; copies carry the settings, and make themselves ready with labels, groups and weights of the data they meet.
+LightGBM accepts it directly: ``lightgbm.train({"objective": OBJECTIVES["umart"]()}, data)``. It may copy or pickle the
+objective; copies have the settings, and prepare themselves with the labels, groups and weights of the data.
 
 ``check_gradient`` tests your own loss before trees or networks follow it.
 """

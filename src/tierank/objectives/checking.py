@@ -13,13 +13,13 @@ from tierank.objectives.loss import as_loss, check_values
 from tierank.relevance import Gain
 from tierank.types import Floats
 
-# torch is imported where a loss is followed: uMart has no need of it.
+# torch is imported only if a loss is used: uMart does not need it.
 if TYPE_CHECKING:
     from torch import Tensor
 
     from tierank.losses import Batch
 
-# How far scores are moved for differences, and how far those may be from derivatives.
+# The step of the scores for differences, and the largest accepted deviation from derivatives.
 _STEP, _TOLERANCE = 1e-4, 1e-5
 
 
@@ -27,8 +27,8 @@ def check_gradient(loss: str | Callable[..., Tensor], *, gain: Gain = "exp2", se
     """Compare the derivatives of a loss with differences of its values.
 
     Twenty queries of 1 to 12 documents, some with ties and some with a single rating, get random scores in double
-    precision. Checked are: one finite value per query, the same for a query alone and among others; each derivative;
-    and each value of ``loss.hessian``, if the loss has one.
+    precision. It checks that there is one finite value per query, the same for a query alone and among others; each
+    derivative; and each value of ``loss.hessian``, if the loss has one.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def check_gradient(loss: str | Callable[..., Tensor], *, gain: Gain = "exp2", se
     Returns
     -------
     float
-        The largest difference that was found, relative to the size of the values.
+        The largest difference, relative to the size of the values.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def check_gradient(loss: str | Callable[..., Tensor], *, gain: Gain = "exp2", se
 
     function = as_loss(loss)
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # tensors that the function makes follow it
+    torch.set_default_dtype(torch.float64)  # the default for tensors that the function creates
     try:
         return _check_loss(function, _probe_queries(seed), gain)
     finally:
@@ -74,7 +74,7 @@ def check_gradient(loss: str | Callable[..., Tensor], *, gain: Gain = "exp2", se
 
 
 def _probe_queries(seed: int) -> list[tuple[Floats, Floats]]:
-    """Ratings and scores of short queries; every fifth one has one rating alone."""
+    """Ratings and scores of short queries; every fifth one has only one rating."""
     rng = np.random.default_rng(seed)
     queries = []
     for k, n in enumerate([2, 1, *rng.integers(2, 13, 18).tolist()]):
@@ -110,17 +110,17 @@ class _Alone:
     number: int
 
     def compare(self, among_others: float) -> float:
-        """The largest difference of all that can be compared; an error where one is too large."""
+        """The largest difference of all comparisons. Raises ``ParameterError`` if one is too large."""
         value, gradient = self._value_and_gradient(self.scores)
         worst = self._same("value, alone and among other queries,", None, [value], [among_others])
         steps = np.eye(len(self.scores)) * _STEP
         around = [(self._value_and_gradient(self.scores + u), self._value_and_gradient(self.scores - u)) for u in steps]
         slopes = [(ahead[0] - behind[0]) / (2 * _STEP) for ahead, behind in around]
         worst = max(worst, self._same("derivative", 0, gradient.tolist(), slopes))
-        own = getattr(self.loss, "hessian", None)
-        if own is not None:
+        hessian = getattr(self.loss, "hessian", None)
+        if hessian is not None:
             bends = [(ahead[1][i] - behind[1][i]) / (2 * _STEP) for i, (ahead, behind) in enumerate(around)]
-            worst = max(worst, self._same("hessian", 0, own(self._tensor(self.scores), self.batch).tolist(), bends))
+            worst = max(worst, self._same("hessian", 0, hessian(self._tensor(self.scores), self.batch).tolist(), bends))
         return worst
 
     def _tensor(self, scores: Floats) -> Tensor:

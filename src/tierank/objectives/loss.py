@@ -13,45 +13,45 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tierank.checks import as_offsets, as_propensities
-from tierank.errors import DataError, ParameterError
+from tierank.errors import ParameterError
 from tierank.kernels import n_threads
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.relevance import Gain, as_gain
 from tierank.settings import as_choice, as_whole
 
-# torch is imported where a loss is followed: uMart has no need of it.
+# torch is imported only if a loss is used: uMart does not need it.
 if TYPE_CHECKING:
     from torch import Tensor
 
     from tierank.losses import Batch
 
-# Documents whose loss is computed in one go.
+# Documents whose loss is computed at a time.
 _DOCUMENTS_AT_ONCE = 1 << 15
-# No document is asked to move by more than this in one step of Newton's.
+# No document moves by more than this in one Newton step.
 _LONGEST_STEP = 4.0
 
 
 class LossObjective(Objective):
     """Trees that follow a loss: a name of ``LOSSES``, or any function ``(scores, batch) -> one value per query``.
 
-    The gradient g is that of the sum over the queries, by automatic differentiation. Of the hessian H trees use sums of
-    its diagonal over leaves. A function that knows its diagonal says so by an attribute, ``function.hessian(scores,
-    batch)``, one value per document. For the others one product with H stands for it (Hutchinson's estimate), with
-    signs z that the seed and the scores draw for each query, half of them -1:
+    The gradient g is that of the sum over the queries, by automatic differentiation. Trees use sums of the diagonal of
+    the hessian H over leaves. A function can provide its diagonal as an attribute, ``function.hessian(scores, batch)``,
+    one value per document. Otherwise the diagonal is estimated by one product with H (Hutchinson's estimate), with
+    signs z that are drawn for each query by the seed and the scores, half of them -1:
 
         h(d) = max(|z(d) (H z)(d)|, |g(d)| / 4)
 
     If adding a number to all scores of a query changes nothing, as in all ``LOSSES``, the mean of z (H z) over all
     signs is the diagonal times 2 m / (2 m - 1), m = ceil(n / 2) for n documents; where moreover the documents of a
     query compete (no entry of H beside the diagonal is positive: ``urank``, ``softmax``, ``listnet``, ``listmle``,
-    ``ranknet``), z (H z) is never negative and never above twice the diagonal. The second part keeps documents without
-    curvature from asking for more than a step of 4.
+    ``ranknet``), z (H z) is never negative and never above twice the diagonal. The second term limits documents without
+    curvature to a step of 4.
 
     H z comes by differentiating twice; where a loss cannot be (``lambdaloss`` and others whose weights go by ranks), it
     is the difference of the gradients at f + z / 2 and f - z / 2. So a round costs two or three gradients, however long
     the lists are.
 
-    Other keywords than those below are settings of the loss.
+    Keywords other than those below are settings of the loss.
 
     ``gain``             as of ``UMartObjective``: what ``batch.gains`` holds
     ``n_jobs``           threads of torch; None: one for each core
@@ -92,7 +92,7 @@ class LossObjective(Objective):
         position: ArrayLike | None = None,
         propensity: ArrayLike | None = None,
     ) -> Self:
-        """Make ready for these documents; weights and propensities as of all objectives. Positions are not used."""
+        """Prepare for these documents; weights and propensities as in ``Objective.prepare``. Positions are not used."""
         from tierank.losses import Batch
 
         edges = as_offsets(offsets)
@@ -107,11 +107,9 @@ class LossObjective(Objective):
         """Gradient and hessian at these scores, one number per document."""
         import torch
 
-        if self._data is None:
-            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
-        parts, edges, scale = self._data
+        parts, edges, scale = self._prepared()
         checked = self._checked_scores(scores, int(edges[-1])).astype(np.float32)
-        # What is random goes by the scores: a run that is resumed draws what it would have drawn.
+        # Random draws depend on the scores, so that a resumed run draws the same.
         seed = (zlib.crc32(checked.tobytes()) + self.seed) % (1 << 32)
         signs = torch.from_numpy(_balanced_signs(edges, seed))
         gradient, hessian = np.empty((2, len(checked)), np.float32)
@@ -132,7 +130,7 @@ class LossObjective(Objective):
 
 
 class _Point:
-    """A loss at some scores of a batch: its gradient, and what is known of its hessian."""
+    """A loss at some scores of a batch: its gradient, and its hessian or an estimate."""
 
     def __init__(self, loss: Callable[..., Tensor], scores: Tensor, batch: Batch, seed: int) -> None:
         import torch
@@ -148,9 +146,9 @@ class _Point:
 
     def hessian(self, signs: Tensor) -> Tensor:
         """The diagonal, if the loss knows it, or else z * (H z) with these signs."""
-        own = getattr(getattr(self.loss, "func", self.loss), "hessian", None)
-        if own is not None:
-            diagonal = own(self.scores.detach(), self.batch, **getattr(self.loss, "keywords", {}))
+        hessian = getattr(getattr(self.loss, "func", self.loss), "hessian", None)
+        if hessian is not None:
+            diagonal = hessian(self.scores.detach(), self.batch, **getattr(self.loss, "keywords", {}))
             if diagonal.shape != self.scores.shape:
                 raise ParameterError(
                     f"hessian: expected one value per document, {len(self.scores)} here,"
@@ -165,7 +163,7 @@ class _Point:
         return self._check("hessian", signs * product)
 
     def _product(self, signs: Tensor) -> Tensor | None:
-        """H z by differentiating twice; None where the loss does not allow it, or bends nowhere."""
+        """H z by differentiating twice; None if the loss does not support that, or has no curvature."""
         import torch
 
         if not self.graph.requires_grad:
@@ -185,7 +183,7 @@ class _Point:
         return torch.autograd.grad(values.sum(), scores, create_graph=create_graph)[0]
 
     def _check(self, what: str, values: Tensor) -> Tensor:
-        """The values, if all are finite; the error names the first document where one is not."""
+        """The values, if all are finite. The error names the first document where one is not."""
         import torch
 
         bad = (~torch.isfinite(values)).nonzero()
@@ -195,13 +193,13 @@ class _Point:
             raise ParameterError(
                 f"loss: expected a finite {what}, got {float(values[row])} at a document with rating"
                 f" {float(self.batch.ratings[row]):g} and score {self.scores[row].item():g}, in a query of {length}"
-                " documents; check_gradient(loss) may say where it goes wrong"
+                " documents; check_gradient(loss) may show where it goes wrong"
             )
         return values
 
 
 def as_loss(loss: Any) -> Callable[..., Tensor]:
-    """The function that a name of ``LOSSES`` stands for, or the function itself."""
+    """The function by its name in ``LOSSES``, or as given."""
     from tierank.losses import LOSSES
 
     if loss is None:
@@ -210,7 +208,7 @@ def as_loss(loss: Any) -> Callable[..., Tensor]:
 
 
 def check_reads_gain(loss: Callable[..., Tensor], gain: Gain) -> None:
-    """An error where a gain was chosen and the loss, one of ours, looks at none."""
+    """Raise an error if a gain was chosen and the loss, one of tierank's, does not use it."""
     from tierank.losses import WITHOUT_GAINS
 
     if loss in WITHOUT_GAINS and as_gain(gain) != "exp2":
@@ -219,7 +217,7 @@ def check_reads_gain(loss: Callable[..., Tensor], gain: Gain) -> None:
 
 
 def check_reads_propensity(loss: Callable[..., Tensor]) -> None:
-    """An error where inverse propensities cannot go into a loss."""
+    """Raise an error if a loss does not support inverse propensities."""
     from tierank.losses import WITH_WEIGHTS
 
     function = getattr(loss, "func", loss)
@@ -247,7 +245,7 @@ def check_loss_settings(loss: Callable[..., Any], given: Mapping[str, Any]) -> N
 
 
 def check_values(values: Any, n_queries: int) -> None:
-    """Whether a loss gave one value per query, which depend on the scores."""
+    """Check that a loss returned one value per query that depends on the scores."""
     shape = tuple(getattr(values, "shape", ())) if hasattr(values, "requires_grad") else None
     if shape != (n_queries,) or not values.requires_grad:
         got = "values that do not depend on the scores" if shape == (n_queries,) else f"shape {shape}"
@@ -268,6 +266,6 @@ def _balanced_signs(offsets: NDArray[np.int64], seed: int) -> NDArray[np.float32
 
 
 def _spans_of_queries(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Spans of whole queries of about as many documents as are computed in one go."""
+    """Spans of whole queries of about the number of documents that are computed at a time."""
     cuts = np.searchsorted(offsets, np.arange(0, offsets[-1], _DOCUMENTS_AT_ONCE))
     return pairwise(np.unique([*cuts, len(offsets) - 1]).tolist())

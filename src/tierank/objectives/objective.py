@@ -1,4 +1,4 @@
-"""What LightGBM asks of an objective."""
+"""The interface of objectives, as LightGBM calls them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Gradients = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 class Objective(ABC):
-    """What LightGBM calls each round. A subclass makes itself ready with ratings, and gives gradients at scores."""
+    """A function that LightGBM calls each round. It is prepared with ratings, and computes gradients at scores."""
 
     _data: Any = None
-    # Ratings, weights and sizes of queries that LightGBM came with; None after a ``prepare`` of one's own.
+    # The ratings, weights and sizes of queries of LightGBM's last call; None after an explicit ``prepare``.
     _seen: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -37,7 +37,7 @@ class Objective(ABC):
         position: ArrayLike | None = None,
         propensity: ArrayLike | None = None,
     ) -> Self:
-        """Make ready for these documents: query i owns the rows ``offsets[i]:offsets[i+1]``.
+        """Prepare for these documents: query i has the rows ``offsets[i]:offsets[i+1]``.
 
         A row weight multiplies the gradient and the hessian of its document, a query weight those of the whole query.
         For ratings that are clicks, ``propensity`` has the chance that each document was examined, ``position`` where
@@ -48,17 +48,23 @@ class Objective(ABC):
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
 
+    def _prepared(self) -> Any:
+        """What ``prepare`` has set."""
+        if self._data is None:
+            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        return self._data
+
     def state(self) -> dict[str, list[float]]:
-        """What the objective has learned itself, for JSON; training that is resumed goes on from it."""
+        """What the objective has learned, for JSON; a resumed training continues from it."""
         return {}
 
     def load_state(self, state: dict[str, list[float]]) -> None:
-        """Go on from what ``state`` gave."""
+        """Continue from the result of ``state``."""
         if state:
-            raise DataError(expected="no state of the objective, which learns nothing itself", got=", ".join(state))
+            raise DataError(expected="no state of the objective, which learns nothing", got=", ".join(state))
 
     def __call__(self, scores: Any, dataset: Any, weight: Any = None, group: Any = None) -> Gradients:
-        """What ``lightgbm.train`` calls each round, with its own data set; used as it is after ``prepare``.
+        """Called by ``lightgbm.train`` each round with its data set; after ``prepare`` the data set is ignored.
 
         ``lightgbm.LGBMRanker`` and Dask call with ratings, scores, weights and the sizes of queries instead.
         """
@@ -78,7 +84,7 @@ class Objective(ABC):
         return all(one is other or np.array_equal(one, other) for one, other in zip(data, self._seen, strict=True))
 
     def _checked_scores(self, scores: ArrayLike, n: int) -> Floats:
-        # Writable or not is a type of its own to numba, and would be compiled for.
+        # For numba, read-only arrays have another type, which would need compiling.
         checked = np.require(scores, np.float64, ["C", "W"])
         if checked.shape != (n,):
             raise DataError(f"scores: expected {n}, one per document, got shape {checked.shape}")
@@ -90,7 +96,7 @@ class Objective(ABC):
 def scale_of(
     offsets: NDArray[np.int64], row_weight: ArrayLike | None, query_weight: ArrayLike | None
 ) -> NDArray[np.float32] | None:
-    """One factor per document, or None where all are 1."""
+    """One factor per document, or None if all are 1."""
     if row_weight is None and query_weight is None:
         return None
     scale = np.ones(offsets[-1])

@@ -16,23 +16,24 @@ from tierank.relevance import Gain
 from tierank.settings import as_choice, as_positive, as_share, as_whole
 from tierank.types import Floats
 
-# With more orders in each round, training would not end.
+# With more orders per round, training would take forever.
 MOST_DRAWS = 1_000_000
 
 
 class StochasticUMartObjective(UMartObjective):
     """uMart by random orders: the expected gradient of neighbours, over orders drawn around the scores.
 
-    uMart, like lambdarank, compares documents by the one order that the scores give. Two documents with nearly equal
-    scores may change places in the next round, and their weights jump. Here each round draws ``n_draws`` orders from
-    the Plackett-Luce model of f / ``noise`` (the model of ListMLE and of uRank's likelihood): by decreasing
+    uMart, like lambdarank, compares documents by the single order of the scores. Two documents with nearly equal scores
+    may change places in the next round, and their weights jump. Here each round draws ``n_draws`` orders from the
+    Plackett-Luce model of f / ``noise`` (the model of ListMLE and of uRank's likelihood): by decreasing
 
         z(d) = f(d) + noise g(d),   g = -ln(-ln u),   u uniform in (0, 1).
 
-    In each order every document d meets its neighbours: the lower-rated documents b among the next ``window`` places
-    below it, and those among the next ``window`` places above it. With p' and p of ``UMartObjective`` (scores without
-    noise), each d' in b adds sigma w p' to the gradient of d' and takes it from that of d, and adds to the hessian as
-    there. The result is the mean over the draws. So each pair counts in proportion to how often it would be neighbours.
+    In each order every document d is compared with its neighbours: the lower-rated documents b among the next
+    ``window`` places below it, and those among the next ``window`` places above it. With p' and p of ``UMartObjective``
+    (scores without noise), each d' in b adds sigma w p' to the gradient of d' and subtracts it from that of d, and adds
+    to the hessian in the same way. The result is the mean over the draws, so each pair counts in proportion to how
+    often the two are neighbours.
 
     With a the higher place of the two, from 0, and G, IDCG and disc of ``UMartObjective``, the weight of a pair is
 
@@ -43,8 +44,8 @@ class StochasticUMartObjective(UMartObjective):
     ``"ndcg"``           decay^a |G(d) - G(d')| |disc(d) - disc(d')| / IDCG, with the places of the drawn order
     ===================  =============================================================================================
 
-    With ``window=1`` it is the pairwise form of YetiRank. What is random is a function of the seed and of the scores of
-    the query: the same bits on any number of threads, in any order of queries, and after a resume.
+    With ``window=1`` it is the pairwise form of YetiRank. Random numbers depend only on the seed and the scores of the
+    query: the same bits on any number of threads, in any order of queries, and after a resume.
 
     A round costs O(n_draws n (log n + window)).
     """
@@ -93,18 +94,16 @@ class StochasticUMartObjective(UMartObjective):
         position: ArrayLike | None = None,
         propensity: ArrayLike | None = None,
     ) -> Self:
-        """Make ready for these documents; weights as of all objectives. Propensities have to be given."""
+        """Prepare for these documents; weights as in ``Objective.prepare``. Propensities have to be given."""
         if position is not None and propensity is None:
-            raise DataError(argument="position", expected="`propensity` beside it", got="positions alone")
+            raise DataError(argument="position", expected="`propensity` too", got="positions alone")
         super().prepare(ratings, offsets, row_weight, query_weight, position=position, propensity=propensity)
         self._decays = self.decay ** np.arange(len(self._data.queries.discounts), dtype=np.float64)
         return self
 
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
-        data: Prepared | None = self._data
-        if data is None:
-            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        data: Prepared = self._prepared()
         scores = self._checked_scores(scores, len(data.order)) + 0.0  # -0.0 has other bits than 0.0
         bits, chance = scores.view(np.uint64), Chance(self.seed, self.n_draws, self.noise, self._decays)
 
@@ -118,7 +117,7 @@ class StochasticUMartObjective(UMartObjective):
         return data.scaled()
 
     def _pair_gains(self, ratings: Floats, offsets: NDArray[np.int64], n_tiers: NDArray[np.int64]) -> Floats:
-        """What the weight of a pair has of each document: G / IDCG, or G."""
+        """The factor of each document in the weight of a pair: G / IDCG, or G."""
         if self.weights == "gain":
             return plain_gains(ratings, self.gain)
         return super()._pair_gains(ratings, offsets, n_tiers)

@@ -25,13 +25,13 @@ from tierank.types import Floats
 HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
 _WEIGHTS = ("ndcg", "gain", "none")
 _TIES = ("mean", "rows")
-# Of which LightGBM a lambdarank is; and the ranks that the ideal DCG of the old one had, its max_position.
+# The versions of lambdarank; and the number of ranks in the ideal DCG of the old one, its max_position.
 LAMBDARANK_VERSIONS = ("lightgbm-4", "lightgbm-2")
 _OLD_IDCG_AT = 20
 
-# Gradients are float32 numbers: weights that come undivided have to stay well inside.
+# Gradients are float32 numbers: undivided weights have to stay well within their range.
 _MOST_GAIN = 1e30
-# The cost of a document besides its pairs, counted in pairs; and how many pairs make another thread worthwhile.
+# The cost of a document besides its pairs, counted in pairs; and the number of pairs that is worth another thread.
 _PAIRS_PER_DOCUMENT, _PAIRS_PER_SPAN = 25, 1 << 21
 
 
@@ -73,7 +73,7 @@ class UMartObjective(Objective):
     ``idcg_at``          ranks that count in IDCG; None: all
     ``gain``             ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a list with the gains of the ratings 0, 1,
                          2, ...; a mapping from ratings to gains; or a function that turns ratings into gains
-    ``ties``             ``"mean"``: documents with equal scores stand in no order, see below; ``"rows"``: they rank in
+    ``ties``             ``"mean"``: documents with equal scores have no order, see below; ``"rows"``: they rank in
                          the order of the rows, as in the authors' program and in LightGBM
     ``n_jobs``           threads; None: one for each core. The result is the same, bit for bit
     ``propensity_norm``  p of learned propensities, see below; ``clip``: the most that a document counts for
@@ -147,12 +147,12 @@ class UMartObjective(Objective):
         position: ArrayLike | None = None,
         propensity: ArrayLike | None = None,
     ) -> Self:
-        """Make ready for these documents; weights, positions and propensities as of all objectives."""
+        """Prepare for these documents; weights, positions and propensities as in ``Objective.prepare``."""
         offsets = np.require(as_offsets(offsets), requirements=["C", "W"])
         ratings = as_ratings(ratings, int(offsets[-1]))
         tiers, n_tiers = find_tiers(ratings, offsets)
         gains = self._pair_gains(ratings, offsets, n_tiers)
-        if propensity is not None:  # a click in a place where few look says more than one where all do
+        if propensity is not None:  # a click at a rarely examined position is worth more
             gains = gains * np.minimum(1 / as_propensities(propensity), self.clip)
             tiers, n_tiers = find_tiers(gains, offsets)
         longest = int(np.diff(offsets).max())
@@ -166,7 +166,7 @@ class UMartObjective(Objective):
                 sigma=self.sigma,
                 by_rank=self.weights == "ndcg",
                 over_distance=self._by_distance,
-                levelled=self._is_levelled and propensity is None,  # it would take propensities out again
+                levelled=self._is_levelled and propensity is None,  # it would cancel the propensities
                 kappa=kappa,
                 steep=steep,
                 share_ties=self.ties == "mean",
@@ -189,15 +189,13 @@ class UMartObjective(Objective):
         return {} if self._data is None or self._data.pairs is None else self._data.pairs.state()
 
     def load_state(self, state: dict[str, list[float]]) -> None:
-        """Go on from the propensities that ``state`` gave."""
+        """Continue from the propensities of ``state``."""
         if self._data is not None and self._data.pairs is not None and state:
             self._data.pairs.load(state)
 
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document; the next call overwrites them."""
-        data: Prepared | None = self._data
-        if data is None:
-            raise DataError("the objective has no data: expected prepare(ratings, offsets) before gradients(scores)")
+        data: Prepared = self._prepared()
         scores = self._checked_scores(scores, len(data.order))
         pairs = data.pairs
         if pairs is not None:
@@ -236,7 +234,7 @@ class UMartObjective(Objective):
         return weights.loss_above, weights.loss_below
 
     def _pair_gains(self, ratings: Floats, offsets: NDArray[np.int64], n_tiers: NDArray[np.int64]) -> Floats:
-        """What the weight of a pair has of each document: G / IDCG, G / (|R| - 1) or 1."""
+        """The factor of each document in the weight of a pair: G / IDCG, G / (|R| - 1) or 1."""
         if self.weights == "none":
             return np.ones(len(ratings))
         lengths = np.diff(offsets)
@@ -317,7 +315,7 @@ class LambdaRankObjective(UMartObjective):
 
 @dataclass
 class Prepared:
-    """What an objective keeps of its data, and the arrays that it uses again each round."""
+    """The prepared data of an objective, and the arrays that it reuses each round."""
 
     queries: Queries
     rules: Rules
@@ -338,7 +336,7 @@ class Prepared:
 
 
 def plain_gains(ratings: Floats, gain: Gain) -> Floats:
-    """Gains that weigh pairs undivided; an error where they are too large for that."""
+    """Gains that weight pairs undivided. Raises ``DataError`` if they are too large for that."""
     gains = gains_of(ratings, gain)
     if gains.max() > _MOST_GAIN:
         raise DataError(

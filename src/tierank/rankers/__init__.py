@@ -1,4 +1,4 @@
-"""The rankers, by the names that the command line gives them."""
+"""RANKERS: the rankers by their names on the command line."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def load(
     path : path
         The model folder.
     rankers : iterable of classes, optional
-        Your own rankers that the model may be of. Installed packages name theirs in the entry-point group
+        Your own ranker classes, if the model is of one. Installed packages register theirs in the entry-point group
         ``tierank.rankers``.
     networks : iterable of classes, optional
         Your own networks, if the setting ``network`` was a class.
@@ -125,7 +125,7 @@ def _by_name(classes: Iterable[type]) -> dict[str, type]:
 
 
 class _Installed(dict[str, Any]):
-    """Classes by name; those of installed packages are loaded when a model asks for them by their entry point."""
+    """Classes by name. Those of installed packages are loaded through their entry points when a model needs them."""
 
     def __init__(self, group: str, known: dict[str, Any]) -> None:
         super().__init__(known)

@@ -1,4 +1,4 @@
-"""Ranker: the public contract. It has settings, and holds a fitted model; scikit-learn's conventions throughout."""
+"""Ranker: the public contract. A ranker has settings and holds a fitted model, by scikit-learn's conventions."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ from tierank.training.model import FitContext, FittedModel, Resources, SavedMode
 
 
 class Ranker(Configured):
-    """Base class of all rankers, and the class to derive from to write one.
+    """Base class of all rankers; subclass it to write your own.
 
     A subclass is a dataclass whose fields are its settings, and defines ``fit_model``, which returns a ``FittedModel``.
-    With ``restore_model`` its models can be loaded. Everything else works: ``fit``, ``predict``, ``rank``, ``score``,
-    ``save``, cross-validation, tuning, scikit-learn's tools and the command line.
+    With ``restore_model`` its models can be loaded. Everything else is inherited: ``fit``, ``predict``, ``rank``,
+    ``score``, ``save``, cross-validation, tuning, scikit-learn's tools and the command line.
 
     Attributes
     ----------
     model_ : FittedModel
         What was learned.
     settings_ : dict
-        The settings that the model was fitted with, whatever was set since.
+        The settings that the model was fitted with; later ``set_params`` calls do not change them.
     seen_ : Seen
         Facts about the training data.
     """
@@ -75,15 +75,15 @@ class Ranker(Configured):
     # What a subclass defines
 
     def takes_categories(self) -> bool:
-        """Whether ``fit_model`` learns from numbers of levels; without it each level is a feature of 0 and 1."""
+        """Whether ``fit_model`` learns from level numbers; otherwise each level becomes a 0/1 feature."""
         return False
 
     def takes_unjudged(self) -> bool:
-        """Whether ``fit_model`` leaves out documents whose rating is NaN; without it, it is given no such documents."""
+        """Whether ``fit_model`` leaves out documents whose rating is NaN; otherwise it is given no such documents."""
         return False
 
     def takes_parts(self) -> bool:
-        """Whether the processes of a team may have their own part of the data alone; otherwise each has all of it."""
+        """Whether each process of a team may have only a part of the data; otherwise each needs all of it."""
         return False
 
     @abstractmethod
@@ -106,13 +106,13 @@ class Ranker(Configured):
         """
 
     def restore_model(self, saved: SavedModel) -> FittedModel:
-        """The fitted model from what its ``files`` and ``facts`` gave; this ranker has the settings of the model."""
+        """The fitted model from its saved ``files`` and ``facts``; this ranker has the settings of the model."""
         raise DataError(f"{type(self).__name__} cannot be loaded: it does not define restore_model()")
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
-        """Raise ``ParameterError`` if training with these settings cannot go on from another model.
+        """Raise ``ParameterError`` if training with these settings cannot continue from another model.
 
-        A ranker that can go on overrides it; its ``fit_model`` finds the model in ``context.start``.
+        A ranker that can continue overrides this; its ``fit_model`` finds the model in ``context.start``.
 
         Parameters
         ----------
@@ -122,13 +122,14 @@ class Ranker(Configured):
             The settings of this ranker in their plain form.
         """
         raise ParameterError(
-            argument="start", expected=f"None, as {type(self).__name__} cannot go on from a model", got="a ranker"
+            argument="start", expected=f"None, as {type(self).__name__} cannot continue from a model", got="a ranker"
         )
 
     def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
         """Raise ``ParameterError`` if the ranker cannot learn from the positions or propensities of these data.
 
-        A ranker that can overrides it; its ``fit_model`` finds them in ``train.position`` and ``train.propensity``.
+        A ranker that can learn from them overrides this; its ``fit_model`` finds them in ``train.position`` and
+        ``train.propensity``.
 
         Parameters
         ----------
@@ -147,7 +148,7 @@ class Ranker(Configured):
                 )
 
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
-        """The form that the model will have after training, with meaningless numbers: for ``for_target``."""
+        """The neutral form of the model after training, with placeholder numbers: ``for_target`` is checked by it."""
         raise ParameterError(
             argument="for_target", expected=f"None, as {type(self).__name__} has no export", got="a target"
         )
@@ -180,7 +181,7 @@ class Ranker(Configured):
     ) -> Self:
         """Learn to rank.
 
-        Warns (``ColumnWarning``) if columns with names look like ids, have one value, or give the ratings away.
+        Warns (``ColumnWarning``) if named columns look like ids, are constant, or leak the ratings.
 
         Parameters
         ----------
@@ -192,41 +193,42 @@ class Ranker(Configured):
         qid : array, optional
             One query id per row, in any order. Without it all rows are one query.
         valid : RankingDataset or (X, y, qid), optional
-            Validation data: training keeps what is best on it by ``select_by``, and stops after ``patience`` rounds
-            without improvement.
+            Validation data. Training keeps the round that is best on them by ``select_by``, and stops after
+            ``patience`` rounds without improvement.
         row_weight : array, optional
             One weight per row: how much a document counts. See the page on weights for what that means in each ranker.
         query_weight : array or mapping, optional
             One weight per query, or a mapping from query id to weight.
         position : array, optional
             Where each document was shown, from 1, if ``y`` are clicks (1 or 0) and ``qid`` are the lists that were
-            shown. ``UMart`` and ``LambdaMART`` then learn the propensities of positions in turns with their trees;
-            networks need ``propensity`` or the setting ``position_tower``. A ``RankingDataset`` holds its own.
+            shown. ``UMart`` and ``LambdaMART`` then learn the propensities of positions together with their trees;
+            networks need ``propensity`` or the setting ``position_tower``. Not needed with a ``RankingDataset`` that
+            has positions.
         propensity : array or Propensities, optional
-            The chance that a document is examined, which clicks are divided by: one number for each position, one per
-            row, or what ``tierank.clicks.estimate_propensities`` gives. Those of positions hold for ``valid`` too.
+            The chance that a document is examined; clicks are divided by it. One number per position, one per row, or
+            the result of ``tierank.clicks.estimate_propensities``. Propensities by position apply to ``valid`` too.
         checkpoint : path, optional
-            A folder that training writes to as it goes. A run with the same data and settings that finds it continues
-            from there, to the same model, bit for bit.
+            A folder for the state of training. If it exists, a call with the same data and settings continues from
+            there, and gives the same model bit for bit.
         progress : bool, default False
             Show a progress bar.
         team : Team, optional
-            What ``tierank.distributed.join`` returns, if several processes train one model. Each calls ``fit`` with the
-            same data and settings, which are compared first, and ends with the same model.
+            The result of ``tierank.distributed.join``, if several processes train one model. Each calls ``fit`` with
+            the same data and settings, which are compared first, and ends with the same model.
         callbacks : list of callables, optional
-            Functions that are called with a ``tierank.Step`` after each round or epoch. If one returns True training
-            stops, and the best round so far is kept. Of a team only those of the first process are called.
+            Functions that are called with a ``tierank.Step`` after each round or epoch. If one returns True, training
+            stops and the best round so far is kept. In a team only the first process calls them.
         start : Ranker, optional
-            A fitted ranker to go on from. Tree rankers keep its trees and add ``n_trees`` more; networks begin with its
-            weights and keep its transform. It is not changed.
+            A fitted ranker to continue from; it is not changed. Tree rankers keep its trees and add up to ``n_trees``
+            more; networks start with its weights and keep its transform.
         columns : Columns, optional
-            What the columns of a table are, where that is not seen by themselves, as in ``tierank.read``; those of
+            What the columns of a table hold, where their types do not tell, as in ``tierank.read``; applies to
             ``valid`` too.
         ignore : list of str, optional
-            Columns of a table, or named features of a ``RankingDataset``, to leave out; those of a table may hold
-            anything.
+            Columns of a table, or named features of a ``RankingDataset``, to leave out. Ignored columns of a table may
+            hold anything.
         **unknown
-            Refused, with what to give instead.
+            Arguments of other libraries are refused with a message that says what to use instead.
 
         Returns
         -------
@@ -263,12 +265,12 @@ class Ranker(Configured):
         if team.size > 1 and team.holds_parts and not self.takes_parts():
             raise ParameterError(
                 argument="team",
-                expected=f"all data in every process: these settings of {type(self).__name__} need them",
+                expected=f"all data in every process, which these settings of {type(self).__name__} need",
                 got="a part in each (holds_parts)",
             )
 
     def _prepare(self, given: Given, start: Ranker | None, team: Team) -> Lesson:
-        """Data and settings as ``fit_model`` gets them; what cannot be used is refused."""
+        """Check data and settings, and convert them to what ``fit_model`` expects."""
         train = given.training_rows(type(self).__name__)
         train = train if start is None else _with_features_of_start(train, start)
         raw, valid = settle_unjudged(
@@ -291,10 +293,10 @@ class Ranker(Configured):
         return Lesson(raw, train, valid, plan, settings)
 
     def _learn(self, lesson: Lesson, context: FitContext) -> None:
-        """Train, and hold the model; one that ``for_target`` cannot represent is refused, before training if it can."""
+        """Train, and hold the model. If ``for_target`` cannot represent it, refuse it, before training if possible."""
         name = lesson.settings.get("for_target")
         target = None if name is None else as_target(name)
-        if target is not None:  # before the work, and again after it: training decides what the model is
+        if target is not None:  # before training and again after it, as training decides on the final form of the model
             _check_outline(self, target, lesson.train, context.seen)
         try:
             model = self.fit_model(lesson.train, lesson.valid, context)
@@ -313,7 +315,7 @@ class Ranker(Configured):
             refuse_unknown(type(self).__name__, method, unknown, known, declared(self))
 
     def hold(self, model: FittedModel, seen: Seen) -> None:
-        """Become a fitted ranker with a model that was made elsewhere, and its current settings.
+        """Make this a fitted ranker, with a model that was trained elsewhere and the current settings.
 
         Parameters
         ----------
@@ -325,7 +327,7 @@ class Ranker(Configured):
         self._keep(model, seen, self.plain_settings())
 
     def _keep(self, model: FittedModel, seen: Seen, settings: Mapping[str, Any]) -> None:
-        """Become a fitted ranker."""
+        """Make this a fitted ranker."""
         self.model_, self.seen_, self.settings_ = model, seen, dict(settings)
         self._set_features(seen.n_features, seen.feature_names)
 
@@ -337,7 +339,7 @@ class Ranker(Configured):
 
     @property
     def columns_(self) -> Columns:
-        """What the model expects of columns that are no plain numbers: ``read`` takes it as ``columns=``."""
+        """The columns that the model expects not to be plain numbers; pass it to ``read`` as ``columns=``."""
         self._check_fitted()
         return self.seen_.columns.columns()
 
@@ -363,9 +365,9 @@ class Ranker(Configured):
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     def named_importances(self) -> tuple[list[str], NDArray[np.float64]]:
-        """The names of the features and what each is worth to the model by itself; both empty if it cannot tell.
+        """The names of the features and their importance by the model itself; both empty if it has no such measure.
 
-        Trees tell the gain of their splits. For other rankers, ``permutation_importance`` measures it on data.
+        Trees have the gain of their splits. For other rankers, use ``permutation_importance``.
         """
         return [], np.empty(0)
 
@@ -382,9 +384,9 @@ class Ranker(Configured):
         X : RankingDataset, array, sparse matrix or table
             The documents.
         qid : array, optional
-            One query id per row. Rankers that look at whole lists need it: see ``needs_list``.
+            One query id per row. Rankers that score whole lists need it: see ``needs_list``.
         **unknown
-            Refused, with what to give instead.
+            Arguments of other libraries are refused with a message that says what to use instead.
 
         Returns
         -------
@@ -407,7 +409,7 @@ class Ranker(Configured):
         k : int, optional
             At most this many documents per query.
         **unknown
-            Refused, with what to give instead.
+            Arguments of other libraries are refused with a message that says what to use instead.
 
         Returns
         -------
@@ -449,10 +451,10 @@ class Ranker(Configured):
         n_repeats: int = 5,
         seed: int = 0,
     ) -> NDArray[np.float64]:
-        """What the mean of a metric loses if a feature is shuffled among all documents.
+        """How much the mean of a metric drops if a feature is shuffled among all documents.
 
-        Takes one prediction for each feature that the model uses and each repeat. Small data are copied, and several
-        shuffles of them predicted together; of large data there is one copy.
+        Takes one prediction for each used feature and repeat. For small data several shuffled copies are predicted
+        together; for large data there is one copy at a time.
 
         Parameters
         ----------
@@ -470,7 +472,7 @@ class Ranker(Configured):
         Returns
         -------
         array
-            Losses, features x repeats.
+            The drops, features x repeats.
         """
         self._check_fitted()
         check_dataset("data", data)
@@ -506,7 +508,8 @@ class Ranker(Configured):
             The file or folder to write.
         to : str or Target
             A key of ``tierank.TARGETS``, or your own target. A model that the engine cannot represent exactly is
-            refused, with what to change in training; the setting ``for_target`` refuses it before training.
+            refused with a message that says what to change in training; the setting ``for_target`` refuses it before
+            training.
         """
         write_model(self.portable(), path, to)
 
@@ -535,7 +538,7 @@ class Ranker(Configured):
         return with_description(description, self.model_.files() | self.seen_.columns.files())
 
     def _as_candidates(self, X: Any, qid: ArrayLike | None) -> RankingDataset:
-        """The data to score; warns if the lists of many queries seem to come as one list."""
+        """The data to score; warns if many queries seem to have been given as one list."""
         self._check_fitted()
         data = self._as_own_features(X, qid)
         is_one_list = qid is None and not isinstance(X, RankingDataset) and self.seen_.has_queries
@@ -558,14 +561,14 @@ class Ranker(Configured):
 
 
 def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
-    """A ranker with these settings that holds a model: for what was fitted as a part of another one."""
+    """A ranker with these settings that holds a model, which was fitted as part of another one."""
     copy: Ranker = clone(ranker)
     copy.hold(model, seen)
     return copy
 
 
 def _with_features_of_start(train: RankingDataset, start: Any) -> RankingDataset:
-    """The training data with the features of the model to go on from, in its order."""
+    """The training data with the features of the model to continue from, in its order."""
     if not isinstance(start, Ranker):
         raise ParameterError(
             argument="start",

@@ -1,4 +1,4 @@
-"""Blend: trees, networks and a linear ranker, weighted by what they are worth."""
+"""Blend: trees, networks and a linear ranker, weighted by how well each ranks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tierank.types import Floats
 
 # When members with a plain gradient stop: the mean over members is smooth by itself. Stochastic ones have the default.
 STOPPING: dict[str, Any] = {"patience": 50, "select_over": 1}
-# Fixed beforehand and unlike each other: their mean is better than the one that looks best on validation data.
+# Fixed beforehand and different from each other: their mean is better than the one that looks best on validation data.
 CONFIGS: tuple[dict[str, Any], ...] = (
     {"n_leaves": 15, "min_documents": 20, "feature_fraction": 0.7},
     {"n_leaves": 7, "min_documents": 50, "feature_fraction": 0.5},
@@ -63,7 +63,7 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"n_leaves": 20, "min_documents": 200, "feature_fraction": 0.7},
     {"n_leaves": 63, "min_documents": 50, "feature_fraction": 0.3, "lambda_l2": 30.0},
 )
-# The preset rich-inputs with a third of its steps: in a blend the rest gains nothing, at three times the price.
+# The preset rich-inputs with a third of its steps: in a blend, three times the training gains nothing.
 NETWORK: dict[str, Any] = {"queries_per_step": 16, "learning_rate": 2e-3, "step_budget": 400}
 # How many queries equal weights count for: chosen once, on out-of-fold scores (docs/blend.md).
 STRENGTH = 30.0
@@ -73,7 +73,7 @@ _STOPPED = "stopped"
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class Blend(JudgedRanker):
-    """Blend: boosted trees, networks and a linear ranker, weighted by what each family is worth on the data.
+    """Blend: boosted trees, networks and a linear ranker, weighted by how well each family ranks the data.
 
     Scores are standardised within each query, z(f) = (f - mean) / deviation. A family is the mean of its members:
 
@@ -93,8 +93,8 @@ class Blend(JudgedRanker):
 
         mean of m(w) / s - 30 / n * sum over families of (w - e)^2
 
-    in steps of a twelfth; less than a sixth is 0. A family with the weight 0 is not kept: it is neither saved nor
-    exported nor scored.
+    in steps of a twelfth; weights below a sixth become 0. A family with weight 0 is dropped: it is not saved, exported
+    or scored.
 
     ``Blend.from_preset("1x")``, ``"3x"`` and ``"10x"`` cost about that many times one tree model with the same
     features.
@@ -160,7 +160,7 @@ class Blend(JudgedRanker):
         return cast("BlendModel", self.model_)
 
     def scores_by_family(self, X: Any, qid: ArrayLike | None = None) -> dict[str, NDArray[np.float64]]:
-        """What each family says of documents.
+        """The scores of each family.
 
         Parameters
         ----------
@@ -215,7 +215,7 @@ class Blend(JudgedRanker):
             scores[rows] = model.weighted(found, model.weights)
         if own.n_queries == train.n_queries:
             return train.restore(scores[: own.n_documents])
-        # Nobody has learned from queries without a rating.
+        # No member has learned from queries without a rating.
         is_learned = np.repeat(np.logical_or.reduceat(train.is_judged, train.offsets[:-1]), train.lengths)
         whole = train.arrange(self.predict(train))
         whole[is_learned] = scores[: own.n_documents]
@@ -224,7 +224,7 @@ class Blend(JudgedRanker):
     def _as_learned(
         self, train: RankingDataset, valid: RankingDataset | None
     ) -> tuple[RankingDataset, RankingDataset | None]:
-        """The data as ``fit`` had them: ratings, and of means of texts those of other queries."""
+        """The data as ``fit`` used them: ratings, and means of texts over other queries."""
         kept = {"is_taken": self.takes_unjudged(), "are_clicks": False}
         train, valid = settle_unjudged(train, valid, self.settings_["unjudged"], **kept)
         if any(isinstance(kind, Mean) for kind in self._plan.kinds.values()):
@@ -250,7 +250,7 @@ class Blend(JudgedRanker):
             ranker.check_settings()
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
-        """A blend begins anew: which queries its members validate on depends on all the data."""
+        """A blend cannot continue from a model: which queries its members validate on depends on all the data."""
         raise ParameterError(
             argument="start",
             expected="None, as each member of a blend leaves out queries to validate on, which a start would have seen",
@@ -267,7 +267,7 @@ class Blend(JudgedRanker):
         if train.position is not None and train.propensity is None and settings["trees"] == "stochastic":
             raise ParameterError(
                 argument="position",
-                expected="`propensity` beside it, as stochastic trees and networks do not learn propensities",
+                expected="`propensity` too, as stochastic trees and networks do not learn propensities",
                 got="positions alone",
                 fix="estimate them with tierank.clicks.estimate_propensities, or train UMart, which learns them",
             )
@@ -283,13 +283,13 @@ class Blend(JudgedRanker):
         return True
 
     def takes_parts(self) -> bool:
-        """All members do."""
+        """All members take parts."""
         return True
 
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BlendModel:
         """Fit the members of each turn, one after the other, and weigh their families.
 
-        A team trains each member together. Which queries a member learns from depends on those of all processes.
+        A team trains each member together. Which queries a member learns from depends on the queries of all processes.
         """
         settings, team = self.checked_settings(), context.team
         if team.size > 1 and not context.seen.has_queries:
@@ -447,7 +447,7 @@ def _plans_for(train: RankingDataset, settings: Mapping[str, Any]) -> list[tuple
 
 
 def _numbers(data: RankingDataset) -> list[int]:
-    """The features that are no categories."""
+    """The features that are not categories."""
     names = data.feature_names or [""] * data.n_features
     return [place for place, name in enumerate(names) if not isinstance(data.kinds.get(name), Category)]
 
@@ -487,14 +487,14 @@ def _fit_member(ranker: Ranker, fold: Fold, context: FitContext, kept: _Members 
         inner = replace(context.for_features_of(fold[0]), checkpoint=folder, progress=False)
         model = ranker.fit_model(*fold, inner)
         if kept is not None:
-            if context.is_stopped:  # before the member: a run that is killed in between finds the mark
+            if context.is_stopped:  # written before the member, so that a run that is killed in between finds the mark
                 kept.stop(number)
             kept.write(number, fitted_copy(ranker, model, inner.seen))
     return model
 
 
 class _Members(Checkpoint):
-    """The members that are finished, and how far the current one has come: each in a folder of its own."""
+    """The finished members and the checkpoint of the current one, each in a separate folder."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], contents: Sequence[str | None], team: Team) -> None:
         super().__init__(folder, settings, contents, team)

@@ -41,7 +41,7 @@ class BoostedNetworks(NeuralRanker):
         return BoostedModel
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
-        """Boosting begins anew: learners are fitted to residuals of one set of data."""
+        """Boosting cannot continue from a model: learners are fitted to residuals of one set of data."""
         raise ParameterError(
             argument="start",
             expected=f"None, as the learners of {type(self).__name__} are fitted to residuals on one set of data",
@@ -54,7 +54,7 @@ class BoostedNetworks(NeuralRanker):
         if settings["position_tower"] != "none":
             raise ParameterError(
                 argument="position_tower",
-                expected="'none', as learners are fitted to residuals, which say nothing of positions",
+                expected="'none', as learners are fitted to residuals, which do not depend on positions",
                 got=repr(settings["position_tower"]),
                 fix="URank has it; or give propensity to fit",
             )
@@ -67,17 +67,17 @@ class BoostedNetworks(NeuralRanker):
             base.check_shown(train, base.plain_settings())
 
     def takes_categories(self) -> bool:
-        """Networks do, and a base has to do so too."""
+        """Networks do; a base has to do so too."""
         base = getattr(self, "base", None)
         return super().takes_categories() and (not isinstance(base, Ranker) or base.takes_categories())
 
     def takes_unjudged(self) -> bool:
-        """Networks do, and a base has to do so too."""
+        """Networks do; a base has to do so too."""
         base = getattr(self, "base", None)
         return not isinstance(base, Ranker) or base.takes_unjudged()
 
     def takes_parts(self) -> bool:
-        """Networks do, and a base has to do so too."""
+        """Networks do; a base has to do so too."""
         base = getattr(self, "base", None)
         return super().takes_parts() and (not isinstance(base, Ranker) or base.takes_parts())
 
@@ -115,7 +115,7 @@ class BoostedNetworks(NeuralRanker):
 
     @property
     def learners_(self) -> list[dict[str, Any]]:
-        """The learners with their metrics, those that were left out too."""
+        """The learners with their metrics, including those that were left out."""
         return cast("BoostedModel", self.model_).learners
 
 
@@ -132,7 +132,7 @@ class UBoost(BoostedNetworks):
 
     The epoch of each learner is the one with which F_m is best on the validation data. A learner that does not improve
     on F_{m-1} is left out, and ends training. Without validation data all learners are trained to the last epoch.
-    With ``n_seeds`` all of it is done once for each seed, except ``base``, which is fitted once.
+    With ``n_seeds`` all of this is done once per seed, except ``base``, which is fitted once.
 
     Examples
     --------
@@ -159,7 +159,7 @@ class UBoost(BoostedNetworks):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class UrBoost(BoostedNetworks):
-    """urBoost: a recurrent network that selects tier after tier, and networks fitted to its residuals.
+    """urBoost: a recurrent network that selects one tier after another, and networks fitted to its residuals.
 
     The first learner is ``TierRNN``: it is trained with the scores that documents have at the step of each tier, and
     ranks by those of the first step, which need no ratings. The other learners are as in ``UBoost``, with the network

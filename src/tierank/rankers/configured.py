@@ -1,4 +1,4 @@
-"""Configured: an estimator whose settings are declared, each once; names, values and combinations are checked."""
+"""Configured: an estimator with declared settings; names, values and combinations are checked."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tierank.settings import Setting, declared
 
 
 class Configured(Estimator):
-    """What has settings: a dataclass whose fields are declared by ``setting``. Others of its kind may be among them."""
+    """An estimator with settings: a dataclass whose fields are declared by ``setting``; they may hold estimators."""
 
     # Named settings, such as those of a paper.
     PRESETS: ClassVar[dict[str, dict[str, Any]]] = {}
@@ -26,7 +26,7 @@ class Configured(Estimator):
         return instance
 
     def check_together(self, settings: Mapping[str, Any]) -> None:
-        """Raise ``ParameterError`` if settings that are fine one by one cannot be used together."""
+        """Raise ``ParameterError`` if settings that are valid on their own cannot be used together."""
 
     @classmethod
     def from_preset(cls, name: str, **settings: Any) -> Self:
@@ -56,7 +56,7 @@ class Configured(Estimator):
 
     @classmethod
     def check_names(cls, names: Iterable[str]) -> None:
-        """Raise ``ParameterError`` if the ranker does not have a setting of such a name."""
+        """Raise ``ParameterError`` if the ranker does not have a setting of this name."""
         parameters = inspect.signature(cls.__init__).parameters.values()
         if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             return
@@ -67,7 +67,7 @@ class Configured(Estimator):
 
     @classmethod
     def _check_positional(cls, values: Sequence[Any]) -> None:
-        """Raise ``ParameterError`` for more values without a name than the constructor takes."""
+        """Raise ``ParameterError`` for more positional values than the constructor takes."""
         parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
         if any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters):
             return
@@ -102,7 +102,7 @@ class Configured(Estimator):
         return self
 
     def plain_settings(self) -> dict[str, Any]:
-        """All settings in their plain form, each checked separately; rankers among them are copied, too."""
+        """All settings in their plain form, each checked separately; rankers among them are copied."""
         settings: dict[str, Any] = self.get_params(deep=False)
         lost = [name for name in declared(self) if name not in settings]
         if lost:
@@ -138,7 +138,7 @@ class Configured(Estimator):
 
 
 def _kinds_of(kind: type[Any]) -> Iterator[type[Any]]:
-    """The rankers of tierank that were derived from this class, and that no other was derived from."""
+    """The rankers of tierank that are subclasses of this class and have no subclasses themselves."""
     derived = [one for one in kind.__subclasses__() if one.__module__.startswith("tierank.")]
     for one in derived:
         yield from _kinds_of(one)

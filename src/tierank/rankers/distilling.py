@@ -1,4 +1,4 @@
-"""``distill``: one ranker that learns from the ratings and from what a blend makes of them, for serving."""
+"""``distill``: one ranker, for serving, that learns from the ratings and from the scores of a blend."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def distill(
 ) -> Ranker:
     """Fit one ranker to the ratings and to the scores of a blend, to serve it in place of the blend.
 
-    Scores are those of members that have not learned from the query (``Blend.out_of_fold``), z standardised within the
-    query. With r the ratings, of the mean r_q in the query, the ranker learns
+    z are the scores of members that have not learned from the query (``Blend.out_of_fold``), standardised within the
+    query. With r the ratings and r_q their mean in the query, the ranker learns
 
-        t(d) = (1 - mix) r(d) + mix * e(d),   e(d) = r_q + b z(d), kept within 0 and the highest rating of the data
+        t(d) = (1 - mix) r(d) + mix * e(d),   e(d) = r_q + b z(d), clipped to 0 and the highest rating of the data
 
     where b is the slope of the regression of r - r_q on z over all documents, or 0 if that is negative: e is the rating
-    that the blend expects. So documents of one rating stand in the order that the blend gives them. Unjudged documents
-    stay unjudged.
+    that the blend expects. So documents with the same rating are in the order that the blend gives them. Unjudged
+    documents stay unjudged.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ def distill(
     into : Ranker, default LambdaMART()
         The ranker to fit; it is not changed.
     valid : RankingDataset, optional
-        The validation data of the blend, which choose the round by their own ratings. Without them a quarter of the
-        training queries is kept for that.
+        The validation data of the blend; their ratings choose the round. Without them a quarter of the training queries
+        is held out for that.
     mix : float, default 0.8
         The share of the blend in what is learned: 0 for the ratings alone, 1 for the scores alone.
     **fit_arguments
@@ -90,7 +90,7 @@ def distill(
 
 
 def soft_ratings(data: RankingDataset, scores: Floats, mix: float) -> Floats:
-    """What is learned in place of the ratings: they, mixed with what these scores expect. See ``distill``."""
+    """The targets in place of the ratings: ratings mixed with those that the scores predict. See ``distill``."""
     ratings, judged = np.asarray(data.ratings), data.is_judged
     starts = data.offsets[:-1]
     totals = np.add.reduceat(np.where(judged, ratings, 0.0), starts)

@@ -16,8 +16,8 @@ _PATIENCE = "the setting `patience`"
 _PATIENCE_FIX = "such as UMart(patience=20), and valid data in fit"
 _PROGRESS = "`progress`=True for a progress bar, or `callbacks`"
 _START = "`start`, a fitted ranker"
-_START_FIX = "tierank.from_lightgbm makes one of a LightGBM model"
-_BASE = "the setting `base`, a ranker whose scores are the start"
+_START_FIX = "tierank.from_lightgbm makes one from a LightGBM model"
+_BASE = "the setting `base`, a ranker whose scores the trees add to"
 _NAMES = "names in X itself: a table, or RankingDataset(X, y, qid, feature_names=names)"
 _CATEGORIES = "the setting `categorical_feature` of tree rankers"
 _CHECKPOINT = "`checkpoint`, a folder"
@@ -48,7 +48,7 @@ _FIT: dict[str, tuple[str, str | None]] = {
     "eval_at": (_SELECT_BY, "such as UMart(select_by=['ndcg@5', 'ndcg@10'])"),
     "eval_metric": (_SELECT_BY, _SELECT_FIX),
     "eval_class_weight": ("nothing: a ranker has no classes", None),
-    "feval": (_SELECT_BY, "it takes your own function (ratings, scores) -> number too"),
+    "feval": (_SELECT_BY, "it also takes your own function (ratings, scores) -> number"),
     "use_best_model": (_VALID, "the best round on it is always kept"),
     "early_stopping_rounds": (_PATIENCE, _PATIENCE_FIX),
     "early_stopping_round": (_PATIENCE, _PATIENCE_FIX),
@@ -78,7 +78,7 @@ _FIT: dict[str, tuple[str, str | None]] = {
     "categorical_feature": (_CATEGORIES, "such as UMart(categorical_feature=[0, 3])"),
     "cat_features": (_CATEGORIES, "such as UMart(categorical_feature=[0, 3])"),
     "text_features": ("`columns`, such as tierank.Columns(texts=[('query', 'title')]), and a table as X", None),
-    "embedding_features": ("a table as X: a column of vectors is a feature for each element", None),
+    "embedding_features": ("a table as X: a column of vectors becomes one feature per element", None),
     # Networks
     "epochs": ("the setting `max_epochs` of neural rankers", "such as URank(max_epochs=100)"),
     "steps_per_epoch": ("nothing: an epoch is all queries, once", None),

@@ -1,4 +1,4 @@
-"""What a metric loses if a feature is shuffled."""
+"""Permutation importance: how much a metric drops if a feature is shuffled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tierank.dataset import RankingDataset
 from tierank.metrics import Judge
 from tierank.types import Floats
 
-# Documents that are predicted at a time: a prediction has a price of its own, however few documents it is for.
+# Documents that are predicted at a time: each call of predict has a fixed cost.
 _TOGETHER = 50_000
 
 
@@ -24,7 +24,7 @@ def losses_of_shuffles(
     n_repeats: int,
     seed: int,
 ) -> Floats:
-    """What the mean of a metric loses for each feature and repeat; 0 for features that are not used."""
+    """How much the mean of a metric drops, for each feature and repeat; 0 for unused features."""
 
     def mean(scores: Floats) -> float:
         (values,) = judge(scores).values()

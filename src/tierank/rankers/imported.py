@@ -20,8 +20,8 @@ from tierank.training.model import FitContext, FittedModel, SavedModel, Seen
 class LightGBMRanker(FittedTrees):
     """A model that LightGBM trained, as a fitted ranker: what ``tierank.from_lightgbm`` returns.
 
-    It predicts, ranks, explains, exports, is saved and served as any ranker. It cannot be fitted, but it can be the
-    start of a ranker that can: ``UMart().fit(data, start=ranker)`` keeps its trees and adds new ones.
+    It predicts, ranks, explains, exports, saves and serves like any ranker. It cannot be fitted, but training can
+    continue from it: ``UMart().fit(data, start=ranker)`` keeps its trees and adds new ones.
     """
 
     n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core"), "number of threads")
@@ -30,7 +30,7 @@ class LightGBMRanker(FittedTrees):
         """Refuse: LightGBM trained the model."""
         raise ParameterError(
             "LightGBMRanker holds a trained model and cannot be fitted",
-            fix="LambdaMART().fit(data) trains a new one, LambdaMART().fit(data, start=ranker) goes on from this one",
+            fix="LambdaMART().fit(data) trains a new one, LambdaMART().fit(data, start=ranker) continues from this one",
         )
 
     def restore_model(self, saved: SavedModel) -> FittedModel:
@@ -46,22 +46,21 @@ def from_lightgbm(model: Any, *, feature_names: Sequence[str] | None = None) -> 
     Parameters
     ----------
     model : lightgbm.Booster, lightgbm.LGBMRanker or path
-        The model, or the text file that ``Booster.save_model`` wrote. It has to give one score per row. Of a model that
-        stopped early, the best round is used, as LightGBM's ``predict`` does.
+        The model, or the text file that ``Booster.save_model`` wrote. It has to give one score per row. If training
+        stopped early, the best round is used, as in LightGBM's ``predict``.
     feature_names : sequence of str, optional
-        Names in place of those in the model, one for each feature: LightGBM writes underscores for blanks.
+        One name per feature, in place of the names in the model: LightGBM replaces blanks by underscores.
 
     Returns
     -------
     LightGBMRanker
-        A ranker whose scores are those of ``booster.predict(X, raw_score=True)``, to the bit, for features that are
-        single-precision numbers; tierank rounds others to those first.
+        A ranker whose scores are those of ``booster.predict(X, raw_score=True)``, to the bit, for single-precision
+        features; tierank rounds all features to single precision.
 
     Raises
     ------
     DataError
-        If the file cannot be read, or the model is one of several classes, a random forest, or was trained on columns
-        of pandas categories.
+        If the file cannot be read, or the model is multiclass, a random forest, or was trained on pandas categories.
 
     Examples
     --------
@@ -83,13 +82,13 @@ def from_lightgbm(model: Any, *, feature_names: Sequence[str] | None = None) -> 
         raise DataError(message, where=where) from None
     names: Sequence[str] = head_fields(text)["feature_names"].split()
     if list(names) == [f"Column_{number}" for number in range(len(names))]:
-        found = None
+        given_names = None
     else:
-        found = as_names(names, len(names))
+        given_names = as_names(names, len(names))
     if feature_names is not None:
-        found = as_names(feature_names, len(names))
-        text = with_names(text, found)
-    seen = Seen(len(names), found, has_queries=True, has_missing=has_missing(text))
+        given_names = as_names(feature_names, len(names))
+        text = with_names(text, given_names)
+    seen = Seen(len(names), given_names, has_queries=True, has_missing=has_missing(text))
     ranker = LightGBMRanker()
     ranker.hold(TreeModel(text, [], 0, seen, query_features=False, n_before=count_trees(text)), seen)
     return ranker
@@ -101,7 +100,7 @@ def _text_of(model: Any) -> tuple[str, str]:
 
     if isinstance(model, lightgbm.LGBMModel):
         if not model.__sklearn_is_fitted__():
-            raise NotFittedError(f"this {type(model).__name__} has learned nothing yet: call fit first")
+            raise NotFittedError(f"this {type(model).__name__} is not fitted: call fit first")
         model = model.booster_
     if isinstance(model, lightgbm.Booster):
         return "model", model.model_to_string()

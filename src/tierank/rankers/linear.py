@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 def _with_a_weight_each(value: Any) -> tuple[Any, ...]:
-    """The transforms, if each makes one number of a feature."""
+    """The transforms, if each returns one column per feature."""
     transforms = as_transforms(value)
     for one in transforms:
         if make_transform(one).n_columns(1) != 1:
-            expected = "transforms that make one number of a feature"
+            expected = "transforms that return one column per feature"
             raise ParameterError(argument="feature_transform", expected=expected, got=repr(one))
     return transforms
 
@@ -45,8 +45,8 @@ class LinearRanker(SelectingRanker):
         beta = (A + ridge * trace(A) / p * I)^-1 b
 
     p is the number of columns that vary within some query. Queries with a single rating have w_q = 0. Gains are divided
-    by the highest gain of the training data, so that none overflows. A row with weight 2 counts as two rows; statistics
-    of transforms do not look at weights.
+    by the highest gain of the training data, so that none overflows. A row with weight 2 counts as two rows; transforms
+    ignore weights.
 
     Without validation data the ridge is chosen by cross-validation over five parts of the training queries, and is 1 if
     fewer than two queries have different ratings. There are no random numbers. ``tierank list settings linear`` lists
@@ -57,7 +57,7 @@ class LinearRanker(SelectingRanker):
     coef_ : array
         The weight of each transformed feature, transforms x features.
     ridge_ : float
-        The ridge that was given or chosen.
+        The strength of the penalty, given or chosen.
     transforms_ : tuple of Transform
         The fitted transforms.
     history_ : list of dict
@@ -77,7 +77,7 @@ class LinearRanker(SelectingRanker):
     feature_transform: str | Transform | Sequence[str | Transform] = setting(
         ("query_minmax", "query_rank", "query_log1p"),
         Checked(EXPECTED, _with_a_weight_each),
-        "how features are scaled: a key of TRANSFORMS, a Transform, or several side by side; the default looks at the"
+        "how features are scaled: a key of TRANSFORMS, a Transform, or several side by side; the default uses the"
         " whole list of a query, so predict needs it; standard and none score one document at a time",
     )
     ridge: float | None = setting(
@@ -96,7 +96,7 @@ class LinearRanker(SelectingRanker):
     )
 
     def takes_parts(self) -> bool:
-        """It does, if its transforms look at one query at a time or can be fitted to parts."""
+        """Whether its transforms work within a query or can be fitted by several processes."""
         transforms = [make_transform(one) for one in self.plain_settings()["feature_transform"]]
         return all(one.takes_parts or one.needs_queries for one in transforms)
 
@@ -134,7 +134,7 @@ class LinearRanker(SelectingRanker):
 
     @property
     def ridge_(self) -> float:
-        """The ridge that was given or chosen."""
+        """The strength of the penalty, given or chosen."""
         return self._linear.ridge
 
     @property

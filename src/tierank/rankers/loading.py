@@ -13,12 +13,12 @@ from tierank.models import MODEL, Known, damaged, decode_settings, known_class, 
 from tierank.rankers.base import Ranker
 from tierank.training.model import SavedModel, Seen
 
-# What reading a file that is not what it claims to be can end in.
+# What reading a file that is not what it claims to be can raise.
 _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError)
 
 
 def read_ranker(path: str | os.PathLike[str], known: Known) -> Ranker:
-    """The ranker of a model folder; every file is checked before anything looks into it."""
+    """The ranker of a model folder; the checksum of every file is verified before it is read."""
     try:
         place = Path(os.fsdecode(path))
     except TypeError:

@@ -1,4 +1,4 @@
-"""URank, ListNet and the other rankers that are one network: they differ in their loss."""
+"""URank, ListNet and the other network rankers, which differ in their loss."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _as_network(value: Any) -> Any:
 
 
 def _as_inputs(value: Any) -> Any:
-    """One transform as it is; several as a tuple."""
+    """One transform unchanged; several as a tuple."""
     return as_transforms(value) if isinstance(value, (list, tuple)) else as_transform(value)
 
 
@@ -92,9 +92,9 @@ def window_setting() -> Any:
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class NeuralRanker(JudgedRanker):
-    """Base class of the rankers that are networks. A subclass says by which loss they are trained.
+    """Base class of the network rankers. A subclass names the loss that they are trained by.
 
-    Queries whose documents all have one rating have no order to learn, and are left out of training.
+    Queries whose documents all have the same rating have no order to learn, and are left out of training.
     """
 
     LOSS: ClassVar[Any] = None  # a key of LOSSES, or a function
@@ -123,13 +123,13 @@ class NeuralRanker(JudgedRanker):
         ("query_minmax", "query_log1p", "log1p"),
         _TRANSFORM,
         "how features are scaled, a key of TRANSFORMS, a Transform, or several side by side, kept within -5 and 5;"
-        " query_minmax and query_log1p look at the whole list of a query, so predict needs it, with its qid",
+        " query_minmax and query_log1p use the whole list of a query, so predict needs it, with its qid",
         search=OneOf(("query_minmax", "query_log1p", "quantile")),
     )
     encoding: str = setting(
         "piecewise",
         Choice(("none", "piecewise")),
-        "what a network sees beside the scaled features: none, or piecewise, how far each one, by log1p, has come"
+        "what a network sees besides the scaled features: none, or piecewise, how far each one, by log1p, has come"
         " between each two neighbouring quantiles of the training documents (0, 1/8, ..., 1)",
     )
     category_encoding: str = setting(
@@ -153,7 +153,7 @@ class NeuralRanker(JudgedRanker):
     query_order: str = setting(
         "shuffled",
         Choice(("shuffled", "given")),
-        "order of the training queries in an epoch: shuffled anew, or given (the authors' program): as in the data,"
+        "order of the training queries in an epoch: shuffled, or given (the authors' program): as in the data,"
         " where the order of the rows then matters",
     )
     queries_per_step: int = setting(8, Integer(1), "number of queries per step of Adam", search=OneOf((4, 8, 16, 32)))
@@ -205,7 +205,7 @@ class NeuralRanker(JudgedRanker):
         return super().unknown_setting(name, known)
 
     def takes_categories(self) -> bool:
-        """Networks learn embeddings of levels, unless a feature for each level is asked for."""
+        """Networks learn embeddings of levels, unless ``categories`` asks for a feature per level."""
         return self.category_encoding == "embeddings"
 
     def takes_unjudged(self) -> bool:
@@ -213,7 +213,7 @@ class NeuralRanker(JudgedRanker):
         return True
 
     def takes_parts(self) -> bool:
-        """Networks do, if their transforms can be fitted to parts."""
+        """Networks do, if their transforms can be fitted by several processes."""
         return make_transform(self.plain_settings()["feature_transform"]).takes_parts
 
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> NetworkModel:
@@ -235,29 +235,27 @@ class NeuralRanker(JudgedRanker):
         return model
 
     def check_shown(self, train: RankingDataset, settings: Mapping[str, Any]) -> None:
-        """Networks take propensities if their loss does, or learn what positions add by a tower."""
+        """Networks take propensities if their loss does, or learn the effect of positions by a tower."""
         tower = settings["position_tower"]
         if tower != "none" and (train.position is None or train.propensity is not None):
-            got = "none" if train.position is None else "propensities, which leave nothing for it to learn"
+            got = "none" if train.position is None else "no propensities, which leave it nothing to learn"
             raise ParameterError(argument="position_tower", expected="`position` alone in fit", got=got)
         if train.propensity is not None:
             check_reads_propensity(self.loss_function(settings))
         elif train.position is not None and tower == "none":
             raise ParameterError(
                 argument="position",
-                expected="`propensity` beside it, or the setting `position_tower`",
+                expected="`propensity` too, or the setting `position_tower`",
                 got="positions alone",
                 fix="tierank.clicks.estimate_propensities finds them; UMart and LambdaMART learn them in training",
             )
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:
-        """The weights of another ranker can be the start if they mean the same: same layers, same transform."""
+        """Training can continue from another network ranker that has the same layers and the same transform."""
         from tierank.training.networks import OF_WEIGHTS, NetworkModel
 
         if type(start.model_) is not NetworkModel:
-            raise ParameterError(
-                argument="start", expected="a ranker that is one network, such as URank", got=type(start).__name__
-            )
+            raise ParameterError(argument="start", expected="a network ranker, such as URank", got=type(start).__name__)
         theirs = start.settings_
         for name in OF_WEIGHTS:
             if described_settings(settings[name]) != described_settings(theirs[name]):
@@ -319,7 +317,7 @@ class NeuralRanker(JudgedRanker):
 
 
 def _inner_settings(known: Sequence[str]) -> dict[str, set[str]]:
-    """The settings of networks and losses that are given as mappings, by the settings that hold these mappings."""
+    """The settings of networks and losses that are given in mappings, by the setting that holds the mapping."""
     from tierank.losses import LOSSES
     from tierank.networks import NETWORKS
 
@@ -438,7 +436,7 @@ class LambdaLoss(NeuralRanker):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class MDPRank(NeuralRanker):
-    """MDPRank (Wei et al. 2017): documents are chosen one after the other, by a policy that learns from DCG.
+    """MDPRank (Wei et al. 2017): a policy that chooses one document after the other, and learns from DCG.
 
     The policy chooses among the remaining documents by the softmax of their scores. Each step draws rankings from it
     and makes those with a high return more likely: see ``tierank.training.policy``. The ``loss`` in ``history_`` is

@@ -1,4 +1,4 @@
-"""Presets: settings of the paper and of its authors' program for each of its data sets, and of our own.
+"""Presets: settings of the paper and of its authors' program for each of its data sets, and two of tierank.
 
 ``paper-DATA``     what the paper prints; for the rest LightGBM's defaults (trees) and tierank's (networks)
 ``authors-DATA``   what its authors' program does
@@ -53,7 +53,7 @@ _RICH_INPUTS = {
 }
 
 # Trees: the paper prints ranges, 200 to 1,000 trees, 31 to 255 leaves and 255 to 10,000 bins, and does not say which
-# data set had what. The small sets have the low ends; the large ones have what the authors' program has.
+# data set had what. The small data sets take the low ends; the large ones take the values of the authors' program.
 _SMALL = {"n_trees": 200, "n_leaves": 31, "max_bin": 255}
 _LARGE = {"n_trees": 1000, "n_leaves": 64, "max_bin": 10_000}
 _TREES: Presets = {"ohsumed": _SMALL, "mq2007": _SMALL, "mslr-web10k": _LARGE, "mslr-web30k": _LARGE}
@@ -80,14 +80,14 @@ _LIGHTGBM = {
 
 
 def network_presets(paper: dict[str, Any] | None = None, authors: dict[str, Any] | None = None) -> Presets:
-    """The presets of a network, with what this ranker has of its own in each family."""
+    """The presets of a network ranker, with its additional settings for each family."""
     of_paper = {f"paper-{data}": _NETWORK | own | _OF_PAPER | (paper or {}) for data, own in _NETWORKS.items()}
     of_authors = {f"authors-{data}": _NETWORK | own | _OF_AUTHORS | (authors or {}) for data, own in _NETWORKS.items()}
     return of_paper | of_authors | {"rich-inputs": _RICH_INPUTS, "plain-inputs": _PLAIN_INPUTS}
 
 
 def tree_presets(paper: dict[str, Any], authors: dict[str, Any], *, is_windowed: bool = False) -> Presets:
-    """The presets of trees, with what this ranker has of its own in each family, and the window of each data set."""
+    """The presets of a tree ranker, with its additional settings for each family and the window of each data set."""
     windows = {data: {"window": window} if is_windowed else {} for data, window in _WINDOWS.items()}
     patient = {"patience": 1000, "select_over": 1}  # all trees are grown before the best round is chosen
     of_paper = {f"paper-{data}": _TREE | own | patient | windows[data] | paper for data, own in _TREES.items()}

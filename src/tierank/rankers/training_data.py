@@ -24,15 +24,15 @@ from tierank.types import Floats
 
 # What training can do with documents that have no rating.
 UNJUDGED = ("skip", "zero")
-# Documents beyond which a list looks like a mistake: the longest list of the public collections has 1,251
-# (MSLR-WEB30K), and a search engine hands over 1,000 documents or fewer to be ranked again.
+# A list of more documents looks like a mistake: the longest list of the public collections has 1,251 (MSLR-WEB30K), and
+# a search engine passes on 1,000 documents or fewer to be reranked.
 _LONG_LIST = 2_000
 # Columns that a warning describes.
 _LISTED = 12
 
 
 class Given(NamedTuple):
-    """Data as callers give them to ``fit``."""
+    """The data arguments of ``fit``."""
 
     X: Any
     y: ArrayLike | None
@@ -63,7 +63,7 @@ class Given(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What a ranker learns from: the data before columns were encoded, and data and settings as training has them."""
+    """What a ranker learns from: the data before encoding, and the encoded data and plain settings."""
 
     raw: RankingDataset
     train: RankingDataset
@@ -73,11 +73,11 @@ class Lesson(NamedTuple):
 
 
 def check_kinds(train: RankingDataset, team: Team) -> None:
-    """Refuse columns that are no plain numbers where no process has all of their values."""
+    """Refuse columns that are not plain numbers if no process has all of their values."""
     if train.kinds and team.holds_parts:
         raise DataError(
             argument="X",
-            expected="columns of numbers where each process has a part of the data",
+            expected="columns of numbers if each process has a part of the data",
             got=f"other columns: {', '.join(map(repr, list(train.kinds)[:8]))}",
             fix="encode them as numbers first, or give all data to every process",
         )
@@ -86,21 +86,21 @@ def check_kinds(train: RankingDataset, team: Team) -> None:
 def as_rows(
     X: Any, y: Any, qid: Any, columns: Columns | None, ignore: Sequence[str] | None, **weights: Any
 ) -> RankingDataset:
-    """A data set, or one of features, ratings and query ids, without the columns to ignore."""
+    """The data set, or one made from features, ratings and query ids, without the ignored columns."""
     if isinstance(X, RankingDataset):
         data = as_dataset(X, y, qid, columns=columns, **weights)
         return _without_features(data, _as_names(ignore)) if ignore else data
     check_declared(X, columns)
     if not is_table(X):
         if ignore is not None:
-            raise ParameterError(argument="ignore", expected="None beside an array, which has no names", got="some")
+            raise ParameterError(argument="ignore", expected="None with an array, which has no names", got="some")
         return as_dataset(X, y, qid, **weights)
     left_out, known = _as_names(ignore), column_names(X)
     if left_out:
         X = take_columns(X, [name for name in known if name not in left_out])
     features, feature_names, kinds = as_features(X, columns, can_ignore=True)
     data = as_dataset(features, y, qid, feature_names=feature_names, **weights).replace(kinds=kinds)
-    # Features that a column gives beside others, such as one number of a vector.
+    # Features that come from a column together with others, such as one element of a vector.
     made = [name for name in left_out if name not in known]
     _check_known(made, [*known, *(data.feature_names or ())])
     return _without_features(data, made) if made else data
@@ -129,11 +129,11 @@ def _check_known(ignored: Sequence[str], names: Sequence[str]) -> None:
 def with_propensities(
     train: RankingDataset, valid: RankingDataset | None, propensity: Any, clip: float | None
 ) -> tuple[RankingDataset, RankingDataset | None]:
-    """The data with propensities, none of which is so low that a click counts for more than ``clip``."""
+    """The data with propensities, clipped so that no click counts for more than ``clip``."""
     data = [train, valid]
     if propensity is not None:
         if train.propensity is not None:
-            raise DataError(argument="propensity", expected="None beside data that hold propensities", got="some")
+            raise DataError(argument="propensity", expected="None with data that have propensities", got="some")
         data[0] = train.with_propensity(propensity)
         is_of_rows = not hasattr(propensity, "at") and len(as_array(propensity)) == train.n_documents
         if valid is not None and valid.position is not None and valid.propensity is None and not is_of_rows:
@@ -149,10 +149,10 @@ def with_propensities(
 def settle_unjudged(
     train: RankingDataset, valid: RankingDataset | None, unjudged: str, *, is_taken: bool, are_clicks: bool
 ) -> tuple[RankingDataset, RankingDataset | None]:
-    """The data with unjudged documents as training has them.
+    """The data with unjudged documents treated as the setting ``unjudged`` says.
 
-    Skipped, they stay in the lists, without a rating, where the ranker takes that (``is_taken``); queries that have no
-    others are left out. Clicks, which have positions or propensities, are never unjudged.
+    Skipped documents stay in the lists, without a rating, if the ranker supports that (``is_taken``); queries without
+    any judged document are left out. Clicks, which have positions or propensities, are never unjudged.
     """
     for argument, data in (("y", train), ("valid", valid)):
         if data is None or not data.n_unjudged:
@@ -175,7 +175,7 @@ def settle_unjudged(
 
 
 def warn_of_odd_queries(train: RankingDataset, valid: RankingDataset | None) -> None:
-    """Warn of query ids that were probably forgotten or taken from the wrong column, and of data without an order."""
+    """Warn if query ids seem to be missing or taken from the wrong column, and if there is no order to learn."""
     doubts = {"": _doubt_of_queries(train) or _doubt_of_order(train)}
     doubts["valid: "] = None if valid is None else _doubt_of_queries(valid)
     for where, doubt in doubts.items():
@@ -184,7 +184,7 @@ def warn_of_odd_queries(train: RankingDataset, valid: RankingDataset | None) -> 
 
 
 def warn_of_columns(train: RankingDataset) -> None:
-    """Warn of columns that should perhaps not be learned from: all of them at once, with what leaves them out."""
+    """Warn of all columns that should probably not be learned from, and say how to leave them out."""
     doubts = {} if train.feature_names is None else find_doubts(train)
     if not doubts:
         return
@@ -199,15 +199,15 @@ def warn_of_columns(train: RankingDataset) -> None:
 
 
 def _doubt_of_queries(data: RankingDataset) -> str | None:
-    """What looks wrong about the queries, if ids were probably forgotten or taken from the wrong column.
+    """Why query ids seem to be missing or taken from the wrong column; None if they look right.
 
     >>> print(_doubt_of_queries(RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "c"])))
-    each of the 3 rows is a query of its own, and a list of one document has no order to learn: give the documents of
+    each of the 3 rows is a separate query, and a list of one document has no order to learn: give the documents of
     one list the same query id
     """
     if data.n_queries == data.n_documents > 1:
         return (
-            f"each of the {data.n_documents:,} rows is a query of its own, and a list of one document has no order to"
+            f"each of the {data.n_documents:,} rows is a separate query, and a list of one document has no order to"
             " learn: give the documents of one list the same query id"
         )
     if data.n_queries == 1 and data.n_documents > _LONG_LIST:
@@ -229,7 +229,7 @@ def _doubt_of_order(data: RankingDataset) -> str | None:
 
 
 def _has_order(data: RankingDataset, ratings: Floats) -> bool:
-    """Whether some query has two different ratings; NaN is none."""
+    """Whether some query has two different ratings; NaN does not count."""
     starts = data.offsets[:-1]
     return bool((np.fmin.reduceat(ratings, starts) < np.fmax.reduceat(ratings, starts)).any())
 

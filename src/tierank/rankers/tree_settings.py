@@ -1,4 +1,4 @@
-"""The settings of boosted trees: ours, and LightGBM's parameters by their own names, each declared once."""
+"""The settings of boosted trees: tierank's, and LightGBM's parameters under their LightGBM names."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class _File(Kind):
 
 
 class _Boosting(Kind):
-    """The only kind of boosting whose first trees, which are what is kept, are a model."""
+    """Only gbdt: with other kinds of boosting, the first trees alone are not a valid model."""
 
     expected = "gbdt, because only the best number of trees is kept"
 

@@ -71,7 +71,7 @@ _OF_CLICKS = ("propensity_norm", "clip")
 
 
 class FittedTrees(Ranker):
-    """What all rankers have whose model is trees: importances, and LightGBM's own form of the model."""
+    """Base class of the rankers whose model is trees: importances, and the model as a LightGBM booster."""
 
     @property
     def _trees(self) -> TreeModel:
@@ -107,7 +107,7 @@ class FittedTrees(Ranker):
 
     @property
     def booster_(self) -> lightgbm.Booster:
-        """A copy of the trees as LightGBM's own model, for its plots, SHAP and other tools; without ``base``.
+        """A copy of the trees as a LightGBM booster, for its plots, SHAP and other tools; without ``base``.
 
         Its features have the names of the training data, with underscores in place of blanks, if LightGBM takes them.
         """
@@ -118,19 +118,19 @@ class FittedTrees(Ranker):
 
     @property
     def n_rounds_(self) -> int:
-        """The number of trees in the model, those that training went on from included."""
+        """The number of trees in the model, including those that training continued from."""
         return self._trees.n_before + self._trees.n_rounds
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class BoostedTrees(FittedTrees, TreeSettings):
-    """Base class of the rankers of boosted trees. A subclass says what they optimise."""
+    """Base class of the tree rankers. A subclass says what they optimise."""
 
     # What to do instead of setting a parameter of LightGBM's own lambdarank.
     INSTEAD: ClassVar[dict[str, str]] = {}
 
     def takes_categories(self) -> bool:
-        """Trees have splits by category; what they add to may not."""
+        """Trees can split by category; a base has to take categories too."""
         return not isinstance(self.base, Ranker) or self.base.takes_categories()
 
     @abstractmethod
@@ -176,16 +176,16 @@ class BoostedTrees(FittedTrees, TreeSettings):
         bases = [described_settings(one) for one in (settings["base"], start.settings_.get("base"))]
         if bases[0] != bases[1]:
             raise ParameterError(
-                argument="start", expected="a model with the same `base`, which stays as it is", got="another one"
+                argument="start", expected="a model with the same `base`, which is not trained again", got="another one"
             )
 
     def takes_unjudged(self) -> bool:
-        """Trees leave out unjudged documents, after copies of features within the query were made of all."""
+        """Trees leave out unjudged documents, after features relative to the query were computed from all."""
         base = getattr(self, "base", None)
         return not isinstance(base, Ranker) or base.takes_unjudged()
 
     def takes_parts(self) -> bool:
-        """Trees do, and a base has to do so too."""
+        """Trees do; a base has to do so too."""
         base = getattr(self, "base", None)
         return not isinstance(base, Ranker) or base.takes_parts()
 
@@ -200,7 +200,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
 
         settings = self.checked_settings()
         if not isinstance(settings["gain"], str):
-            # Of all data, so that every process of a team knows.
+            # Of all data, so that all processes of a team agree.
             gain_levels(train.ratings[train.is_judged], settings["gain"])
         team, base = context.team, settings["base"]
         parts = team.part(train), None if valid is None else team.part(valid)
@@ -208,7 +208,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
         base_model = None
         if base is not None:
             start = context.start
-            if isinstance(start, TreeModel):  # whose base stays as it is: its trees correct that one
+            if isinstance(start, TreeModel):  # whose base is not trained again: its trees correct that one
                 base_model = start.base
             else:
                 base_model = base.fit_model(train, valid, context.inside("base"))
@@ -251,7 +251,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
 
     @property
     def propensities_(self) -> dict[str, NDArray[np.float64]]:
-        """What was learned of positions: the propensities ``clicked`` and ``unclicked``, by position; or nothing."""
+        """The learned propensities ``clicked`` and ``unclicked`` of each position; empty if none were learned."""
         return {name: np.array(values) for name, values in self._trees.propensities.items()}
 
     @property
@@ -344,7 +344,7 @@ class UMart(BoostedTrees):
         if settings["noise"] > 0 and train.position is not None and train.propensity is None:
             raise ParameterError(
                 argument="position",
-                expected="`propensity` beside it with `noise` above 0, which learns no propensities",
+                expected="`propensity` too with `noise` above 0, which learns no propensities",
                 got="positions alone",
                 fix="`noise`=0 learns them",
             )
@@ -364,7 +364,7 @@ class UMart(BoostedTrees):
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class LambdaMART(BoostedTrees):
-    """LambdaMART: the gradients of LightGBM's lambdarank on our kernel, for any ratings and lists of any length.
+    """LambdaMART: the gradients of LightGBM's lambdarank in a kernel of tierank, for any ratings and list lengths.
 
     The mathematics is in ``tierank.OBJECTIVES["lambdarank"]``; ``tierank list settings lambdamart`` lists the settings.
 
@@ -491,11 +491,11 @@ class TreeRanker(BoostedTrees):
         elif train.position is not None:
             raise ParameterError(
                 argument="position",
-                expected="`propensity` beside it, as a loss learns no propensities",
+                expected="`propensity` too, as a loss learns no propensities",
                 got="positions alone",
                 fix="UMart and LambdaMART learn them",
             )
 
     def _check_loaded(self, settings: Mapping[str, Any]) -> None:
-        if settings["loss"] is not None:  # otherwise it was the user's own, and was not saved
+        if settings["loss"] is not None:  # otherwise it was the user's function, which is not saved
             super()._check_loaded(settings)

@@ -1,9 +1,9 @@
-"""Files and tables to RankingDataset, and back. One module per form, each both ways."""
+"""Reading and writing data sets: files and tables to RankingDataset, and back. One module per format."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from tierank.readers.tables import (
     write_csv,
     write_parquet,
 )
-from tierank.tables import is_table
+from tierank.tables import check_known, is_table
 
 __all__ = [
     "FORMATS",
@@ -49,14 +49,14 @@ __all__ = [
 
 
 class Format(NamedTuple):
-    """A form that data sets are kept in: the endings of its files, and how it is read and written."""
+    """A file format: its file name endings, and the functions that read and write it."""
 
     endings: tuple[str, ...]
     read: Callable[..., RankingDataset] | None
     write: Callable[[RankingDataset, Path], None]
 
 
-# A file is of the first form that lists its ending (".gz" aside); any other ending is LETOR text.
+# The first format that lists the ending of a file (without ".gz") is its format; any other ending is LETOR text.
 FORMATS = {
     "letor": Format((".txt", ".letor", ".svm", ".libsvm", ".svmlight", ".dat"), read_letor, write_letor),
     "csv": Format((".csv", ".tsv"), read_csv, write_csv),
@@ -64,6 +64,9 @@ FORMATS = {
     "tierank": Format((SUFFIX,), read_folder, write_folder),
     "qrels": Format((".qrels",), None, write_qrels),
 }
+
+# Arguments of ``read`` that name columns which text does not have.
+_OF_ROWS = ("position", "row_weight", "query_weight")
 
 
 def read(
@@ -86,44 +89,45 @@ def read(
 ) -> RankingDataset:
     """Read a data set from a file or from a table in memory.
 
-    Files are LETOR/SVMLight text (also ``.gz``), LightGBM text with ``<file>.query`` beside it, CSV and Parquet with
+    Files are LETOR/SVMLight text (also ``.gz``), LightGBM text with a ``<file>.query``, CSV and Parquet with
     named columns, folders of Parquet files, and the ``.tierank`` folders that ``write`` makes. Tables are those of
     pandas, polars and Arrow.
 
-    Large files leave a binary cache beside them, a folder whose features are memory-mapped; the next call reads that.
-    Text and Parquet may be larger than memory: some tens of bytes per document are needed.
+    The first call caches a large file in a binary folder next to it, whose features are memory-mapped; later calls read
+    the cache. Text and Parquet files may be larger than memory: reading needs some tens of bytes per document.
 
     Parameters
     ----------
     source : path or table
         The file or folder, or a pandas, polars or Arrow table.
     format : {"letor", "csv", "parquet", "tierank"}, optional
-        The format. Default: what the ending of the file says; LETOR text for any other ending.
+        The format. Default: by the ending of the file; LETOR text for unknown endings.
     n_features : int, optional
-        Number of features of a text file. Files that leave out zeros may differ in it.
+        Number of features of a text file, at least the highest feature index. Needed to read sparse files with the same
+        width.
     zero_based : bool, optional
         Whether the feature indices of a text file count from 0. Default: True for LightGBM text, which
         has a ``.query`` file, and False otherwise.
     query, rating, document : str, optional
         The columns of a table that hold query ids, ratings and document ids. Default: columns called ``query`` or
         ``qid``, ``rating`` or ``label``, ``document`` or ``docid``, and so on. Ratings and document ids are optional.
-        In CSV, query ids are integers if all are written plainly, and texts otherwise: ``007`` is not ``7``.
+        In CSV, query ids are integers if all are plain integers, and texts otherwise: ``007`` is not ``7``.
     position : str, optional
-        The column of a table that says where each document was shown, if the ratings are clicks. No column is taken for
-        it without being named.
+        The column of a table that says where each document was shown, if the ratings are clicks. There is no default
+        name.
     row_weight, query_weight : str, optional
-        The columns of a table that say how much each document, and each query, counts. Default: columns with these
-        names, if there are any.
+        The columns of a table with the weight of each document and of each query. Default: columns with these names, if
+        there are any.
     features : list of str, optional
         The columns of a table to learn from. Default: all others, except those of ``ignore``. ``[]`` reads no features,
-        for a file whose scores are to be judged.
+        which suffices to evaluate scores.
     ignore : list of str, optional
         Columns of a table to leave out; they may hold anything.
     columns : Columns, optional
-        What columns are, where that is not seen by themselves, and what is made of them. Without it texts and
-        categories are categories, dates become ages, and vectors as many features as they have numbers.
+        What the columns hold, where their types do not tell, and which features to compute from them. By default texts
+        become categories, dates become ages, and a vector becomes one feature per element.
     cache : bool or path, default True
-        Whether to use and write the cache beside a large file; or the ``.tierank`` folder to use as cache.
+        Whether to use and write the cache next to a large file; or the ``.tierank`` folder to use as cache.
     n_jobs : int, optional
         Number of threads; default one per core.
 
@@ -146,16 +150,16 @@ def read(
     declared = Columns() if columns is None else columns
     if not isinstance(declared, Columns):
         raise ParameterError(argument="columns", expected="a tierank.Columns", got=type(columns).__name__)
+    of_rows = {"position": position, "row_weight": row_weight, "query_weight": query_weight}
     named: dict[str, Any] = {
         "query": query,
         "rating": rating,
         "document": document,
         "features": None if features is None else list(features),
         "ignore": None if ignore is None else list(ignore),
+        # Only if they are given: otherwise caches of earlier versions remain valid.
+        **{name: column for name, column in of_rows.items() if column is not None},
     }
-    # Only what is named: readings without it share the caches of earlier versions.
-    of_rows = {"position": position, "row_weight": row_weight, "query_weight": query_weight}
-    named |= {name: column for name, column in of_rows.items() if column is not None}
     if is_table(source):
         return read_table(source, declared=declared, **named)
     path = _as_path(source)
@@ -165,31 +169,53 @@ def read(
             return read(file, format=format, cache=False if cache is True else cache, **named)
     name = _readable_format(path, format)
     if name == "tierank":
-        found = _chosen(read_folder(path), str(path), named["features"], named["ignore"])
-        for argument in of_rows.keys() & named.keys():
-            if getattr(found, argument) is None:
-                kind = argument.replace("_", " ")
-                raise DataError(where=path, argument=argument, expected=f"data that hold {kind}s", got="none")
-        return _widened(found, n_features, path)
-    if name == "letor" and of_rows.keys() & named.keys():
-        raise DataError(
-            where=path,
-            argument=next(argument for argument in of_rows if argument in named),
-            expected="a table with such a column, CSV or Parquet",
-            got="text without",
-        )
-    settings: dict[str, Any] = named if name != "letor" else {"zero_based": zero_based}
-    width = n_features if name == "letor" else None
-    more: dict[str, Any] = {"declared": declared} if name != "letor" else {"n_jobs": n_jobs}
+        return _widened(_read_binary(path, named), n_features, path)
+    settings, width = named, None
+    more: dict[str, Any] = {"declared": declared}
+    if name == "letor":
+        _refuse_columns_of_rows(path, named)
+        settings, more, width = {"zero_based": zero_based}, {"n_jobs": n_jobs}, n_features
     build = partial(_build, path, name, settings | more)
-    identity = {"format": name, **settings} | ({"columns": declared.to_json()} if declared != Columns() else {})
-    if named["features"] == []:  # a map cannot be empty
+    if named["features"] == []:  # an empty array cannot be mapped
         return build(in_memory)
+    identity = {"format": name, **settings} | ({"columns": declared.to_json()} if declared != Columns() else {})
+    return _cached(path, identity, build, width, cache)
+
+
+def _read_binary(path: Path, named: Mapping[str, Any]) -> RankingDataset:
+    """A binary data set with the named features; it has to hold the positions and weights that are named."""
+    data = _chosen(read_folder(path), str(path), named["features"], named["ignore"])
+    for argument in _OF_ROWS:
+        if argument in named and getattr(data, argument) is None:
+            kind = argument.replace("_", " ")
+            raise DataError(where=path, argument=argument, expected=f"data that hold {kind}s", got="none")
+    return data
+
+
+def _refuse_columns_of_rows(path: Path, named: Mapping[str, Any]) -> None:
+    """Raise ``DataError`` for named columns of positions or weights, which text does not have."""
+    argument = next((argument for argument in _OF_ROWS if argument in named), None)
+    if argument is not None:
+        expected = "a table with such a column, CSV or Parquet"
+        raise DataError(where=path, argument=argument, expected=expected, got="text without")
+
+
+def _cached(
+    path: Path,
+    identity: dict[str, Any],
+    build: Callable[[Allocator], RankingDataset],
+    width: int | None,
+    cache: bool | str | os.PathLike[str],
+) -> RankingDataset:
+    """What ``build`` reads, from a cache if there is one, and into a cache if one should be written.
+
+    ``identity`` has all arguments that the content of a cache depends on.
+    """
     if cache is True:
-        # As wide as the file is, whatever was asked for: readings that differ in the width share one cache.
-        held = held_beside(path, identity, lambda room: build(partial(_limited, room, width)))
-        if held is not None:
-            return _widened(held, width, path)
+        # The width of the file, not ``n_features``, so that calls with different widths share one cache.
+        data = held_beside(path, identity, lambda room: build(partial(_limited, room, width)))
+        if data is not None:
+            return _widened(data, width, path)
     elif cache is not False:
         wide = {**identity, "n_features": width}
         return held_in(_checked_folder(cache), path, wide, lambda room: build(partial(_fixed, room, width)))
@@ -206,14 +232,14 @@ def _as_path(source: Any) -> Path:
 
 
 def _limited(room: Allocator, most: int | None, n: int, width: int) -> NDArray[np.float32]:
-    """The allocation that is needed, up to this many features."""
+    """An allocator that refuses more than this many features."""
     if most is not None:
         check_width(width, most)
     return room(n, width)
 
 
 def _fixed(room: Allocator, wanted: int | None, n: int, width: int) -> NDArray[np.float32]:
-    """Room for as many features as were asked for, which must not be fewer than are needed."""
+    """An allocator of exactly this many features; raises if the file has more."""
     return _limited(lambda n, width: room(n, wanted or width), wanted, n, width)
 
 
@@ -227,23 +253,21 @@ def _widened(data: RankingDataset, width: int | None, path: Path) -> RankingData
 def _chosen(
     data: RankingDataset, where: str, features: Sequence[str] | None, ignore: Sequence[str] | None
 ) -> RankingDataset:
-    """The data set with the features that were asked for; as it is, where they have no names."""
+    """The data set with the named features only; unchanged if features have no names."""
     names = data.feature_names
     if names is None:
         return data
     kept = left_over(names, where, features, ignore)
     wanted = kept if features is None else features
     wanted = _features_from(wanted, data)
-    unknown = next((name for name in wanted if name not in kept), None)
-    if unknown is not None:
-        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, kept)}")
+    check_known(kept, wanted, where)
     if tuple(wanted) == names:
         return data
     return data.with_features(data.features[:, [names.index(name) for name in wanted]], tuple(wanted))
 
 
 def _features_from(wanted: Sequence[str], data: RankingDataset) -> list[str]:
-    """The features of a data set that are called so, or were made of columns that are."""
+    """The features of a data set that have this name, or were computed from a column of this name."""
     made: dict[str, list[str]] = {}
     for name, kind in data.kinds.items():
         for column in kind.sources(name):
@@ -253,22 +277,22 @@ def _features_from(wanted: Sequence[str], data: RankingDataset) -> list[str]:
 
 
 def _checked_folder(cache: str | os.PathLike[str]) -> Path:
-    """Where a cache shall lie, by a name that only binary data sets have: what lies there is replaced."""
+    """The cache folder, if its name is that of a binary data set, as what is there will be replaced."""
     if Path(cache).suffix != SUFFIX:
         raise ParameterError(f"cache: expected True, False or a folder that ends in {SUFFIX}, got {str(cache)!r}")
     return Path(cache)
 
 
 def _build(path: Path, name: str, settings: dict[str, Any], room: Allocator) -> RankingDataset:
-    """Read a file, with features that lie where ``room`` puts them."""
+    """Read a file, with features in the array that ``room`` allocates."""
     reader = FORMATS[name].read
     if reader is None:
-        raise DataError(f"{path}: expected data with features, got {name}, which holds ratings alone")
+        raise DataError(f"{path}: expected data with features, got {name}, which holds ratings only")
     return reader(path, room=room, **settings)
 
 
 def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | None = None) -> None:
-    """Write a data set in the format that the ending of ``path`` names. The file is complete or not there at all.
+    """Write a data set in the format that the ending of ``path`` names. The write is atomic.
 
     Text keeps features, ratings, query ids and document ids; CSV, Parquet and ``.tierank`` folders keep weights and
     feature names too; ``.qrels`` keeps ratings only, for TREC tools. Names that would not read back unchanged are
@@ -281,7 +305,7 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
     path : path
         The file or folder.
     format : {"letor", "csv", "parquet", "tierank", "qrels"}, optional
-        The format. Default: what the ending of ``path`` says; LETOR text for any other ending.
+        The format. Default: by the ending of ``path``; LETOR text for unknown endings.
     """
     check_dataset("data", data)
     target = Path(path)
@@ -292,7 +316,7 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
 def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **options: Any) -> RankingDataset:
     """Write the data set of a file in the format that the ending of ``path`` names.
 
-    A ``.tierank`` folder is filled straight from the file, with no other copy in memory or on disk.
+    A ``.tierank`` folder is filled directly from the file, with no other copy in memory or on disk.
 
     Parameters
     ----------
@@ -318,13 +342,13 @@ def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **opti
 
 
 def check_conversion(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
-    """An error where a file would be written over itself, or in a form that its name does not say."""
+    """Raise ``DataError`` if a file would be overwritten by itself, or its name does not say the format."""
     target = Path(path)
     known = [ending for form in FORMATS.values() for ending in form.endings]
     if _ending(target) not in known:
         raise ParameterError(f"{target}: expected a name that ends in {', '.join(known)}, got {target.name!r}")
     if target.exists() and Path(source).exists() and target.samefile(source):
-        raise ParameterError(f"{target}: expected another file than the one that is read; choose another name")
+        raise ParameterError(f"{target}: expected a file other than the one that is read; choose another name")
 
 
 # Files of a fold, by the names that LETOR and OHSUMED give them.
@@ -343,7 +367,7 @@ def read_fold(
 
     The folder has ``Fold1`` to ``Fold5``, each with ``train.txt``, ``vali.txt`` and ``test.txt`` (or
     ``trainingset.txt``, ``validationset.txt`` and ``testset.txt``); or it has the parts ``S1.txt`` to ``S5.txt``: fold
-    1 trains on S1, S2 and S3, validates on S4 and tests on S5, fold 2 starts at S2, and so on around.
+    1 trains on S1, S2 and S3, validates on S4 and tests on S5; fold 2 starts at S2, and so on, cyclically.
 
     Parameters
     ----------
@@ -373,13 +397,13 @@ def read_fold(
 
 
 def is_folder_of_folds(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a folder that ``read_fold`` is meant for, not a data set: a binary one, or Parquet files."""
+    """Whether a path is a folder of folds, for ``read_fold``, and not a data set (binary, or Parquet files)."""
     folder = Path(path)
     return folder.is_dir() and not (folder / "meta.json").exists() and not _is_parquet(folder)
 
 
 def _is_parquet(folder: Path) -> bool:
-    """Whether a folder is called so, or holds Parquet files and nothing else; the parts S1 to S5 are folds."""
+    """Whether a folder is named ``.parquet``, or holds only Parquet files other than the parts S1 to S5."""
     content = [file for file in folder.iterdir() if not file.name.startswith((".", "_"))]
     are_parts = bool(content) and all(file.suffix in PARQUET_ENDINGS for file in content)
     return folder.suffix in PARQUET_ENDINGS or (are_parts and _existing(folder, "S1") is None)
@@ -413,7 +437,7 @@ def _content(folder: Path) -> str:
 
 
 def _readable_format(path: Path, format: str | None) -> str:
-    """The form of a file or folder that exists and can be read."""
+    """The format of a file or folder that exists and can be read."""
     is_folder = kind_of(path) == "folder"
     try:
         name = "parquet" if format is None and is_folder and _is_parquet(path) else _format_of(path, format)
@@ -431,17 +455,17 @@ def _readable_format(path: Path, format: str | None) -> str:
 
 
 def _check_readable(files: Sequence[Path]) -> None:
-    """An error now: later, none tells a file that cannot be read from a cache that cannot be written."""
+    """Raise ``DataError`` if a file cannot be read: later, a cache that cannot be written gives the same error."""
     for file in files:
         try:
-            if kind_of(file) == "file":  # to open a pipe would wait for somebody to write to it
+            if kind_of(file) == "file":  # opening a pipe would wait for a writer
                 file.open("rb").close()
         except OSError as error:
             raise unreadable(file, error) from None
 
 
 def _format_of(path: Path, format: str | None) -> str:
-    """The name of the form that was asked for, or that the ending says."""
+    """The name of the format: the given one, or by the ending."""
     if format is not None:
         if format not in FORMATS:
             raise ParameterError.unknown("format", format, FORMATS)
@@ -450,5 +474,5 @@ def _format_of(path: Path, format: str | None) -> str:
 
 
 def _ending(path: Path) -> str:
-    """The ending that says the form: what packs a file does not."""
+    """The ending that determines the format, without that of compression."""
     return (Path(path.stem).suffix if path.suffix == ".gz" else path.suffix).lower()

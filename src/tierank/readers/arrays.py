@@ -1,4 +1,4 @@
-"""Arrays in ``.npy`` files that anybody may have written: an array, or an error that says what is wrong."""
+"""``.npy`` files from untrusted sources: an array, or an error that says what is wrong."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ def read_array(file: Path) -> NDArray[Any]:
     with _refusing(file), file.open("rb") as opened:
         array = np.asarray(np.lib.format.read_array(opened, allow_pickle=False))
         if array.dtype.kind == "U" and array.size and array.view(f"{array.dtype.byteorder}u4").max() > sys.maxunicode:
-            raise ValueError("letters that do not exist")  # numpy finds out when it is asked for the text, and crashes
+            raise ValueError("letters that do not exist")  # numpy crashes when it converts these to text
         return array
 
 
 def mapped_array(file: Path) -> NDArray[Any]:
-    """The array of a file, which stays on disk and is mapped."""
+    """The array of a file, memory-mapped."""
     with _refusing(file):
         return np.asarray(np.lib.format.open_memmap(file, mode="r"))
 
 
 @contextmanager
 def _refusing(file: Path) -> Iterator[None]:
-    """Turns whatever numpy stumbles over in a damaged header or a forged shape into one error."""
+    """Turn the various errors of numpy for a damaged header or a forged shape into ``DataError``."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # sizes that overflow, headers of other times
+            warnings.simplefilter("error")  # overflowing sizes, headers of other versions
             yield
     except Exception as error:
         what = str(error).splitlines()[0][:200] if str(error) else type(error).__name__

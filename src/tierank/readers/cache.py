@@ -1,11 +1,11 @@
 """The binary form of a data set: a folder of ``.npy`` files that are mapped, not read, and a ``meta.json``.
 
-``read`` keeps one beside each large file, so that the second reading is near-instant. It is used only while the file
-is the one that it was made from, by size, times and inode, and never trusted: types, checksums and values are looked at
-each time, as those of any other data (of the features samples alone, so that opening stays a matter of milliseconds).
+``read`` keeps one next to each large file, so that reading it again is near-instant. It is used only while the file is
+the same as when the cache was written, by size, times and inode. It is never trusted: types, checksums and values are
+checked each time, as for any other data (only a sample of the features, so that opening takes milliseconds).
 
-It is built in place: the reader fills the map of the file that the features will stay in, so that data sets larger than
-memory can be read, and need some tens of bytes of it per document.
+It is built in place: the reader writes features directly to the mapped file of the cache, so that data sets larger than
+memory can be read, with some tens of bytes of memory per document.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from tierank.text_blocks import Texts
 
 FORMAT = 1
 SUFFIX = ".tierank"
-# Files below this size are read faster than one can notice; a cache beside them would only be in the way.
+# Smaller files are read so fast that a cache would only be clutter.
 _WORTH_IT = 4 << 20
 _SAMPLE = 1 << 12
 
-# Query ids that an array file holds as they are; others become texts.
+# Dtypes of query ids that an array file can hold; others become texts.
 _ID_KINDS = "biufmMUS"
 
 _TYPES = {
@@ -69,12 +69,12 @@ _TYPES = {
 
 
 class _CacheKind(FolderKind):
-    """Data sets that were made from a file, and can be made from it again; not those that somebody wrote."""
+    """Caches, which can be rebuilt from their file; not data sets that a user wrote."""
 
     def is_in(self, folder: Path) -> bool:
-        """Whether the folder says what it was made from."""
-        found = self.content(folder)
-        return found is not None and found["source"] is not None
+        """Whether the folder names the file that it was made from."""
+        content = self.content(folder)
+        return content is not None and content["source"] is not None
 
 
 _DATA = FolderKind("a data set", "meta.json", ("format", "source", "feature_names", "files"))
@@ -91,9 +91,9 @@ def write_folder(data: RankingDataset, path: Path) -> None:
 def build_folder(
     path: Path, build: Callable[[Allocator], RankingDataset], source: dict[str, Any] | None = None
 ) -> RankingDataset:
-    """The data set that ``build`` gives, with features that it filled in their place in a new binary folder.
+    """The data set that ``build`` returns, with features that it wrote in place to a new binary folder.
 
-    ``source`` says what it was made from: it may take the place of such a one only.
+    ``source`` describes the file it is made from; only a cache of a file may be replaced.
     """
     with building(path, _DATA if source is None else _CACHE) as fresh:
         _finish(build(partial(in_file, fresh / "features.npy")), fresh, source)
@@ -109,7 +109,7 @@ def _write_features(features: NDArray[np.float32], file: Path) -> None:
 
 
 def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -> None:
-    """Write all but the features, which are there, and the description of all."""
+    """Write everything except the features, which are already there, and the description."""
     _check_values(data)
     arrays: dict[str, NDArray[Any] | None] = {
         "ratings": data.ratings if data.is_rated else None,
@@ -134,17 +134,17 @@ def _finish(data: RankingDataset, folder: Path, source: dict[str, Any] | None) -
 
 
 def _stored_ids(data: RankingDataset) -> NDArray[Any]:
-    """The query ids as an array file holds them; an error where two would be one there."""
+    """The query ids as an array file holds them. Raises ``DataError`` if two would become equal."""
     ids = data.query_ids
     if ids.dtype.kind in _ID_KINDS:
         return ids
     given = ids.tolist()
     are_bytes = all(isinstance(i, bytes) for i in given)
     stored = np.array(given if are_bytes else data.query_texts())
-    if len(set(stored.tolist())) < len(given):  # numpy drops zeros at the end of a text
+    if len(set(stored.tolist())) < len(given):  # numpy drops trailing NUL characters
         twice = next(i for i, count in Counter(stored.tolist()).items() if count > 1)
         raise DataError(
-            f"expected query ids that differ by more than zeros at their end, got {twice!r} twice; rename one of them"
+            f"expected query ids that differ by more than trailing NULs, got {twice!r} twice; rename one of them"
         )
     return stored
 
@@ -159,7 +159,7 @@ def read_folder(path: Path) -> RankingDataset:
             raise DataError(f"{path}: expected the arrays of a data set, got {name!r}; delete the folder")
         try:
             is_same = file.is_file() and _fingerprint(file) == fingerprint
-        except OSError:  # another process took it away, or the disk is damaged
+        except OSError:  # another process removed it, or the disk is damaged
             is_same = False
         if not is_same:
             raise DataError(f"{file}: expected the file that meta.json describes, got another or none; delete {path}")
@@ -194,21 +194,21 @@ def read_folder(path: Path) -> RankingDataset:
 def held_in(
     folder: Path, path: Path, settings: dict[str, Any], build: Callable[[Allocator], RankingDataset]
 ) -> RankingDataset:
-    """What ``folder`` holds, if it was made from ``path`` with these settings; or else what ``build`` fills it with."""
-    found = _cached(folder, path, settings)
-    if found is not None:
-        return found
+    """The data set of the cache ``folder``, if made from ``path`` with these settings; otherwise ``build`` fills it."""
+    cached = _cached(folder, path, settings)
+    if cached is not None:
+        return cached
     return build_folder(folder, build, _source(path, settings))
 
 
 def held_beside(
     path: Path, settings: dict[str, Any], build: Callable[[Allocator], RankingDataset]
 ) -> RankingDataset | None:
-    """As ``held_in``, of the cache beside ``path``; None where there is none and none is to be made, or can be."""
+    """As ``held_in``, for the cache next to ``path``; None if there is none and none should or can be written."""
     folder, source = _beside(path), _source(path, settings)
-    found = _cached(folder, path, settings)
-    if found is not None:
-        return found
+    cached = _cached(folder, path, settings)
+    if cached is not None:
+        return cached
     if sum(size for _, size, *_ in source["files"]) < _WORTH_IT or not _writable(folder.parent):
         return None
     refusal: object = _CACHE.refusal(folder)
@@ -217,12 +217,12 @@ def held_beside(
             return build_folder(folder, build, source)
     except OSError as error:
         refusal = error
-    logging.getLogger("tierank").warning("tierank: no cache was written beside %s: %s", path, refusal)
+    logging.getLogger("tierank").warning("tierank: no cache was written for %s: %s", path, refusal)
     return None
 
 
 def _cached(folder: Path, path: Path, settings: dict[str, Any]) -> RankingDataset | None:
-    """What a folder holds, if it was made from this file with these settings."""
+    """The data set of a folder, if it was made from this file with these settings."""
     if not folder.is_dir():
         return None
     try:
@@ -235,7 +235,7 @@ def _cached(folder: Path, path: Path, settings: dict[str, Any]) -> RankingDatase
 
 
 def _is_of(meta: dict[str, Any], source: dict[str, Any]) -> bool:
-    """Whether a folder was made from this; features that are named may have been chosen in another way."""
+    """Whether a folder was made from this source; a cache of named features serves any choice among them."""
     wanted, found = source["settings"], meta["source"]
     if wanted.get("features") is None or not isinstance(found, dict) or not isinstance(found.get("settings"), dict):
         return bool(found == source)
@@ -245,19 +245,19 @@ def _is_of(meta: dict[str, Any], source: dict[str, Any]) -> bool:
 
 
 def _beside(path: Path) -> Path:
-    """The cache of a file; of a folder, with a name that tells it from a data set that somebody wrote there."""
+    """The cache of a file, or of a folder; its name cannot be mistaken for a data set that a user wrote there."""
     whole = path.resolve() if path.is_dir() else path
     form = ".parquet" if whole.is_dir() and whole.suffix != ".parquet" else ""
     return whole.with_name(whole.name + form + SUFFIX)
 
 
 def _writable(folder: Path) -> bool:
-    """Whether the folder may be written, also for a user to whom no permission is denied."""
+    """Whether the folder may be written; checks permission bits, as root is never denied."""
     return bool(folder.stat().st_mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH)) and os.access(folder, os.W_OK)
 
 
 def _source(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """What identifies the files and how they were read; files beside them (LightGBM's) count too."""
+    """What identifies the files and how they were read, including LightGBM's companion files."""
     sources = [*files_of(path), *(beside for end in (".query", ".weight") if (beside := Path(f"{path}{end}")).exists())]
     try:
         return {"files": [_stamp(file) for file in sources], "settings": settings}
@@ -266,17 +266,17 @@ def _source(path: Path, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stamp(file: Path) -> list[str | int]:
-    """What tells a file from another one of its name.
+    """What distinguishes a file from a later one of the same name.
 
-    ``cp -p`` and ``rsync -t`` set the time of the content, but not that of the inode (ctime). The number of
-    the device is left out: machines that share a disk over a network do not agree on it.
+    ``cp -p`` and ``rsync -t`` set the modification time, but not that of the inode (ctime). The device number is left
+    out: machines that share a network disk do not agree on it.
     """
-    found = file.stat()
-    return [file.name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+    status = file.stat()
+    return [file.name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
 
 
 def _fingerprint(file: Path) -> list[int]:
-    """The size of a file and a checksum of 16 samples of it (of all of it, where it is small)."""
+    """The size of a file and a checksum of 16 samples of it (of the whole file if it is small)."""
     size = file.stat().st_size
     places = range(0, size, _SAMPLE) if size <= 64 * _SAMPLE else [k * (size - _SAMPLE) // 15 for k in range(16)]
     checksum = 0
@@ -295,7 +295,7 @@ def _meta(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{file}: expected the description of a data set, got a damaged file; delete {path}") from None
     if version != FORMAT:
-        raise DataError(f"{file}: expected format {FORMAT}, got {version!r}; delete {path}, it is made anew")
+        raise DataError(f"{file}: expected format {FORMAT}, got {version!r}; delete {path}, and it is built again")
     if not isinstance(files, dict) or not {"features", "offsets", "query_ids"} <= files.keys():
         raise DataError(f"{file}: expected features, offsets and query_ids among its files; delete {path}")
     are_names = names is None or (isinstance(names, list) and all(isinstance(name, str) for name in names))
@@ -305,7 +305,7 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _check_shapes(arrays: dict[str, NDArray[Any]], path: Path) -> None:
-    """An error where the arrays do not fit each other: compiled loops trust that they do."""
+    """Raise ``DataError`` if the shapes of the arrays are inconsistent: compiled loops trust them."""
     fits = all(array.ndim == 1 + (name == "features") for name, array in arrays.items())
     fits = fits and all(array.dtype.str == _TYPES[name] for name, array in arrays.items() if name in _TYPES)
     fits = fits and arrays["query_ids"].dtype.kind in _ID_KINDS
@@ -319,7 +319,7 @@ def _check_shapes(arrays: dict[str, NDArray[Any]], path: Path) -> None:
     fits = fits and ("document_ends" in arrays) == ("document_blob" in arrays)
     fits = fits and ("document_ends" not in arrays or _are_ends(arrays["document_ends"], len(arrays["document_blob"])))
     if not fits:
-        raise DataError(f"{path}: expected arrays that fit each other, got others; delete the folder, it is made anew")
+        raise DataError(f"{path}: expected consistent arrays, got contradicting ones; delete the folder")
 
 
 def _is_permutation(rows: NDArray[np.int64]) -> bool:
@@ -335,9 +335,9 @@ def _are_ends(ends: NDArray[np.int64], size: int) -> bool:
 
 
 def _check_values(data: RankingDataset) -> None:
-    """An error where a data set holds what none that is built from files or tables can hold.
+    """Raise ``DataError`` if a data set holds values that no data set from files or tables can hold.
 
-    Of the features some rows are looked at, as of their file some samples are: all of them where they are few.
+    A sample of the feature rows is checked, as for the checksum; all rows if they are few.
     """
     as_offsets(data.offsets)
     as_names(data.feature_names, data.n_features)
@@ -364,7 +364,7 @@ def _check_values(data: RankingDataset) -> None:
 
 
 def _check_codes(data: RankingDataset) -> None:
-    """An error where a category has a number that is none of its levels; of large data some rows are looked at."""
+    """Raise ``DataError`` if a category has a number outside its levels; checks a sample of large data."""
     step = max(1, data.n_documents // _SAMPLE)
     for place, name in enumerate(data.feature_names or ()):
         kind = data.kinds.get(name)

@@ -1,13 +1,13 @@
-"""Files with named columns, read some rows at a time into the place where the features shall lie.
+"""Files with named columns, read a batch of rows at a time into the final feature matrix.
 
-The first walk takes the columns that say how rows are grouped and rated, the second the features, each row to where its
-query stands. What is in memory is some tens of bytes per document and a batch of rows, however large the files.
+The first pass reads query ids, ratings and other columns that are not features; the second reads the features and
+writes each row to its place in the grouped matrix. Memory holds some tens of bytes per document and one batch of rows,
+however large the files are.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,35 +28,35 @@ from tierank.checks import (
 )
 from tierank.dataset import RankingDataset
 from tierank.encoding import Encoder
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.extras import needing
 from tierank.kinds import Columns
 from tierank.memory import Allocator, release_pages
-from tierank.tables import as_column, decoded
+from tierank.tables import as_column, check_known, check_once, decoded
 from tierank.text_blocks import Texts
 
-# What a column may be called to be found without being named.
+# Default names of columns.
 QUERY_NAMES = ("qid", "query", "query_id")
 RATING_NAMES = ("rating", "label", "relevance", "grade")
 DOCUMENT_NAMES = ("document", "document_id", "docid", "doc_id")
 WEIGHT_NAMES = ("row_weight", "query_weight")
-# Row numbers that pandas and Dask leave in Parquet files: no feature.
+# Row numbers that pandas and Dask leave in Parquet files: not features.
 _ROW_NUMBERS = re.compile(r"__index_level_\d+__|__null_dask_index__")
-# Integers in their plain form, of as many digits as always fit, as the reader of LETOR text has it.
+# Plain integers, with few enough digits for int64, as in the reader of LETOR text.
 _PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
-# What stands for no value in a column of numbers of a text.
+# Cells that mean a missing value in a column of numbers.
 MISSING = ("", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "NaN", "nan", "None")
 
 PARQUET_ENDINGS = (".parquet", ".pq")
-# Bytes of the matrix that are filled at a time, and values that are converted to text at a time.
+# Bytes of the matrix filled at a time, and values converted to text at a time.
 _BATCH = 1 << 22
 _AT_ONCE = 1 << 16
-# Bytes that are read at a time: of all columns, and at most and at least of one. Arrow would read whole columns.
+# Bytes read at a time: of all columns, and at most and at least of one. Arrow alone would read whole columns.
 _BUFFERS, _BUFFER, _LEAST_BUFFER = 1 << 24, 1 << 18, 1 << 14
 
 
 class Layout(NamedTuple):
-    """Which column is what."""
+    """The role of each column."""
 
     query: str
     rating: str | None
@@ -81,7 +81,7 @@ class Layout(NamedTuple):
         row_weight: str | None = None,
         query_weight: str | None = None,
     ) -> Layout:
-        """As named, or as found; what is not query, rating, document, weight or to be ignored is a feature."""
+        """The layout from given names, or default names. Every column without another role is a feature."""
         names = left_over(names, where, features, ignore)
         query = query or _found(names, QUERY_NAMES)
         if query is None:
@@ -100,19 +100,13 @@ class Layout(NamedTuple):
         if not chosen and features is None:
             raise DataError(f"{where}: expected at least one feature column, got only {_listed(names)}")
         self = cls(query, rating, document, weights, chosen, position)
-        wanted = [*self.heads, *chosen, *declared.named()]
-        unknown = next((name for name in wanted if name not in names), None)
-        if unknown is not None:
-            raise DataError(f"{where}: {ParameterError.unknown('column', unknown, names)}")
-        counts = Counter(names)
-        twice = next((name for name in [*self.heads, *chosen] if counts[name] > 1), None)
-        if twice is not None:
-            raise DataError(f"{where}: expected each column once, got {twice!r} twice; rename one of them")
+        check_known(names, [*self.heads, *chosen, *declared.named()], where)
+        check_once(names, [*self.heads, *chosen], where)
         return self
 
     @property
     def heads(self) -> list[str]:
-        """All but the features."""
+        """All columns except the features."""
         heads = (self.query, self.rating, self.document, *self.weights.values(), self.position)
         return [name for name in heads if name is not None]
 
@@ -120,10 +114,9 @@ class Layout(NamedTuple):
 def left_over(
     names: Sequence[str], where: str, features: Sequence[str] | None, ignore: Sequence[str] | None
 ) -> list[str]:
-    """The columns that are not to be ignored; an error for one that is not there, unless the features are named."""
-    unknown = next((name for name in ignore or () if name not in names), None)
-    if unknown is not None and features is None:
-        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, names)}")
+    """The columns that are not ignored. Raises ``DataError`` for an unknown column, unless the features are named."""
+    if features is None:
+        check_known(names, ignore or (), where)
     return [name for name in names if name not in (ignore or ())]
 
 
@@ -135,7 +128,7 @@ class Part(Protocol):
     n_rows: int
 
     def at(self, row: int) -> str:
-        """The place of a row, for messages."""
+        """Where a row is, for messages."""
 
     def read(self, names: list[str]) -> Any:
         """Some columns as an Arrow table."""
@@ -146,7 +139,7 @@ class Part(Protocol):
 
 @dataclass
 class ParquetPart:
-    """A Parquet file, which is open only while it is read: there may be thousands."""
+    """A Parquet file. It is open only while it is read, as there may be thousands."""
 
     path: Path
 
@@ -156,7 +149,7 @@ class ParquetPart:
             self.names, self.n_rows = file.schema_arrow.names, file.metadata.num_rows
 
     def at(self, row: int) -> str:
-        """The place of a row, for messages."""
+        """Where a row is, for messages."""
         return f"{self.where}, row {row}"
 
     def read(self, names: list[str]) -> Any:
@@ -185,14 +178,14 @@ class ParquetPart:
 
 
 def _validated(table: Any) -> Any:
-    """The table, if texts are UTF-8 and places in dictionaries exist: Arrow does not look when it reads a file."""
+    """The table, if texts are UTF-8 and dictionary indices are valid: Arrow does not check that itself."""
     table.validate(full=True)
     return table
 
 
 @dataclass
 class TablePart:
-    """An Arrow table in memory, read from a file of lines."""
+    """An Arrow table in memory, read from a CSV file."""
 
     where: str
     table: Any
@@ -202,7 +195,7 @@ class TablePart:
         self.names, self.n_rows = self.table.column_names, len(self.table)
 
     def at(self, row: int) -> str:
-        """The place of a row, for messages."""
+        """Where a row is, for messages."""
         line = self.line_of(row)
         return f"{self.where}, row {row}" if line is None else f"{self.where}:{line}"
 
@@ -246,7 +239,7 @@ def read_parts(parts: Sequence[Part], where: str, room: Allocator, **named: Any)
 
 
 def _encoder_of(part: Part, names: list[str], declared: Columns) -> Encoder:
-    """What makes features of the columns, found by the first rows of the first file."""
+    """The encoder of the columns, chosen by the first rows of the first file."""
     if not names:
         return Encoder({})
     first = next(part.batches(names, _rows_at_once(names)))
@@ -263,7 +256,7 @@ def _rows_at_once(names: list[str]) -> int:
 def files_of(path: Path) -> list[Path]:
     """The file itself, or the Parquet files of a folder by name, as Spark, Dask and pandas write them.
 
-    Names that start with a dot or an underscore are not data. Where no file has the ending of Parquet, all count.
+    Names that start with a dot or an underscore are not data. If no file has a Parquet ending, all count.
     """
     if not path.is_dir():
         return [path]
@@ -272,20 +265,20 @@ def files_of(path: Path) -> list[Path]:
 
 
 def needs_arrow(what: str) -> Any:
-    """The module pyarrow, or an error that says how to get it."""
+    """The module pyarrow, or an error that says how to install it."""
     with needing(f"reading and writing {what}"):
         import pyarrow
     return pyarrow
 
 
 def first_line(error: Exception) -> str:
-    """What an error of Arrow says, without the rest."""
+    """The first line of an error of Arrow."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 @dataclass
 class _Heads:
-    """All columns of a file but the features, checked."""
+    """All columns of a file except the features, checked."""
 
     where: str
     query: Any
@@ -314,7 +307,7 @@ class _Heads:
 
 
 def _check_columns(part: Part, first: Part, columns: Layout, all_named: bool) -> None:
-    """An error where a file lacks a column that the first one has, or has one more."""
+    """Raise ``DataError`` if a file lacks a column that the first one has, or has an additional one."""
     used = [*columns.heads, *columns.features]
     missing = next((name for name in used if name not in part.names), None)
     if missing is not None:
@@ -324,7 +317,7 @@ def _check_columns(part: Part, first: Part, columns: Layout, all_named: bool) ->
     added = next((name for name in part.names if name not in first.names and not _ROW_NUMBERS.fullmatch(name)), None)
     if added is not None and not all_named:
         raise DataError(
-            f"{part.where}: expected the columns of {first.where}, got {added!r} too; name the columns with features="
+            f"{part.where}: expected the columns of {first.where}, got also {added!r}; name the columns with features="
         )
 
 
@@ -355,9 +348,9 @@ def _fill(
                 features[start:end] = rows
                 release_pages(features[start:end])
             else:
-                own = places[start:end]
-                features[own] = rows
-                release_pages(features[own.min() : own.max() + 1])
+                targets = places[start:end]
+                features[targets] = rows
+                release_pages(features[targets.min() : targets.max() + 1])
 
 
 def _checked_ratings(values: NDArray[Any], name: str, part: Part) -> NDArray[np.float64]:
@@ -366,7 +359,7 @@ def _checked_ratings(values: NDArray[Any], name: str, part: Part) -> NDArray[np.
 
 
 def _checked_ids(column: Any, part: Part) -> Any:
-    """The query ids of a file as Arrow has them; none may be missing."""
+    """The query ids of a file as an Arrow column; none may be missing."""
     if column.null_count:
         row = int(
             np.argmax(np.concatenate([chunk.is_null().to_numpy(zero_copy_only=False) for chunk in column.chunks]))
@@ -376,7 +369,7 @@ def _checked_ids(column: Any, part: Part) -> Any:
 
 
 def _unite_ids(heads: list[_Heads]) -> None:
-    """Make the query ids of all files one type: files may differ in how wide their numbers are, not in more."""
+    """Give the query ids of all files the same type: files may differ only in the width of their integers."""
     arrow = needs_arrow("Parquet")
     first = heads[0].query.type
     odd = next((head for head in heads if head.query.type != first), None)
@@ -393,7 +386,7 @@ def _unite_ids(heads: list[_Heads]) -> None:
 
 
 def _grouped(ids: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:
-    """Group rows by query, as ``group_rows`` does, without an object for every row where ids are texts."""
+    """Group rows by query as ``group_rows`` does, without a Python object per row if ids are texts."""
     arrow = needs_arrow("Parquet")
     whole = arrow.chunked_array([chunk for column in ids for chunk in column.chunks])
     if not (arrow.types.is_integer(whole.type) or _is_text(whole.type)):
@@ -427,7 +420,7 @@ def _with_heads(data: RankingDataset, heads: list[_Heads], where: str) -> Rankin
 
 
 def _texts(column: Any) -> Texts:
-    """A column as texts: as Arrow holds them, without an object for each, or made of other values."""
+    """A column as texts, without a Python object for each if Arrow holds texts; other values are converted."""
     column = decoded(column)
     if not _is_text(column.type):
         values = np.asarray(column.to_numpy())
@@ -450,7 +443,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def plain_ids(column: Any) -> Any:
-    """Query ids that were read as texts: integers where all are written plainly, as in LETOR text; null where missing.
+    """Query ids that were read as texts: integers if all are plain integers, as in LETOR text; null if missing.
 
     A word such as NA is an id among texts, and a missing value among integers.
     """

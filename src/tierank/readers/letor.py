@@ -1,4 +1,4 @@
-"""LETOR/SVMLight text, and LightGBM's text with group sizes beside it, both ways."""
+"""Reading and writing LETOR/SVMLight text, and LightGBM's text with group sizes in a second file."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tierank.memory import Allocator, in_memory, release_pages
 from tierank.readers.paths import unreadable
 from tierank.text_blocks import Texts
 
-# Bytes that a thread reads at a time: few enough for the processor's cache, enough that calls cost little.
+# Bytes that a thread reads at a time: fits the processor's cache, and is large enough that calls cost little.
 _PART = 1 << 21
-# Bytes that are looked at for the end of a line.
+# Bytes searched at a time for the end of a line.
 _LOOK = 1 << 12
 # The byte order mark that some editors leave.
 _MARK = b"\xef\xbb\xbf"
-# Lines that are looked at to guess how wide the matrix is. A wrong guess costs a second reading, not a wrong number.
+# Lines sampled to guess the number of features. A wrong guess costs a second pass, not a wrong result.
 _GUESS = 200
 
 
@@ -45,9 +45,9 @@ def read_letor(
 ) -> RankingDataset:
     """Read ``<rating> qid:<id> <index>:<value> ... # comment`` lines; a rating of ``nan`` is an unjudged document.
 
-    Where the first line has no ``qid:`` and ``<path>.query`` lies beside the file, it is LightGBM's form: group sizes
-    there, row weights in ``<path>.weight`` if that exists, and indices that count from 0. ``room`` may give more
-    columns than are needed: they stay 0.
+    If the first line has no ``qid:`` and ``<path>.query`` exists, the format is LightGBM's: group sizes in that file,
+    row weights in ``<path>.weight`` if that exists, and indices that count from 0. ``room`` may allocate more columns
+    than needed: they stay 0.
     """
     with _opened(path) as text:
         blocks = in_threads(lambda start, end: _Block.of(text, start, end), text.cuts(), n_jobs)
@@ -76,7 +76,7 @@ def read_letor(
 
 
 def write_letor(data: RankingDataset, path: Path) -> None:
-    """Write LETOR text that reads back as the same numbers; ``.gz`` at the end of the name compresses it."""
+    """Write LETOR text that reads back to the same numbers; a name that ends in ``.gz`` compresses it."""
     ids = _written_ids(data)
     rows_at_once = max(1, (1 << 22) // (data.n_features * letor.FIELD_BYTES))
     with replacing(path) as fresh, created(fresh, path) as file:
@@ -94,7 +94,7 @@ def write_letor(data: RankingDataset, path: Path) -> None:
 class _Text:
     """The bytes of an open file, read span by span into memory.
 
-    A map would be as fast, but a file that becomes shorter while it is mapped ends the process without a word.
+    A memory map would be as fast, but the process would crash if the file became shorter meanwhile.
     """
 
     def __init__(self, file: IO[bytes], name: str) -> None:
@@ -103,14 +103,14 @@ class _Text:
         self.size = self._stamp[0]
 
     def _stamped(self) -> tuple[int, int]:
-        found = os.fstat(self._descriptor)
-        return found.st_size, found.st_mtime_ns
+        status = os.fstat(self._descriptor)
+        return status.st_size, status.st_mtime_ns
 
     def check(self) -> None:
-        """An error where the file is no longer what it was when it was opened."""
+        """Raise ``DataError`` if the file has changed since it was opened."""
         if self._stamped() != self._stamp:
             raise DataError(
-                f"{self.name}: expected a file that stays as it is while it is read, got one that changed; read it"
+                f"{self.name}: expected a file that does not change while it is read, got one that changed; read it"
                 " again when nothing writes to it"
             )
 
@@ -131,7 +131,7 @@ class _Text:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def lines(self, start: int, end: int) -> NDArray[np.uint8]:
-        """Whole lines, each with a line feed at its end, also where the last line of a file has none."""
+        """Whole lines, each with a line feed at its end, even if the last line of the file has none."""
         content = self.read(start, end)
         return np.frombuffer(content if content.endswith(b"\n") else content + b"\n", np.uint8)
 
@@ -167,7 +167,7 @@ class _Runs(NamedTuple):
 
 @dataclass(eq=False)
 class _Block:
-    """A span of whole lines, and where its documents stand in it."""
+    """A span of whole lines, and where its documents are."""
 
     start: int
     end: int
@@ -178,12 +178,12 @@ class _Block:
     @classmethod
     def of(cls, text: _Text, start: int, end: int) -> _Block:
         content = text.lines(start, end)
-        # A document takes two bytes at least; memory that is not touched costs less than to count lines.
+        # A document takes at least two bytes; allocating untouched memory is cheaper than counting lines.
         most = len(content) // 2 if len(content) < 2 * _PART else letor.count_lines(content, 0, len(content))
         line_starts, query_starts = np.empty(most, np.int64), np.empty(most, np.int64)
         n = letor.index_lines(content, 0, len(content), line_starts, query_starts)
         missing = query_starts[:n] < 0
-        if missing.any():  # rows without an id are refused later, or are LightGBM's, which have none
+        if missing.any():  # rows without an id are refused later, unless the file is LightGBM's
             runs = _Runs(np.empty(0, np.int64), np.empty(0, np.int64), None)
             return cls(start, end, line_starts[:n].copy(), runs, int(missing.argmax()))
         return cls(start, end, line_starts[:n].copy(), _runs(content, query_starts[:n]), None)
@@ -202,7 +202,7 @@ def _runs(content: NDArray[np.uint8], query_starts: NDArray[np.int64]) -> _Runs:
 
 
 def _until(content: NDArray[np.uint8], stop: bytes, start: int) -> bytes:
-    """What stands before the first of some letters."""
+    """The text before the first of some characters."""
     length = 256
     while True:  # fields and lines can be long: look further in growing steps
         seen = content[start : start + length].tobytes()
@@ -233,12 +233,12 @@ class _Source:
                 self.refuse(block, block.row_without_query)
         shifts = np.cumsum([0, *(block.n_rows for block in self.blocks[:-1])])
         runs = [block.runs for block in self.blocks]
-        # A run across the border of two blocks counts as two, which are joined when rows are grouped.
+        # A run that spans two blocks counts as two runs, which are joined when rows are grouped.
         starts = np.concatenate([own.starts + shift for own, shift in zip(runs, shifts, strict=True)])
         return group_runs(self._query_ids(runs), starts, self.n_rows)
 
     def _query_ids(self, runs: list[_Runs]) -> NDArray[Any]:
-        """Integers where all ids are written as such, or else texts."""
+        """The query ids: integers if all are plain integers, otherwise texts."""
         if all(own.texts is None for own in runs):
             return np.concatenate([own.ids for own in runs])
         fields = [
@@ -259,14 +259,14 @@ class _Source:
         return np.array(texts)
 
     def refuse(self, block: _Block, row: int) -> None:
-        """Raise what is wrong with a row."""
+        """Raise ``DataError`` for what is wrong with a row."""
         self.read_slowly(block, self.text.lines(block.start, block.end), row, has_query=True, first_index=0)
         raise AssertionError("a line that was refused reads well")
 
     def read_slowly(
         self, block: _Block, content: NDArray[np.uint8], row: int, has_query: bool, first_index: int
     ) -> tuple[float, dict[int, float]]:
-        """The rating of one row and its values by column; an error that says where and what is wrong."""
+        """The rating of one row and its values by column. Raises ``DataError``, which says where and what is wrong."""
         start = int(block.line_starts[row])
         try:
             return _read_line(_line(content, start), has_query, first_index)
@@ -277,7 +277,7 @@ class _Source:
     def parsed(
         self, targets: NDArray[np.int64], first_index: int, room: Allocator, n_jobs: int | None
     ) -> tuple[NDArray[np.float32], NDArray[np.float64], Texts | None]:
-        """The features and ratings of all rows, row i at ``targets[i]``, and what comments call them, row i at i."""
+        """The features and ratings of all rows, row i at ``targets[i]``, and the document ids of comments."""
         width = max(1, self._guess_width(first_index))
         while True:
             features, ratings = self._matrix(width, room), np.empty(self.n_rows)
@@ -290,8 +290,8 @@ class _Source:
         block = self.blocks[0]
         content = self.text.lines(block.start, block.end)
         lines = [_line(content, start) for start in block.line_starts[:_GUESS].tolist()]
-        found = [int(index) for line in lines for index in re.findall(rb"[ \t](\d{1,7}):", line)]
-        return max(found, default=0) + 1 - first_index
+        indices = [int(index) for line in lines for index in re.findall(rb"[ \t](\d{1,7}):", line)]
+        return max(indices, default=0) + 1 - first_index
 
     def _matrix(self, width: int, room: Allocator) -> NDArray[np.float32]:
         try:
@@ -307,7 +307,7 @@ class _Source:
         ratings: NDArray[np.float64],
         n_jobs: int | None,
     ) -> tuple[int, Texts | None]:
-        """Fill in all rows; the width that was needed, and the documents."""
+        """Parse all rows; returns the width that was needed, and the documents."""
         has_query = self.has_query
 
         def parse(block: _Block, own_targets: NDArray[np.int64]) -> tuple[int, Texts | None]:
@@ -349,12 +349,12 @@ class _Source:
 
 
 def _id_text(field: bytes) -> str:
-    """A query id as a text; numpy's texts drop zeros at their end."""
+    """A query id as a text; numpy's texts drop trailing NUL characters."""
     return field.decode(errors="backslashreplace").replace("\0", "\\x00")
 
 
 def _documents(content: NDArray[np.uint8], comments: NDArray[np.int64]) -> Texts | None:
-    """What the comments of some rows call the documents, or None where no row has a comment."""
+    """The document ids in the comments of some rows, or None if no row has a comment."""
     if (comments < 0).all():
         return None
     ends = np.empty(len(comments), np.int64)
@@ -367,14 +367,14 @@ def _unnamed(n: int) -> Texts:
     return Texts(np.empty(0, np.uint8), np.zeros(n, np.int64))
 
 
-# What is a number in any text that is read, in any case of letters; "nan" and "null" say that there is none. It is less
-# than ``float`` takes, which has 1_000 and the digits of all scripts too.
+# The numbers of all text formats, case-insensitive; "nan" and "null" mean a missing value. ``float`` accepts more:
+# 1_000, and the digits of all scripts.
 NUMBER = r"[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|inf|infinity)"
 _NUMBER = re.compile(f"{NUMBER}|nan|null".encode(), re.IGNORECASE)
 
 
 def _read_line(line: bytes, has_query: bool, first_index: int) -> tuple[float, dict[int, float]]:
-    """The rating of a line and its values by column, by the plain rules of the format."""
+    """The rating of a line and its values by column, by the rules of the format."""
     fields = line.replace(b"\r", b" ").replace(b"\t", b" ").split(b" ")
     fields = [field for field in fields if field]
     rating = _value(fields[0], "expected a rating as the first field")
@@ -414,7 +414,7 @@ def _value(field: bytes, expected: str) -> float:
 
 
 def number_of(field: bytes) -> float | None:
-    """The number that a field of text is, NaN if it says that the value is missing; None if it is not a number.
+    """The number in a field of text; NaN if it means a missing value, None if it is not a number.
 
     >>> number_of(b"+2.5e-1"), number_of(b"NULL"), number_of(b"-INF"), number_of(b"0x10"), number_of(b"+-1")
     (0.25, nan, -inf, None, None)
@@ -436,7 +436,7 @@ def _comment_start(content: NDArray[np.uint8], start: int) -> int:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[_Text]:
-    """The text of a file, unpacked where it is a gzip file; an error if it changes meanwhile."""
+    """The text of a file, decompressed if it is a gzip file. Raises ``DataError`` if it changes meanwhile."""
     try:
         file = path.open("rb")
     except OSError as error:
@@ -451,7 +451,7 @@ def _opened(path: Path) -> Iterator[_Text]:
             else:
                 yield text
         finally:
-            text.check()  # first of all: what else is wrong may come from that
+            text.check()  # first, as it may be the cause of other errors
 
 
 def _unpack(file: IO[bytes], plain: IO[bytes], path: Path) -> None:
@@ -462,7 +462,7 @@ def _unpack(file: IO[bytes], plain: IO[bytes], path: Path) -> None:
         plain.flush()
     except OSError as error:
         raise DataError(
-            f"{path}: expected room for its text in {tempfile.gettempdir()}, got: {error.strerror or error}"
+            f"{path}: expected enough space in {tempfile.gettempdir()} to decompress it, got: {error.strerror or error}"
         ) from None
 
 
@@ -499,8 +499,8 @@ def _weights(path: Path, n: int) -> NDArray[np.float64] | None:
 
 def _numbers(path: Path) -> NDArray[np.float64]:
     """One number per line."""
-    if not path.is_file():  # to open a pipe would wait for somebody to write to it
-        raise DataError(f"{path}: expected a file with a number per line, got something else there")
+    if not path.is_file():  # opening a pipe would wait for a writer
+        raise DataError(f"{path}: expected a file with one number per line, got something else")
     try:
         fields = path.read_bytes().split()
     except OSError as error:
@@ -509,12 +509,12 @@ def _numbers(path: Path) -> NDArray[np.float64]:
 
 
 def created(fresh: Path, path: Path) -> Any:
-    """A new file for bytes that is to take the name ``path``: compressed where that ends in ``.gz``."""
+    """A new binary file that will be named ``path``, compressed if that ends in ``.gz``."""
     return gzip.open(fresh, "wb", compresslevel=6) if path.suffix == ".gz" else fresh.open("wb")
 
 
 def _written_ids(data: RankingDataset) -> list[str]:
-    """The query ids as text, if they can be read back."""
+    """The query ids as texts that can be read back."""
     ids = data.query_texts()
     bad = next((i for i in ids if not i or re.search(r"[\s#\0]", i)), None)
     if bad is not None:
@@ -528,7 +528,7 @@ def _heads(data: RankingDataset, ids: list[str], rows: NDArray[np.int64]) -> Tex
     return Texts.of(f"{plain_number(r)} qid:{ids[q]}" for r, q in zip(ratings, queries, strict=True))
 
 
-# What a reader of "#docid = <id>" takes for the end of the id, or for a part of the sign before it.
+# Characters that end the id in "#docid = <id>", or would be taken for a part of the "=".
 _ENDS_DOCUMENT = re.compile("^=|[\0- #]")
 
 
@@ -539,14 +539,14 @@ def _tails(data: RankingDataset, rows: NDArray[np.int64]) -> Texts:
     bad = next((text for text in texts if _ENDS_DOCUMENT.search(text)), None)
     if bad is not None:
         raise DataError(
-            f"expected document ids without blanks and '#', and without '=' in front, which text cannot hold, got"
+            f"expected document ids without blanks and '#', and without a leading '=', which text cannot hold, got"
             f" {bad!r}; CSV and Parquet can"
         )
     return Texts.of(f" #docid = {text}" if text else "" for text in texts)
 
 
 def plain_number(value: float) -> str:
-    """The shortest text of a number, without a point where it is whole.
+    """The shortest text of a number, without a decimal point if it is an integer.
 
     >>> plain_number(2.0), plain_number(0.1)
     ('2', '0.1')

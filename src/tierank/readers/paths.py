@@ -1,4 +1,4 @@
-"""What a path leads to: files and folders are read in place, a pipe is copied to a file first."""
+"""Paths to read from: files and folders are read in place, a pipe is first copied to a file."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from pathlib import Path
 
 from tierank.errors import DataError
 
-# Seconds in which somebody has to begin to write to a pipe with a name. Whoever writes may take any time from then on.
+# Seconds to wait for a writer of a named pipe to start. Once it has started, it may take any time.
 _PATIENCE = 10.0
-# Milliseconds between two looks for somebody who has opened a pipe and writes nothing yet.
+# Milliseconds between two polls of a pipe whose writer has not written yet.
 _GLANCE = 20
 _BLOCK = 1 << 20
 
 
 def kind_of(path: Path, expected: str = "a file") -> str:
-    """What a path leads to: "file", "folder" or "pipe"; an error where it is nothing that can be read."""
+    """What a path is: "file", "folder" or "pipe". Raises ``DataError`` if it is none of these."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -37,12 +37,12 @@ def kind_of(path: Path, expected: str = "a file") -> str:
 
 
 def unreadable(path: object, error: Exception) -> DataError:
-    """The error for what the system will not let us read."""
+    """The error for a path that the system does not let us read."""
     return DataError(f"{path}: expected a file that can be read, got: {getattr(error, 'strerror', None) or error}")
 
 
 def nearby(path: Path) -> str:
-    """A hint at files of a similar name."""
+    """A hint that names a file with a similar name."""
     try:
         names = [other.name for other in path.parent.iterdir()]
     except (OSError, ValueError):
@@ -53,7 +53,7 @@ def nearby(path: Path) -> str:
 
 @contextmanager
 def piped(path: Path) -> Iterator[Path]:
-    """A file of the same name with what comes through a pipe; errors name the pipe."""
+    """A temporary file with the content of a pipe; errors name the pipe."""
     with tempfile.TemporaryDirectory(prefix="tierank-") as folder:
         copy = Path(folder) / path.name
         try:
@@ -61,7 +61,7 @@ def piped(path: Path) -> Iterator[Path]:
                 file.writelines(pipe_content(path))
         except OSError as error:
             raise DataError(
-                f"{path}: expected room in {tempfile.gettempdir()} for what comes through the pipe, got:"
+                f"{path}: expected enough space in {tempfile.gettempdir()} for the content of the pipe, got:"
                 f" {error.strerror or error}"
             ) from None
         try:
@@ -71,7 +71,7 @@ def piped(path: Path) -> Iterator[Path]:
 
 
 def pipe_content(path: Path) -> Iterator[bytes]:
-    """What comes through a pipe; an error if nothing writes to it: opening it as a file would wait forever."""
+    """The content of a pipe. Raises ``DataError`` if nothing writes to it: opening it as a file would wait forever."""
     try:
         stream = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0)
     except OSError as error:
@@ -86,12 +86,12 @@ def pipe_content(path: Path) -> Iterator[bytes]:
             if chunk:
                 has_writer = True
                 yield chunk
-            elif chunk is None:  # somebody holds the other end, and has written nothing new
+            elif chunk is None:  # a writer has the other end open, and has written nothing new
                 has_writer = True
                 events.poll()
             elif has_writer:
                 return
-            elif events.poll(_GLANCE):  # somebody wrote, or came and went
+            elif events.poll(_GLANCE):  # a writer wrote something, or opened and closed the pipe
                 has_writer = True
             elif time.monotonic() > end:
                 raise DataError(

@@ -1,4 +1,4 @@
-"""Scores of any tool: one number per line, RankLib's score file, a TREC run, or a ``.npy`` array."""
+"""Score files of any tool: one number per line, RankLib's score file, a TREC run, a ``.npy`` array, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tierank.readers.arrays import read_array
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, needs_arrow
 from tierank.readers.letor import created, number_of, plain_number
 from tierank.readers.paths import kind_of, piped, unreadable
-from tierank.tables import as_column
+from tierank.tables import as_column, check_once
 from tierank.text_blocks import Texts
 
 # Lines of a file: their number, from 1, and their fields.
 Rows = Iterator[tuple[int, list[str]]]
 
-# Scores that are made numbers of Python at a time.
+# Scores converted to Python numbers at a time.
 _AT_ONCE = 1 << 16
 
 
 def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
-    """Read the scores that a file has for the documents of a data set.
+    """Read scores for the documents of a data set from a file.
 
     The file has one of these forms:
 
@@ -79,7 +79,7 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
 
 
 def _csv_header(path: Path) -> list[str] | None:
-    """The names in the first line of a CSV file; None where it is a number."""
+    """The names in the first line of a CSV file; None if the line is a number."""
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         first = next(csv.reader(file), [])
     return None if not first or number_of(first[0].strip().encode()) is not None else first
@@ -88,8 +88,7 @@ def _csv_header(path: Path) -> list[str] | None:
 def _check_has_score(names: list[str], path: Path) -> None:
     if "score" not in names:
         raise DataError(f"{path}: expected a column called score, got {', '.join(names[:12])}")
-    if names.count("score") > 1:
-        raise DataError(f"{path}: expected each column once, got 'score' twice; rename one of them")
+    check_once(names, ["score"], path)
 
 
 def _from_csv(path: Path, header: list[str]) -> NDArray[np.float64]:
@@ -103,7 +102,7 @@ def _from_csv(path: Path, header: list[str]) -> NDArray[np.float64]:
 
 
 def write_columns(columns: Mapping[str, NDArray[Any] | Texts], path: Path) -> None:
-    """Write columns of equal length as a table: Parquet or, with a header line, CSV, by the ending of the path."""
+    """Write columns of equal length as a Parquet or CSV table, by the ending of the path."""
     with replacing(path) as fresh:
         if path.suffix in PARQUET_ENDINGS:
             arrow = needs_arrow("Parquet")
@@ -120,7 +119,7 @@ def write_columns(columns: Mapping[str, NDArray[Any] | Texts], path: Path) -> No
 
 
 def plain_column(values: NDArray[Any]) -> Any:
-    """Values as a column of one type: texts where objects are of several."""
+    """Values as a column of one type; texts if they have several types."""
     if values.dtype.kind != "O" or len({type(value) for value in values.tolist()}) == 1:
         return values
     return [str(value) for value in values.tolist()]
@@ -131,7 +130,7 @@ def _from_text(path: Path, data: RankingDataset) -> NDArray[np.float64]:
         rows = ((number, fields) for number, line in enumerate(file, 1) if (fields := line.split()))
         first = next(rows, None)
         if first is None:
-            raise DataError(f"{path}: expected a score per line, got an empty file")
+            raise DataError(f"{path}: expected one score per line, got an empty file")
         width = len(first[1])
         readers = {1: _plain, 3: _ranklib, 6: _trec}
         if width not in readers:
@@ -154,7 +153,7 @@ def write_scores(scores: NDArray[np.float64], path: str | Path) -> None:
 
 
 def score_lines(scores: NDArray[np.float64]) -> Iterator[str]:
-    r"""A line per score, without an object for every score at once.
+    r"""One line per score, generated in chunks.
 
     >>> list(score_lines(np.array([0.5, -2.0])))
     ['0.5\n', '-2.0\n']
@@ -164,7 +163,7 @@ def score_lines(scores: NDArray[np.float64]) -> Iterator[str]:
 
 
 def rank_lines(columns: Sequence[NDArray[Any]], documents: Texts | None = None) -> Iterator[str]:
-    r"""A head line and a line per ranked document: query, rank, row, score, and the document where rows have ids.
+    r"""A header line and one line per ranked document: query, rank, row, score, and the document if rows have ids.
 
     ``documents`` has the ids of all rows, in the caller's order.
 
@@ -196,12 +195,13 @@ def write_run(data: RankingDataset, scores: NDArray[np.float64], path: str | Pat
     """
     check_dataset("data", data)
     queries, documents = _trec_names(data)
-    own = data.arrange(np.asarray(scores, np.float64))
+    arranged = data.arrange(np.asarray(scores, np.float64))
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
         for query, (start, end) in zip(queries, pairwise(data.offsets.tolist()), strict=True):
-            order = start + np.argsort(-own[start:end], kind="stable")
+            order = start + np.argsort(-arranged[start:end], kind="stable")
             file.writelines(
-                f"{query} Q0 {documents[i]} {k} {float(own[i])!r} {name}\n" for k, i in enumerate(order.tolist(), 1)
+                f"{query} Q0 {documents[i]} {k} {float(arranged[i])!r} {name}\n"
+                for k, i in enumerate(order.tolist(), 1)
             )
 
 
@@ -218,7 +218,7 @@ def write_qrels(data: RankingDataset, path: str | Path) -> None:
     check_dataset("data", data)
     fraction = data.is_judged & (data.ratings != np.rint(data.ratings))
     if fraction.any():
-        raise DataError(f"expected whole ratings, which qrels files hold, got {data.ratings[fraction.argmax()]:g}")
+        raise DataError(f"expected integer ratings for a qrels file, got {data.ratings[fraction.argmax()]:g}")
     queries, documents = _trec_names(data)
     rows = zip(data.query_of_row.tolist(), documents, data.ratings.tolist(), strict=True)
     with replacing(path) as fresh, created(fresh, Path(path)) as file:
@@ -243,7 +243,7 @@ def _number(field: str, path: Path, line: int) -> float:
 
 
 def _alike(rows: Rows, width: int, path: Path) -> Rows:
-    """The rows, up to one with another number of fields."""
+    """The rows, if all have the same number of fields."""
     for number, fields in rows:
         if len(fields) != width:
             raise DataError(f"{path}:{number}: expected {width} fields as in the first line, got {len(fields)}")
@@ -254,12 +254,12 @@ def _plain(rows: Rows, path: Path, data: RankingDataset) -> NDArray[np.float64]:
     return np.fromiter((_number(fields[0], path, number) for number, fields in rows), np.float64)
 
 
-# Places in a list, from 0, as RankLib writes them.
+# Indices in a list, from 0, as RankLib writes them.
 _INDEX = re.compile("[0-9]{1,18}")
 
 
 class _Scores:
-    """The scores of all rows of a data set, each of which is filled in once."""
+    """The scores of all rows of a data set; each may be set only once."""
 
     def __init__(self, data: RankingDataset, path: Path) -> None:
         self.path = path
@@ -300,9 +300,9 @@ def _trec(rows: Rows, path: Path, data: RankingDataset) -> NDArray[np.float64]:
 
 
 def _trec_names(data: RankingDataset) -> tuple[list[str], list[str]]:
-    """Query and document names with "_" for blanks; documents without an id are called by their row.
+    """Query and document names with "_" for blanks; documents without an id are named by their row.
 
-    An error where two queries, or two documents of a query, have one name.
+    Raises ``DataError`` if two queries, or two documents of a query, get the same name.
     """
     queries = ["_".join(q.split()) for q in data.query_texts()]
     if "" in queries:
@@ -319,6 +319,4 @@ def _trec_names(data: RankingDataset) -> tuple[list[str], list[str]]:
 def _check_different(names: list[str], what: str) -> None:
     if len(set(names)) < len(names):
         twice = next(name for name, count in Counter(names).items() if count > 1)
-        raise DataError(
-            f"expected {what} that differ with '_' for blanks, as TREC files have them, got {twice!r} twice"
-        )
+        raise DataError(f"expected {what} that still differ with '_' for blanks, as in TREC files, got {twice!r} twice")

@@ -1,4 +1,4 @@
-"""Tables with named columns, in memory (pandas, polars, Arrow) and in files (CSV, Parquet), both ways."""
+"""Reading and writing tables with named columns: pandas, polars, Arrow, CSV and Parquet."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tierank.checks import check_texts
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.encoding import as_features, unusable_columns
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.kinds import Category, Columns, Date
 from tierank.memory import Allocator, release_pages
@@ -39,16 +39,16 @@ from tierank.readers.columns import (
     taken,
 )
 from tierank.readers.letor import NUMBER, created
-from tierank.tables import as_column, column_names, take_columns
+from tierank.tables import as_column, check_columns, column_names, take_columns
 
-# Bytes of features that are made a table of at a time when a file is written.
+# Bytes of features converted to a table at a time when a file is written.
 _WRITTEN = 1 << 26
-# What may part the columns of a CSV file.
+# Separators of CSV files.
 _SEPARATORS = (",", ";", "\t", "|")
 
 
 def read_table(table: Any, *, declared: Columns, **named: Any) -> RankingDataset:
-    """A data set from a pandas, polars or Arrow table; ``named`` says which columns are what, as in ``read``."""
+    """A data set from a pandas, polars or Arrow table; ``named`` gives the role of columns, as in ``read``."""
     try:
         names = column_names(table)
     except DataError as error:
@@ -86,14 +86,14 @@ def read_csv(path: Path, *, room: Allocator, declared: Columns, **named: Any) ->
 
 
 class _Csv:
-    """A CSV file. Cells are numbers by the rule of LETOR text, not by that of Arrow, which takes 0x10 for 16."""
+    """A CSV file. Cells are numbers by the rule of LETOR text, not by Arrow's, which reads 0x10 as 16."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._form = csv_form(path)
 
     def names(self) -> list[str]:
-        """What the header line says."""
+        """The names in the header line."""
         import pyarrow.csv
 
         try:
@@ -105,9 +105,9 @@ class _Csv:
             ) from None
 
     def table(self, columns: Layout, declared: Columns) -> Any:
-        """The columns that are used: ids, and what was declared so, as texts; others as numbers where all cells are.
+        """The columns that are used: ids and declared categories as texts; others as numbers if all cells are numbers.
 
-        A column of true and false is a column of 1 and 0, as in a table.
+        A column of true and false becomes 1 and 0, as in a table.
         """
         arrow = needs_arrow("CSV")
         from pyarrow import compute
@@ -123,7 +123,7 @@ class _Csv:
                 return table
         except arrow.ArrowInvalid:
             pass
-        # What Arrow does not take, or takes for NaN, is looked at cell by cell: to the right number or message.
+        # Cells that Arrow rejects, or reads as NaN, are checked one by one, for the right number or message.
         with self._refusing():
             table = self._read(ids, others, arrow.binary())
         forms = {name: self._form_of(table.column(name), name in heads) for name in others}
@@ -142,11 +142,11 @@ class _Csv:
         return table
 
     def texts(self, names: Sequence[str]) -> Any:
-        """Some columns: numbers where all cells are numbers without a zero in front, texts otherwise."""
+        """Some columns: numbers if all cells are numbers without leading zeros, texts otherwise."""
         arrow = needs_arrow("CSV")
         from pyarrow import compute
 
-        _check_known(self.names(), names, self.path)
+        check_columns(self.names(), names, self.path)
         with self._refusing():
             table = self._read(list(names), [], arrow.string())
         for name in names:
@@ -159,7 +159,7 @@ class _Csv:
         return table
 
     def _read(self, ids: list[str], others: list[str], kind: Any) -> Any:
-        """The table, with ids as texts: to guess their type would make one of "007" and "7"."""
+        """The table, with ids as texts: type inference would merge "007" and "7"."""
         arrow = needs_arrow("CSV")
         import pyarrow.csv
 
@@ -176,7 +176,7 @@ class _Csv:
             raise DataError(f"{self.path}: expected a CSV table with a header line, got: {first_line(error)}") from None
 
     def _form_of(self, cells: Any, is_head: bool) -> str:
-        """What a column holds: numbers, truths (true and false), texts, or in words what none of these is."""
+        """What a column holds: numbers, truths (true and false) or texts; otherwise a description for a message."""
         from pyarrow import compute
 
         row = _first_false(_are_numbers(cells))
@@ -203,9 +203,9 @@ class _Csv:
         return what if _first_false(words) is None else "texts"
 
     def line_of(self, row: int) -> int | None:
-        """The line of a row, by a walk through the file: a row may take several lines, and empty ones are no rows.
+        """The line number of a row, by a pass over the file: rows may span several lines, and empty lines are skipped.
 
-        None where the walk loses its way.
+        None if the rows cannot be told.
         """
         with _lines(self.path) as lines, suppress(csv.Error):
             rows = csv.reader(lines, delimiter=self._form.delimiter)
@@ -214,11 +214,11 @@ class _Csv:
         return None
 
 
-# Cells with a number, and cells that say that there is none, with blanks around them or not.
+# Cells with a number, and cells that mean a missing value, with or without surrounding blanks.
 _NUMBER_CELL = f"(?i)^[ \\t]*{NUMBER}[ \\t]*$"
 _MISSING_CELL = f"^[ \\t]*({'|'.join(MISSING)}|(?i:nan|null))[ \\t]*$"
 _TRUTH_CELL = "(?i)^[ \\t]*(true|false)[ \\t]*$"
-# Cells that other programs write where a number went wrong.
+# Cells that other programs write for undefined or infinite numbers.
 _NO_NUMBER_CELL = "^[ \\t]*[+-]?(?i:nan|inf|infinity)[ \\t]*$"
 
 
@@ -240,7 +240,7 @@ def _as_digits(cells: Any) -> Any:
 
 
 def _as_doubles(cells: Any) -> Any:
-    """Numbers of cells that were found to hold some."""
+    """The numbers in cells that are known to be numeric."""
     arrow = needs_arrow("CSV")
     from pyarrow import compute
 
@@ -259,20 +259,20 @@ def _is_utf8(cells: Any) -> bool:
 
 
 def _first_false(truths: Any) -> int | None:
-    """The place of the first False in a column."""
+    """The index of the first False in a column."""
     values = truths.to_numpy()
     return None if values.all() else int(values.argmin())
 
 
 def csv_form(path: Path) -> Any:
-    """How Arrow takes the lines of a CSV file apart; a cell in quotes may have several, wherever a block ends."""
+    """How Arrow parses a CSV file; a quoted cell may span several lines, even across blocks."""
     import pyarrow.csv
 
     return pyarrow.csv.ParseOptions(delimiter=_separator(path), newlines_in_values=True)
 
 
 def _separator(path: Path) -> str:
-    """What parts the columns of a CSV file: the most frequent one in its header line, by its ending where none is."""
+    """The separator of a CSV file: the most frequent one in its header line; if there is none, by the file name."""
     usual = "\t" if ".tsv" in path.suffixes else ","
     with _lines(path) as lines:
         header = re.sub('"[^"]*"', "", next(lines, ""))
@@ -297,11 +297,11 @@ def read_parquet(path: Path, *, room: Allocator, **named: Any) -> RankingDataset
 
 
 def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: str | None = None) -> dict[str, Any]:
-    """Columns of a CSV or Parquet file, unchanged, one value per row: numbers, or texts; None or NaN where missing."""
+    """Columns of a CSV or Parquet file, one value per row: numbers or texts, None or NaN if missing."""
     path = Path(source)
     kind = format or ("parquet" if path.is_dir() or path.suffix in PARQUET_ENDINGS else "csv")
     if kind not in ("csv", "parquet") or (format is None and kind == "csv" and not _is_csv(path)):
-        raise DataError(f"{path}: expected a CSV or Parquet file, whose columns have names, got another format")
+        raise _nameless(path)
     needs_arrow("CSV" if kind == "csv" else "Parquet")
     parts = [_Csv(path).texts(names)] if kind == "csv" else [_of_parquet(file, names) for file in files_of(path)]
     return {name: np.concatenate([as_column(part, name) for part in parts]) for name in names}
@@ -310,16 +310,16 @@ def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: s
 def read_attributes(
     source: str | os.PathLike[str], names: Sequence[str], query_ids: Sequence[Any], query: str | None = None
 ) -> dict[str, dict[Any, Any]]:
-    """Columns of a CSV or Parquet file that says something of queries: for each name, a mapping from query ids.
+    """Columns of a CSV or Parquet file about queries: for each name, a mapping from query ids to values.
 
-    A query may have several rows, which say the same. Ids are compared as texts.
+    A query may have several rows with equal values. Ids are compared as texts.
     """
     path = Path(source)
     known = _column_names(path)
     query = query or next((name for name in QUERY_NAMES if name in known), QUERY_NAMES[0])
     columns = read_columns(path, [query, *names])
     rows = [str(i) for i in columns.pop(query).tolist()]
-    found: dict[str, dict[Any, Any]] = {}
+    attributes: dict[str, dict[Any, Any]] = {}
     for name, values in columns.items():
         by_text: dict[str, Any] = {}
         for text, value in zip(rows, values.tolist(), strict=True):
@@ -327,18 +327,22 @@ def read_attributes(
                 raise DataError(
                     f"{path}: column {name!r}: expected one value for query {text}, got {by_text[text]} and {value}"
                 )
-        found[name] = {i: by_text[str(i)] for i in query_ids if str(i) in by_text}
-        if not found[name]:
+        attributes[name] = {i: by_text[str(i)] for i in query_ids if str(i) in by_text}
+        if not attributes[name]:
             raise DataError(f"{path}: expected queries such as {query_ids[0]!s}, got {', '.join(rows[:3])}, ...")
-    return found
+    return attributes
 
 
 def _column_names(path: Path) -> list[str]:
     if path.is_dir() or path.suffix in PARQUET_ENDINGS:
         return list(ParquetPart(files_of(path)[0]).names)
     if not _is_csv(path):
-        raise DataError(f"{path}: expected a CSV or Parquet file, whose columns have names, got another format")
+        raise _nameless(path)
     return _Csv(path).names()
+
+
+def _nameless(path: Path) -> DataError:
+    return DataError(f"{path}: expected a CSV or Parquet file, whose columns have names, got another format")
 
 
 def _is_csv(path: Path) -> bool:
@@ -347,17 +351,8 @@ def _is_csv(path: Path) -> bool:
 
 def _of_parquet(file: Path, names: Sequence[str]) -> Any:
     part = ParquetPart(file)
-    _check_known(part.names, names, file)
+    check_columns(part.names, names, file)
     return part.read(list(names))
-
-
-def _check_known(known: list[str], names: Sequence[str], where: Path) -> None:
-    unknown = next((name for name in names if name not in known), None)
-    if unknown is not None:
-        raise DataError(f"{where}: {ParameterError.unknown('column', unknown, known)}")
-    twice = next((name for name in names if known.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"{where}: expected each column once, got {twice!r} twice; rename one of them")
 
 
 def write_csv(data: RankingDataset, path: Path) -> None:
@@ -408,14 +403,14 @@ def to_arrow(data: RankingDataset) -> Any:
     Returns
     -------
     pyarrow.Table
-        Columns for query, rating, document and weights, as far as the data have them, and one per feature.
+        Columns for query, rating, document and weights, if the data have them, and one per feature.
     """
     check_dataset("data", data)
     return next(_tables(data, data.n_documents))
 
 
 def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
-    """The data set as Arrow tables of some rows each, in the caller's order of rows."""
+    """The data set as Arrow tables of some rows each, in the caller's row order."""
     arrow = needs_arrow("Arrow")
     names = data.feature_names or [f"feature_{k + 1}" for k in range(data.n_features)]
     rows_in_order = data.restore(np.arange(data.n_documents))
@@ -443,7 +438,7 @@ def _tables(data: RankingDataset, at_once: int | None = None) -> Iterator[Any]:
 
 
 def _as_written(data: RankingDataset, name: str, values: NDArray[np.float32]) -> Any:
-    """A feature as a column: texts of a category, dates of days, numbers of all else."""
+    """A feature as a column: categories as texts, days as dates, all others as numbers."""
     arrow, kind = needs_arrow("Arrow"), data.kinds.get(name)
     is_missing = np.isnan(values)
     known = np.where(is_missing, 0, values)
@@ -457,7 +452,7 @@ def _as_written(data: RankingDataset, name: str, values: NDArray[np.float32]) ->
 
 
 def _id_column(data: RankingDataset) -> Any:
-    """The query ids as Arrow holds them; an error where a column cannot."""
+    """The query ids as an Arrow column. Raises ``DataError`` if a column cannot hold them."""
     arrow = needs_arrow("Arrow")
     check_texts((i for i in data.query_ids.tolist() if isinstance(i, str)), "query ids")
     try:
@@ -468,13 +463,13 @@ def _id_column(data: RankingDataset) -> Any:
     if not is_flat:
         raise DataError(
             f"expected query ids of one type that a column can hold, such as numbers or texts, got"
-            f" {data.query_ids.tolist()[0]!r} and others; make texts of them: qid=[str(i) for i in qid]"
+            f" {data.query_ids.tolist()[0]!r} and others; convert them to texts: qid=[str(i) for i in qid]"
         )
     return ids
 
 
 def _check_names(heads: list[str], names: list[str]) -> None:
-    """An error where a feature would be taken for something else when the table is read."""
+    """Raise ``DataError`` if a feature would be mistaken for another column when the table is read."""
     others = taken([*heads, *names])
     clash = next((name for name in names if name in others), None)
     if clash is not None:

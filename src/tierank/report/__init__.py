@@ -1,4 +1,4 @@
-"""Numbers -> text, Markdown, figures and pages."""
+"""Reports: results as text, Markdown, figures and HTML pages."""
 
 from tierank.report.figures import draw_improvement
 from tierank.report.tables import (

@@ -1,4 +1,4 @@
-"""Charts as small hand-written SVG: colours come from the page, every chart has words and a table beside it."""
+"""Charts as SVG: colours come from the style sheet of the page, and every chart has a description and a table."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import ArrayLike
 from tierank.report.markup import Html, element, join, table
 from tierank.types import Floats
 
-# Colours that the style sheet has for series; further series start again with the first.
+# Number of colours in the style sheet; further series start again with the first.
 N_COLOURS = 8
-# The most points of a line: more than a screen can show.
+# The most points of a line: more than a screen can resolve.
 _POINTS = 160
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A straight map from numbers to places on the page, with round ticks.
+    """A linear scale from values to coordinates, with round ticks.
 
     >>> Axis.over([0.11, 0.49], 0, 100).ticks
     (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -34,7 +34,7 @@ class Axis:
 
     @classmethod
     def over(cls, values: ArrayLike, start: float, end: float, *, zero: bool = False, n_ticks: int = 5) -> Axis:
-        """An axis that holds all finite values, and 0 if asked for."""
+        """An axis that covers all finite values, and 0 if asked for."""
         known = np.asarray(values, np.float64).ravel()
         known = known[np.isfinite(known)]
         low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
@@ -48,18 +48,18 @@ class Axis:
         return cls(ticks[0], ticks[-1], start, end, ticks)
 
     def at(self, value: float) -> float:
-        """The place of a value."""
+        """The coordinate of a value."""
         return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 2)
 
     def label(self, tick: float) -> str:
-        """A tick in words, with as many decimals as the steps need."""
+        """The label of a tick, with as many decimals as the steps need."""
         step = round(self.ticks[1] - self.ticks[0], 12)
         decimals = next((n for n in range(10) if abs(step - round(step, n)) < 1e-3 * step), 10)
         return f"{tick:,.{decimals}f}"
 
 
 def find_kept(values: Floats, best: float) -> int | None:
-    """The place of the round that was kept: the first with the best value; None if what was kept is no single round.
+    """The index of the round that was kept: the first with the best value; None if it was not a single round.
 
     >>> find_kept(np.array([0.2, 0.4, 0.3, 0.4]), 0.4), find_kept(np.array([0.2, 0.4]), 0.45)
     (1, None)
@@ -69,7 +69,7 @@ def find_kept(values: Floats, best: float) -> int | None:
 
 
 def figure(title: str, words: str, drawn: Html, twin: Html, *, small: bool = False) -> Html:
-    """A chart under its title, with a sentence that says what it shows, and the numbers as a table to unfold."""
+    """A chart with a title, a sentence that says what it shows, and its numbers in a collapsible table."""
     numbers = element("details", element("summary", "Numbers"), twin)
     caption = element("figcaption", element("strong", title), element("span", words))
     return element("figure", caption, element("div", drawn, class_="chart"), numbers, class_="small" if small else None)
@@ -97,8 +97,8 @@ def bars(
 ) -> Html:
     """Bars side by side for each group, one for each series, from 0; with thin lines for intervals.
 
-    ``shown`` are the labels below the bars where those of the groups are too many; ``colours`` says which colour each
-    series has on this page, and that a legend is there already.
+    ``shown`` are the labels below the bars if the groups are too many to label; ``colours`` are the colours of the
+    series on a page that already has a legend.
     """
     height, left, right, top, bottom = 260.0, 52.0, 8.0, 12.0, 40.0 if x_label else 26.0
     spans = intervals or {}
@@ -176,7 +176,7 @@ def sorted_differences(
 ) -> Html:
     """Differences from the highest to the lowest: how many queries win, how many lose, and by how much.
 
-    The axis has room for ``limits``: charts that are compared have the same.
+    The axis covers ``limits``, so that charts can be compared.
     """
     width, height, left, right, top, bottom = 330.0, 170.0, 46.0, 8.0, 10.0, 24.0
     ordered = np.sort(values)[::-1]
@@ -207,7 +207,7 @@ def ranked_bars(
     form: str = "+.4f",
     value_label: str = "value",
 ) -> Html:
-    """Bars from left to right, one below the other: to the right of 0 in one colour, to the left in another."""
+    """Horizontal bars, one below the other; positive and negative ones have different colours."""
     width, left, right, top, line = 330.0, 120.0, 62.0, 6.0, 19.0
     around = np.zeros(len(values)) if spreads is None else np.asarray(spreads)
     given = np.asarray(values, np.float64)
@@ -240,7 +240,7 @@ def _svg(width: float, height: float, title: str, words: str, parts: Sequence[Ht
 
 
 def _grid_y(y: Axis, left: float, right: float, unit: str) -> Html:
-    """Thin lines at the ticks, a stronger one at 0, and their labels."""
+    """Thin grid lines at the ticks, a stronger one at 0, and their labels."""
     thin = "".join(f"M{left:g} {y.at(tick)}H{right:g}" for tick in y.ticks)
     labels = [_text(left - 6, y.at(tick) + 4, f"{y.label(tick)}{unit}", "end") for tick in y.ticks]
     strong = [element("path", d=f"M{left:g} {y.at(0)}H{right:g}", class_="axis")] if y.low <= 0 <= y.high else []
@@ -257,12 +257,12 @@ def _path(x: Axis, y: Axis, xs: Floats, ys: Floats) -> str:
 
 
 def _few(n: int, most: int) -> list[int]:
-    """At most this many of n places, evenly spread, the first and the last among them."""
+    """At most this many of n indices, evenly spaced, including the first and the last."""
     return np.unique(np.rint(np.linspace(0, n - 1, min(n, most))).astype(int)).tolist() if n else []
 
 
 def _round_step(step: float) -> float:
-    """The first of 1, 2, 2.5 or 5 times a power of ten that is not much below a step."""
+    """The smallest of 1, 2, 2.5 or 5 times a power of ten that is not much below a step."""
     power = 10.0 ** math.floor(math.log10(step))
     return next(power * size for size in (1, 2, 2.5, 5, 10) if power * size >= 0.8 * step)
 

@@ -11,12 +11,12 @@ from tierank.report.figures import check_figure, save_figure
 from tierank.report.tables import Table
 
 _UP, _DOWN, _INK = "#0b6e69", "#c2643a", "#1d2425"
-# A rest that is no more than this share of all contributions is rounding, and has no row of its own.
+# A rest of at most this share of all contributions is rounding, and gets no row.
 _ROUNDING = 1e-9
 
 
 def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
-    """A row per feature, those that add most first; all others, and the remainder, have rows of their own."""
+    """A row per feature, largest contribution first, and one row each for all other features and the rest."""
     rows = [
         [
             found.features[j],
@@ -31,7 +31,7 @@ def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
     rows.append(["score difference", f"{found.difference:+.4f}", "", ""])
     columns = ["feature", "contribution", f"above: {found.above}", f"below: {found.below}"]
     title = f"Query {found.query!s}: {found.above} above {found.below}"
-    stands = "stands above" if found.difference > 0 else "does not stand above" if found.difference < 0 else "ties with"
+    stands = "stands above" if found.difference > 0 else "is not ranked above" if found.difference < 0 else "ties with"
     notes = [f"{found.above} {stands} {found.below}; the contributions sum to the difference of their scores"]
     return Table(title, columns, rows, notes, {(len(rows) - 1, 0), (len(rows) - 1, 1)})
 
@@ -48,7 +48,7 @@ def draw_explanation(found: Explanation, path: Path, n: int | None = None) -> No
     places = np.arange(len(names))[::-1]
     colours = [_INK if i == len(names) - 1 else _UP if value >= 0 else _DOWN for i, value in enumerate(values)]
     axes.barh(places, values, color=colours, height=0.7)
-    # A dollar sign in a name is a dollar sign, not mathematics.
+    # A dollar sign in a name is not mathematics.
     axes.set_yticks(places, [name.replace("$", r"\$") for name in names])
     axes.axvline(0, color=_INK, linewidth=0.8)
     title = f"Query {found.query!s}: {found.above} above {found.below}"
@@ -59,7 +59,7 @@ def draw_explanation(found: Explanation, path: Path, n: int | None = None) -> No
 
 
 def _sums(found: Explanation, n: int | None) -> list[tuple[str, float]]:
-    """What the features beyond the first n add, and what no feature does."""
+    """The sum of the features beyond the first n, and the rest that no feature explains."""
     top = found.top(n)
     n_others = len(found.top()) - len(top)
     others = float(found.contributions.sum() - found.contributions[top].sum())

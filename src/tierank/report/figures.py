@@ -16,17 +16,17 @@ from tierank.files import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Dark to light, apart for all kinds of colour vision, and none of them a default.
+# Dark to light, distinguishable with all kinds of colour vision.
 _COLOURS = ("#1f4e5f", "#d1603d", "#7a9e7e", "#e0b252", "#6b4e71", "#9aa5b1", "#3d8b8b", "#b5838d")
-# The formats that figures are written in, and where each would note the date.
+# The formats of figures, and the metadata field of each that holds the date.
 _DATES: dict[str, tuple[str, ...]] = {".png": (), ".svg": ("Date",), ".pdf": ("CreationDate",)}
 _INK, _GRID = "#2b2b2b", "#dddddd"
 
 
 def draw_improvement(comparison: Comparison, paths: Sequence[Path]) -> None:
-    """The paper's figure: what each system gains over the baseline in each metric, in per cent of the baseline.
+    """The figure of the paper: the gain of each system over the baseline in each metric, in percent of the baseline.
 
-    A metric in which the baseline has 0 has no bars, for nothing is a share of 0. Lines on the bars are the 95%
+    A metric in which the baseline is 0 has no bars. Lines on the bars are the 95%
     intervals of the differences.
     """
     for path in paths:
@@ -37,7 +37,7 @@ def draw_improvement(comparison: Comparison, paths: Sequence[Path]) -> None:
 
 
 def check_figure(path: Path) -> None:
-    """Raise an error if no figure can be written to this path: call it before the work that the figure shows."""
+    """Raise an error if no figure can be written to this path; to be called before the work."""
     if path.suffix not in _DATES:
         raise ParameterError(f"{path}: expected a name that ends in .png, .svg or .pdf")
     require(f"drawing {path.name}", "matplotlib")
@@ -54,7 +54,7 @@ def _improvement(comparison: Comparison) -> Figure:
 
     systems = list(comparison.contrasts)
     if not systems:
-        raise ParameterError("expected at least two systems to draw the improvement of, got one")
+        raise ParameterError("expected at least two systems to compare, got one")
     metrics = comparison.metrics
     means = np.array([comparison.mean(comparison.baseline, metric) for metric in metrics])
     base = np.where(means > 0, means, np.nan)
@@ -91,7 +91,8 @@ def _improvement(comparison: Comparison) -> Figure:
         fontsize=9,
     )
     for text, system in zip(legend.get_texts(), systems, strict=True):
-        # Set here, a name is shown as it is: matplotlib leaves out labels that begin with "_", and reads "$" as maths.
+        # Set here so that names are shown unchanged: matplotlib hides labels that begin with "_", and reads "$" as
+        # maths.
         text.set_text(system)
         text.set_parse_math(False)
     return figure

@@ -1,4 +1,4 @@
-"""What features do in a run, where its models and data are at hand: importances, and swaps of documents explained."""
+"""Feature importances and explained swaps of documents, if the models and data of a run are available."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tierank.report.metric_names import display
 from tierank.report.viewer import Lists
 from tierank.types import Floats
 
-# Queries that permutation importances are measured on, features that are shown, and how often each is shuffled.
+# Queries that permutation importances are measured on, features that are shown, and shuffles of each feature.
 _SAMPLE, _FEATURES, _REPEATS = 10, 15, 2
-# Queries of which documents are explained, and features that are named.
+# Queries whose documents are explained, and features that are named.
 _SWAPS, _NAMED = 4, 8
-# Documents of a list that the viewer shows first: swaps are looked for among them.
+# Documents of a list that the viewer shows first: swaps are searched among them.
 _SHOWN = 10
 
 
 def draw_importances(run: Run, metric: str) -> Iterator[Html]:
-    """A chart for each system that has a model: the gain of trees, or for others what a shuffled feature costs."""
+    """A chart for each system with a model: the gain of trees, or permutation importances for others."""
     data = run.read_test(0)
     for system in run.systems:
         ranker = run.ranker(system, 0, run.seeds_of(system)[0])
@@ -76,27 +76,27 @@ def _draw_importance(
 
 
 def _sample(data: RankingDataset) -> RankingDataset:
-    """Queries that importances are measured on: those with a rating above 0, evenly spread."""
+    """Queries that importances are measured on: those with a rating above 0, evenly spaced."""
     rated = np.flatnonzero(np.fmax.reduceat(data.ratings, data.offsets[:-1]) > 0)
     rated = rated if len(rated) else np.arange(data.n_queries)
     return data.select(rated[np.unique(np.linspace(0, len(rated) - 1, min(len(rated), _SAMPLE)).astype(int))])
 
 
 def explain_documents(lists: Lists, swaps: Sequence[Swap]) -> dict[str, Any]:
-    """For the queries of the swaps and for each system with a model: what features add to the documents shown first.
+    """For the queries of the swaps and each system with a model: the contributions to the documents shown first.
 
-    Contributions are those over one document of the list, so those of any two documents differ by what explains their
-    difference: exactly for trees, and for networks by the path through that document.
+    Contributions are relative to one document of the list, so for any two documents their difference explains the
+    difference of scores: exactly for trees, and for networks along the path through that document.
     """
     run, data = lists.run, lists.run.read_test(0)
-    found: dict[str, Any] = {}
+    explained: dict[str, Any] = {}
     if data is None:
-        return found
+        return explained
     for system in run.systems:
         ranker = run.ranker(system, 0, run.seeds_of(system)[0])
         if ranker is not None:
-            found[system] = {str(s.query): _explained(lists, data, ranker, system, s.query) for s in swaps}
-    return found
+            explained[system] = {str(s.query): _explained(lists, data, ranker, system, s.query) for s in swaps}
+    return explained
 
 
 def _explained(lists: Lists, data: RankingDataset, ranker: Ranker, system: str, query: int) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _explained(lists: Lists, data: RankingDataset, ranker: Ranker, system: str, 
 
 @dataclass(frozen=True)
 class Swap:
-    """Two documents of a query (by its place among the test queries) that two systems order differently."""
+    """Two documents of a query (by its index among the test queries) that two systems order differently."""
 
     query: int
     query_id: str
@@ -130,7 +130,7 @@ class Swap:
 
     @property
     def rows(self) -> list[tuple[str, float]]:
-        """The features that add most, and all others in one row: they sum to the difference of the scores."""
+        """The features that contribute most, and all others in one row; they sum to the difference of the scores."""
         found, top = self.found, self.found.top(_NAMED)
         named = [(found.features[j], float(found.contributions[j])) for j in top]
         return [*named, ("all others", found.difference - sum(value for _, value in named))]
@@ -143,7 +143,7 @@ class Swap:
         return charts.ranked_bars(title, words, names, values, value_label="contribution")
 
     def to_dict(self) -> dict[str, Any]:
-        """For the script of the page; six digits are more than it shows."""
+        """Data for the script of the page, with six digits, which is more than it shows."""
         return {
             "query": self.query,
             "above": self.found.above,
@@ -168,15 +168,15 @@ def find_swaps(lists: Lists, metric: str, system: str, rival: str) -> list[Swap]
     for query in dict.fromkeys([*order[: _SWAPS // 2], *order[::-1][: _SWAPS // 2]]):
         pair = _largest_swap(lists, query, system, rival)
         if pair is not None:
-            found = explain_pair(ranker, data, data.query_ids[query], *pair)
-            swaps.append(Swap(query, lists.query_ids[query], pair, found))
+            explanation = explain_pair(ranker, data, data.query_ids[query], *pair)
+            swaps.append(Swap(query, lists.query_ids[query], pair, explanation))
     return swaps
 
 
 def _largest_swap(lists: Lists, query: int, system: str, rival: str) -> tuple[int, int] | None:
-    """The two documents, by row number from 1, whose order changes DCG most; None if none changed places."""
-    own = slice(lists.offsets[query], lists.offsets[query + 1])
-    ratings, mine, theirs = lists.ratings[own], lists.ranks[system][own], lists.ranks[rival][own]
+    """The two documents, by row number from 1, whose swap changes DCG most; None if none changed places."""
+    rows = slice(lists.offsets[query], lists.offsets[query + 1])
+    ratings, mine, theirs = lists.ratings[rows], lists.ranks[system][rows], lists.ranks[rival][rows]
     near = np.flatnonzero((np.minimum(mine, theirs) <= _SHOWN) & ~np.isnan(ratings))
     a, b = (grid.ravel() for grid in np.meshgrid(near, near, indexing="ij"))
     swapped = (mine[a] < mine[b]) & (theirs[a] > theirs[b]) & (ratings[a] != ratings[b])

@@ -1,4 +1,4 @@
-"""HTML that cannot be broken into: text is escaped wherever it enters."""
+"""Parts of HTML pages. All text is escaped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tierank.markup import element as element
 from tierank.markup import join as join
 from tierank.report.tables import Table
 
-# Nothing may be loaded or sent: what is not in the page is refused by the browser.
+# Nothing may be loaded or sent: the browser refuses everything that is not in the page.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
@@ -31,7 +31,7 @@ def table(
 
 
 def from_table(found: Table) -> Html:
-    """A table of the text reports, with its notes."""
+    """A table of the text reports as HTML, with its notes."""
     return join([table(found.columns, found.rows), *(element("p", note, class_="note") for note in found.notes)])
 
 
@@ -43,7 +43,7 @@ def section(name: str, title: str, *children: str) -> Html:
 
 
 def as_json(name: str, content: Any) -> Html:
-    """Data inside a page. No text in it can end the block, for ``<`` and its like are written as codes."""
+    """Data inside a page. ``<`` and similar characters are escaped, so that no text can end the block."""
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -51,7 +51,7 @@ def as_json(name: str, content: Any) -> Html:
 
 
 def make_page(title: str, intro: Sequence[str], sections: Sequence[tuple[str, str, Sequence[str]]], *more: str) -> str:
-    """A whole page of its sections (name, title, content): style and scripts inside, nothing outside."""
+    """A page from its sections (name, title, content), with style and scripts included."""
     head = element(
         "head",
         element("meta", charset="utf-8"),

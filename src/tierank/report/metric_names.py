@@ -1,4 +1,4 @@
-"""Metrics as reports write and order them."""
+"""How reports write and order metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tierank.metrics import parse_metric
 
 
 def display(metric: str) -> str:
-    """A metric as it is written in running text.
+    """The name of a metric in running text.
 
     >>> display("ndcg@10"), display("precision@5"), display("map")
     ('NDCG@10', 'Precision@5', 'MAP')
@@ -32,7 +32,7 @@ def by_family(metrics: Sequence[str]) -> list[str]:
 
 
 def deepest(metrics: Sequence[str], name: str) -> str:
-    """The metric of this name with the deepest cutoff, or else the last of all.
+    """The metric of this name with the deepest cutoff, or else the last metric.
 
     >>> deepest(["ndcg@1", "ndcg@10", "err@5"], "ndcg")
     'ndcg@10'

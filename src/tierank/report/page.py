@@ -1,4 +1,4 @@
-"""The page of a run: one HTML file that needs nothing else, with its numbers, charts and a viewer of its lists."""
+"""The report of a run: a self-contained HTML file with numbers, charts and a viewer of the ranked lists."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from tierank.types import Floats
 
 Sections = list[tuple[str, str, Sequence[str]]]
 
-# Learning curves of a system that are drawn at most, and parts that queries are sorted into by their size.
+# The most learning curves of a system, and the number of groups of queries by size.
 _CURVES, _PARTS = 10, 5
-# Segments of an attribute that are drawn at most.
+# The most segments of an attribute that are drawn.
 _SEGMENTS = 12
 
 
@@ -48,7 +48,7 @@ def write_report(
     Parameters
     ----------
     run : Run
-        What ``cross_validate`` returns, or ``Run.open(folder)``.
+        The result of ``cross_validate`` or ``Run.open``.
     path : path
         The file.
     titles : Titles, optional
@@ -56,7 +56,7 @@ def write_report(
         ``document`` and ``title``. Default: ids or row numbers are shown.
     by : dict of str to dict, optional
         Attributes of queries, for a section with segments: for each name, a mapping from query ids to values. Default:
-        those that ``compare`` was given.
+        those given to ``compare``.
     """
     text = make_report(run, titles, by)
     with replacing(path) as fresh:
@@ -64,7 +64,7 @@ def write_report(
 
 
 def make_report(run: Run, titles: Titles | None = None, by: Mapping[str, Mapping[Hashable, Any]] | None = None) -> str:
-    """The page as text."""
+    """The HTML of the page."""
     if not run.systems:
         raise DataError(f"{run.folder}: expected results of at least one system for every fold, got none yet")
     page = _Page(run, _attributes(run, by))
@@ -84,7 +84,7 @@ def make_report(run: Run, titles: Titles | None = None, by: Mapping[str, Mapping
         ("features", "Features", page.features(swaps)),
     ):
         sections += [(name, title, content)] if content else []
-    sections.append(("repeat", "To repeat it", page.repeat()))
+    sections.append(("repeat", "Reproduce", page.repeat()))
     explained = explain_documents(page.lists, swaps)
     data = as_json("lists", shown | {"swaps": [swap.to_dict() for swap in swaps], "explained": explained})
     script = element("script", Html((Path(__file__).parent / "viewer.js").read_text(encoding="utf-8")))
@@ -92,7 +92,7 @@ def make_report(run: Run, titles: Titles | None = None, by: Mapping[str, Mapping
 
 
 class _Page:
-    """What the sections of the page share."""
+    """The data that the sections of the page share."""
 
     def __init__(self, run: Run, attributes: Sequence[Attribute] = ()) -> None:
         self.run, self.comparison, self.lists = run, run.comparison, Lists(run)
@@ -122,9 +122,9 @@ class _Page:
         ]
         is_demo = run.plan.kind == "demo"
         words_of_demo = (
-            "Why networks are below trees here: a part of what makes these documents relevant is rules with thresholds,"
-            " which trees split at directly, and a few hundred training queries are too few for networks to find them."
-            " On other data it is the other way round; Blend takes both."
+            "Why networks rank worse than trees here: relevance partly depends on rules with thresholds, which trees"
+            " can split at directly, and a few hundred training queries are too few for networks to learn them."
+            " On other data it is the other way round; Blend uses both."
         )
         leaks = run.plan.protocol == "lightgbm"
         words = "Protocol lightgbm leaks: the test data choose the number of trees."
@@ -135,12 +135,12 @@ class _Page:
         return [element("p", " · ".join(part for part in counts if part), class_="facts"), *warning, *demo]
 
     def _is_below(self, system: str, other: str) -> bool:
-        """Whether both are there, and the first one has the lower mean."""
+        """Whether both systems are present, and the first one has the lower mean."""
         are_there = {system, other} <= set(self.run.systems)
         return are_there and self.comparison.mean(system, self.metric) < self.comparison.mean(other, self.metric)
 
     def leaderboard(self) -> list[Html]:
-        """The table in the layout of the paper: metrics by name and cutoff, marks, spread over seeds, best in bold."""
+        """The table in the layout of the paper: metrics by cutoff, marks, spread over seeds, best in bold."""
         metrics = by_family(self.run.metrics)
         families = [(name, list(group)) for name, group in groupby(metrics, key=lambda m: parse_metric(m)[0])]
         names = [element("th", display(name), scope="colgroup", colspan=len(group)) for name, group in families]
@@ -158,7 +158,7 @@ class _Page:
         notes.append(f"Rule {self.comparison.rule.describe()}")
         parts = [element("div", whole, class_="scroll"), *(element("p", note, class_="note") for note in notes)]
         if self.run.plan.paper:
-            words = element("summary", "Beside the rows of the paper")
+            words = element("summary", "Compared with the paper")
             parts.append(element("details", words, from_table(tabulate_run(self.run))))
         return parts
 
@@ -182,7 +182,7 @@ class _Page:
         multiples = []
         base = self.comparison.evaluations[self.run.baseline].values(self.metric)
         differences = {s: self.comparison.evaluations[s].values(self.metric) - base for s in self.others}
-        limits = np.concatenate(list(differences.values()))  # one scale for all
+        limits = np.concatenate(list(differences.values()))  # one scale for all charts
         for system, gaps in differences.items():
             contrast = self.comparison.contrasts[system][self.metric]
             words = (
@@ -228,7 +228,7 @@ class _Page:
         return element("ul", *keys, class_="legend")
 
     def where(self) -> list[Html]:
-        """Quality by what kind of query it is, and where documents of each tier end up."""
+        """Quality by kind of query, and the mean rank of the documents of each tier."""
         relevant = np.add.reduceat((self.lists.ratings > 0).astype(np.int64), self.lists.offsets[:-1])
         return [
             self._legend(self.run.systems),
@@ -252,7 +252,7 @@ class _Page:
         return charts.bars(title, words, labels, series, colours=self.colours, width=500)
 
     def _by_tier(self) -> Html:
-        """Mean place of the documents of a tier, from 0 (the top of the list) to 100% (its end)."""
+        """Mean relative rank of the documents of a tier, from 0 (the top of the list) to 100% (its end)."""
         lists = self.lists
         n_tiers = min(int(lists.tiers.max()) + 1, 8)
         long = np.repeat(lists.lengths, lists.lengths) > 1
@@ -262,7 +262,7 @@ class _Page:
             series[system] = [_mean(share[long & (lists.tiers == tier)]) for tier in range(n_tiers)]
         labels = [f"tier {tier + 1}" for tier in range(n_tiers)]
         words = (
-            "Where the documents of each tier stand on average: 0% is the top of the list, 100% its end."
+            "Where the documents of each tier are on average: 0% is the top of the list, 100% its end."
             " Tier 1 has the highest rating of its query."
         )
         return charts.bars("By tier", words, labels, series, form=".1f", unit="%", colours=self.colours, width=500)
@@ -320,7 +320,7 @@ class _Page:
         return charts.lines(system, words, series, x_label="round", colours=colours, marks=kept, small=True)
 
     def features(self, swaps: Sequence[Swap]) -> list[Html]:
-        """Importances, and the swaps that were explained."""
+        """Importances and explained swaps."""
         charts_found = list(draw_importances(self.run, self.metric))
         parts = [element("div", *charts_found, class_="multiples")] if charts_found else []
         if swaps:
@@ -364,7 +364,7 @@ class _Page:
 
 
 def _attributes(run: Run, by: Mapping[str, Mapping[Hashable, Any]] | None) -> tuple[Attribute, ...]:
-    """What queries are told apart by: as given, or as the run keeps it."""
+    """The attributes of queries: as given, or as stored in the run."""
     if by is not None:
         return look_up([query for test in run.tests for query in test.query_ids.tolist()], by)
     kept = run.plan.attributes

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BETTER, _WORSE, _INK = "#0b6e69", "#c2643a", "#2b2b2b"
-# Queries that importances are measured on at most, and how often each feature is shuffled.
+# The most queries that importances are measured on, and the number of shuffles of each feature.
 _QUERIES, _REPEATS = 200, 3
 
 
 def plot_history(ranker: Ranker, metric: str | None = None, *, axes: Axes | None = None) -> Axes:
-    """Draw a metric on the validation data by round or epoch; the dot is the one that was kept.
+    """Draw a metric on the validation data by round or epoch; a dot marks the one that was kept.
 
     Parameters
     ----------
@@ -64,14 +64,14 @@ def plot_history(ranker: Ranker, metric: str | None = None, *, axes: Axes | None
 def plot_importance(
     ranker: Ranker, data: RankingDataset | None = None, *, n: int = 15, axes: Axes | None = None
 ) -> Axes:
-    """Draw the most important features: the gain of the splits of trees, or what NDCG@10 loses if one is shuffled.
+    """Draw the most important features: the gain of the splits of trees, or the drop of NDCG@10 if one is shuffled.
 
     Parameters
     ----------
     ranker : Ranker
         A fitted ranker.
     data : RankingDataset, optional
-        Data with ratings: draws permutation importances, measured three times on at most 200 queries, evenly spread.
+        Data with ratings: draws permutation importances, measured three times on at most 200 evenly spaced queries.
         Needed for rankers without trees.
     n : int, default 15
         Number of features.
@@ -94,7 +94,7 @@ def plot_importance(
         losses = ranker.permutation_importance(data.select(chosen), n_repeats=_REPEATS)
         names = list(data.feature_names or (f"feature {j}" for j in range(1, data.n_features + 1)))
         values, errors = losses.mean(axis=1), losses.std(axis=1, ddof=1)
-        label = f"loss of NDCG@10 if shuffled, {len(chosen)} queries"
+        label = f"drop of NDCG@10 if shuffled, {len(chosen)} queries"
     elif not names:
         raise DataError(
             argument="data",
@@ -119,7 +119,7 @@ def plot_wins(
     Parameters
     ----------
     comparison : Comparison
-        What ``compare`` returns.
+        The result of ``compare``.
     system : str, optional
         A system other than the baseline. Default: the first one.
     metric : str, optional

@@ -1,4 +1,4 @@
-"""The page of a data set: what is in it, and what looks wrong."""
+"""The HTML page of a data set: its content, and what looks wrong."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tierank.report import charts
 from tierank.report.markup import Html, element, from_table, make_page, table
 from tierank.report.tables import tabulate_description
 
-# Bars of a histogram, ratings that get a bar of their own, and features that a chart names.
+# Numbers of bars in a histogram, of ratings with a separate bar, and of features in a chart.
 _BARS, _RATINGS, _NAMED = 20, 12, 20
-_LEAKS = "almost perfect rankings by themselves: made of the ratings, more often than not"
+_LEAKS = "almost perfect rankings by themselves: probably computed from the ratings"
 
 
 def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = "Data") -> None:
@@ -29,7 +29,7 @@ def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = 
     Parameters
     ----------
     found : Profile
-        What ``profile`` returns.
+        The result of ``profile``.
     path : path
         The file.
     title : str, default "Data"
@@ -41,7 +41,7 @@ def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = 
 
 
 def make_profile(found: Profile, title: str) -> str:
-    """The page as text."""
+    """The HTML of the page."""
     about = found.description
     facts = f"{about.n_queries:,} queries · {about.n_documents:,} documents · {about.n_features:,} features"
     sections: list[tuple[str, str, Sequence[str]]] = [
@@ -55,12 +55,12 @@ def make_profile(found: Profile, title: str) -> str:
 
 
 def find_troubles(found: Profile) -> list[tuple[str, str]]:
-    """What looks wrong, and what it means: one line each."""
+    """What looks wrong, and what it means, one line each."""
     about, features = found.description, found.features
     lists = [
         ("feature that gives", "features that give", " the ratings away", [f for f in features if f.leaks], _LEAKS),
         ("constant feature", "constant features", "", [f for f in features if f.is_constant], "nothing to learn from"),
-        ("duplicated feature", "duplicated features", "", [f for f in features if f.twin], "the values of another one"),
+        ("duplicated feature", "duplicated features", "", [f for f in features if f.twin], "same as another feature"),
         ("feature that drifts", "features that drift", "", [f for f in features if f.drifts], "test data have others"),
     ]
     troubles = [
@@ -74,7 +74,7 @@ def find_troubles(found: Profile) -> list[tuple[str, str]]:
     single = about.n_single_rating_queries - about.n_empty_queries
     if single > 0:
         words = f"{_count(single, 'query', 'queries')} with one rating above 0"
-        troubles.append((words, "every order is as good: nothing to learn from"))
+        troubles.append((words, "all orders are equally good: nothing to learn from"))
     if about.missing_share:
         troubles.append((f"{about.missing_share:.2%} of values missing", "trees handle them, networks see 0"))
     return troubles
@@ -83,8 +83,8 @@ def find_troubles(found: Profile) -> list[tuple[str, str]]:
 def _summary(found: Profile) -> list[Html]:
     troubles = find_troubles(found)
     rows = [[what, why] for what, why in troubles]
-    shown = table(["what to look at", "why"], rows, class_="words") if rows else element("p", "Nothing looks wrong.")
-    return [from_table(tabulate_description(found.description, "")), element("h3", "To look at"), shown]
+    shown = table(["what to check", "why"], rows, class_="words") if rows else element("p", "Nothing looks wrong.")
+    return [from_table(tabulate_description(found.description, "")), element("h3", "To check"), shown]
 
 
 def _lists(found: Profile) -> list[Html]:
@@ -131,7 +131,7 @@ def _histogram(found: Profile) -> Html:
 
 
 def length_edges(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Edges of at most this many bars of integers, all of one width.
+    """Edges of at most this many bars of integers, all of the same width.
 
     >>> length_edges(np.array([1, 4, 9]), 5).tolist()
     [1, 3, 5, 7, 9, 11]
@@ -145,8 +145,8 @@ def _features(found: Profile) -> list[Html]:
     known = [feature for feature in found.features if not math.isnan(feature.skill)]
     best = sorted(known, key=lambda feature: -feature.skill)[:_NAMED]
     words = (
-        "How well a feature ranks by itself, the better way round: 1 is perfect, 0 is random."
-        f" From {LEAKS_FROM:g} on it is likely to be made of the ratings."
+        "How well a feature ranks by itself, ascending or descending: 1 is perfect, 0 is random."
+        f" From {LEAKS_FROM:g} on it is probably computed from the ratings."
     )
     charts_found = [charts.ranked_bars("Skill", words, *_columns(best, "skill"), form=".3f")] if best else []
     rows = [

@@ -1,4 +1,4 @@
-"""Numbers -> text and Markdown."""
+"""Tables as text, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tierank.notebook import on_one_line
 from tierank.segments import HOW, Segment, SegmentContrast
 from tierank.significance import POWER, SMALL, Contrast
 
-# Segments of an attribute above which those that are too small for a test are left out.
+# With more segments than this, those that are too small for a test are left out.
 _SEGMENTS = 20
-# Things that are shown though they do not drift.
+# The number of rows that are shown although they do not drift.
 _LEAST_CHANGES = 8
-# Wide enough for any table: a table is never cut to a window, and files have no width.
+# Wide enough for any table: tables are never cut to the width of a terminal.
 _WIDTH = 10_000
 
 
@@ -57,14 +57,14 @@ class Table:
     bold: AbstractSet[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
-        # Names of queries, segments and systems are callers' texts, and a cell has one line.
+        # Names of queries, segments and systems are callers' texts; a cell has only one line.
         object.__setattr__(self, "title", on_one_line(self.title))
         for name in ("columns", "notes"):
             object.__setattr__(self, name, [on_one_line(text) for text in getattr(self, name)])
         object.__setattr__(self, "rows", [[on_one_line(cell) for cell in row] for row in self.rows])
 
     def to_text(self, *, terminal: bool = False) -> str:
-        """Aligned text: plain ASCII lines, or for a terminal with codes for bold; never cut to a width."""
+        """Aligned text: plain ASCII, or with codes for bold text on a terminal; never cut to a width."""
         grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for column in self.columns:
             grid.add_column(Text(column), no_wrap=True)
@@ -74,7 +74,7 @@ class Table:
         return text if terminal else text.replace("─", "-")
 
     def to_markdown(self) -> str:
-        """A table of GitHub's Markdown, the title above it and the notes below."""
+        """A table in GitHub's Markdown, with the title above and the notes below."""
         lines = [f"**{_escape(self.title)}**", ""]
         lines.append(_markdown_row([_escape(column) for column in self.columns]))
         lines.append(_markdown_row(["---:" if _is_numeric(cells) else ":---" for cells in self._cells()]))
@@ -84,7 +84,7 @@ class Table:
         return "\n".join([*lines, "", *(f"{_escape(note)}  " for note in self.notes)]).rstrip() + "\n"
 
     def to_latex(self) -> str:
-        """A ``table`` with rules of the package booktabs; the title is its caption, the notes stand below it."""
+        """A ``table`` with rules of the package booktabs; the title is the caption, the notes are below."""
         form = "".join("r" if _is_numeric(cells) else "l" for cells in self._cells())
         lines = [
             r"\begin{table}",
@@ -117,7 +117,7 @@ def tabulate_evaluation(evaluation: Evaluation, title: str = "Evaluation") -> Ta
 
 
 def tabulate_comparison(comparison: Comparison, title: str = "Comparison") -> Table:
-    """A row per system, a column per metric; marks where the baseline differs, the best mean in bold."""
+    """A row per system, a column per metric, with marks of significance and the best mean in bold."""
     rows = [
         [system, *(f"{comparison.mean(system, m):.4f}{comparison.mark(system, m)}" for m in comparison.metrics)]
         for system in comparison.systems
@@ -132,7 +132,7 @@ def tabulate_comparison(comparison: Comparison, title: str = "Comparison") -> Ta
 
 
 def tabulate_contrasts(comparison: Comparison, title: str | None = None) -> Table:
-    """A row per system and metric: the difference to the baseline and what is known about it."""
+    """A row per system and metric: the difference to the baseline, with its interval and test."""
     columns = ["system", "metric", *_CONTRAST, "verdict"]
     rows = [
         [system, metric, *_contrast_cells(contrast), contrast.verdict]
@@ -150,7 +150,7 @@ def tabulate_contrasts(comparison: Comparison, title: str | None = None) -> Tabl
 # The columns of a contrast, and what the last one means.
 _CONTRAST = ["difference", "95% interval", "p", "adjusted p", "wins/ties/losses", f"queries for {SMALL}"]
 _NEEDED = (
-    f"queries for {SMALL}: how many queries like these show a difference of {SMALL} with a chance of {POWER:.0%}"
+    f"queries for {SMALL}: queries like these needed to detect a difference of {SMALL} with a power of {POWER:.0%}"
     " (two-sided paired t-test at 5%)"
 )
 
@@ -201,7 +201,7 @@ def _segment_cell(one: Segment | SegmentContrast) -> str:
 
 
 def tabulate_worst(judged: Evaluation | Comparison, title: str = "Worst segments") -> Table:
-    """A row per segment that is significantly worse, the worst of each metric first, with all numbers of its test."""
+    """A row per significantly worse segment, the worst of each metric first, with all numbers of its test."""
     if isinstance(judged, Comparison):
         columns = ["metric", "attribute", "segment", "queries", "system", *_CONTRAST]
         rows = [
@@ -227,23 +227,25 @@ def tabulate_worst(judged: Evaluation | Comparison, title: str = "Worst segments
             for one in judged.worst(metric)
         ]
         notes = ["worse than all other queries; p: the larger one of Student's and of Welch's t-test", HOW]
-    return Table(title, columns, rows, notes if rows else ["no segment is shown to be worse", HOW])
+    return Table(title, columns, rows, notes if rows else ["no segment is significantly worse", HOW])
 
 
 def tabulate_run(run: Run, title: str | None = None) -> Table:
-    """A row per system in the layout of the paper, spread over seeds included, and the paper's own rows below it."""
-    found = run.comparison
+    """A row per system in the layout of the paper, with the spread over seeds, and the paper's rows below."""
+    comparison = run.comparison
     rows = [
         [system, *(_run_cell(run, system, metric) for metric in run.metrics), format_seconds(run.cpu_seconds(system))]
         for system in run.systems
     ]
-    bold = {(run.systems.index(system), j) for j, metric in enumerate(run.metrics, 1) for system in found.best(metric)}
+    bold = {
+        (run.systems.index(system), j) for j, metric in enumerate(run.metrics, 1) for system in comparison.best(metric)
+    }
     seeds = sorted({len(run.seeds_of(system)) for system in run.systems})
     words = "one seed" if seeds == [1] else f"{' or '.join(map(str, seeds))} seeds; ±: standard deviation over seeds"
     notes = [
         f"means over the test queries{f' of {run.n_folds} folds' if run.n_folds > 1 else ''}; {words}",
-        found.describe_marks(),
-        *_notes(found),
+        comparison.describe_marks(),
+        *_notes(comparison),
     ]
     notes += [LEAKS] if run.plan.protocol == "lightgbm" else []
     of_paper, doubts = paper_rows(run)
@@ -259,16 +261,16 @@ def _run_cell(run: Run, system: str, metric: str) -> str:
 
 
 def paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
-    """The rows of the paper that can stand beside a run, and notes: why none, or why a dagger marks a cell."""
+    """The rows of the paper that can be compared with a run, and notes: why none, or why a dagger marks a cell."""
     if run.plan.paper is None:
         return [], []
     paper, protocol = PAPERS[run.plan.paper], run.plan.protocol
-    found = run.plan.data.description
-    size = found.get("n_queries", 0), found.get("n_documents", 0)
+    description = run.plan.data.description
+    size = description.get("n_queries", 0), description.get("n_documents", 0)
     others = {metric: paper.why_other(protocol, run.rule, metric, size) for metric in run.metrics}
     if all(others.values()):
         return [], [f"no rows of the paper: {'; '.join(dict.fromkeys(filter(None, others.values())))}"]
-    tops = found.get("queries_per_top_rating")  # which runs of earlier versions do not have
+    tops = description.get("queries_per_top_rating")  # runs of earlier versions do not have it
     counts = None if tops is None else {float(rating): n for rating, n in tops.items()}
     reasons: dict[str, None] = {}
     rows = []
@@ -280,19 +282,19 @@ def paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
                 reasons[why] = None
             cells.append("-" if other else f"{figures[metric]:.3f}{'†' if why else ''}")
         rows.append([f"{name} (paper)", *cells, "-"])
-    notes = [f"† cannot be: {'; '.join(reasons)}"] if reasons else []
+    notes = [f"† cannot be right: {'; '.join(reasons)}"] if reasons else []
     if protocol == "lightgbm":
         notes.append("the rows of the paper leak too: its test data chose the number of trees")
     return rows, notes
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds with one decimal; a dash where nothing was measured."""
+    """Seconds with one decimal; a dash if nothing was measured."""
     return "-" if math.isnan(seconds) else f"{seconds:.1f}"
 
 
 def tabulate_description(found: Description, title: str) -> Table:
-    """The columns of the paper's table of data sets, and below it what to know before training."""
+    """The columns of the paper's table of data sets, followed by what to know before training."""
     columns = ["queries", "documents", "features", "rating levels", "LR (%)", "MPQ", "ALRPQ (%)"]
     row = [
         f"{found.n_queries:,}",
@@ -313,12 +315,12 @@ def tabulate_description(found: Description, title: str) -> Table:
         f"missing values        {found.missing_share:.2%}",
     ]
     if found.n_unjudged:
-        notes.append(f"unjudged documents    {found.n_unjudged:,}; what is said of ratings is about the others")
+        notes.append(f"unjudged documents    {found.n_unjudged:,}; not counted in numbers about ratings")
     return Table(title, columns, [row], notes)
 
 
 def tabulate_drift(found: Drift, title: str) -> Table:
-    """A row for each thing that drifts, and for the most distant others; what to do is said below."""
+    """A row for everything that drifts, and for some that do not; the advice is below."""
     ordered = sorted(found.changes, key=lambda one: (not one.drifts, -one.distance))
     n_shown = max(len(found.drifting), _LEAST_CHANGES)
     rows = [
@@ -330,7 +332,7 @@ def tabulate_drift(found: Drift, title: str) -> Table:
 
 
 def write_per_query(evaluation: Evaluation, path: Path) -> None:
-    """Write a CSV file with a row per query and a column per metric; empty where the rule leaves the query out."""
+    """Write a CSV file with a row per query and a column per metric; empty if the rule leaves the query out."""
     with replacing(path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
         file.writelines(per_query_lines(evaluation))
 
@@ -388,7 +390,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text that Markdown is to show as it is."""
+    """Text escaped for Markdown."""
     return re.sub(r"([\\`*|<\[])", r"\\\1", text)
 
 
@@ -398,7 +400,7 @@ _OF_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\texta
 
 
 def _latex(text: str) -> str:
-    r"""Text that LaTeX is to show as it is.
+    r"""Text escaped for LaTeX.
 
     >>> print(_latex("95% of ndcg_cut ± 1"))
     95\% of ndcg\_cut $\pm$ 1

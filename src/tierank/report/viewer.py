@@ -1,4 +1,4 @@
-"""The lists of a run for the viewer of the page: whose document stands where, small enough to travel in one file."""
+"""The ranked lists of a run for the viewer of the report, compact enough for one file."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from tierank.errors import DataError
 from tierank.experiments.runs import Run
 from tierank.report.markup import Html, element
+from tierank.tables import check_once
 from tierank.types import Floats
 
-# How many documents of each list may be kept, from the most on: as many as the budget allows.
+# Depths to which lists may be kept, deepest first: the first that the budget allows is used.
 _DEPTHS = (1000, 300, 100, 50, 30, 20, 15, 10, 5)
 _BUDGET = 2_400_000
-# Steps between the lowest and the highest score of a list: finer than what is shown.
+# Steps between the lowest and the highest score of a list: finer than the display.
 _LEVELS = 65_535
 
 _ORDERS = {
@@ -31,35 +32,37 @@ _ORDERS = {
     "low": "Lowest on the left first",
     "data": "As in the data",
 }
+_TITLE_COLUMNS = ("query", "document", "title")
 _SHOWS = {"all": "All queries", "lost": "Only losses", "won": "Only wins", "tied": "Only ties"}
 
 
 @dataclass(frozen=True)
 class Titles:
-    """What people call documents: a title for (query, document)."""
+    """Titles of documents, by (query, document)."""
 
     by_name: Mapping[tuple[str, str], str]
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Titles:
-        """A CSV file with the columns query, document and title; document is an id, or the row inside the query."""
+        """Read a CSV file with the columns query, document and title; document is an id, or the row in the query."""
         file = Path(path)
         try:
             with file.open(newline="", encoding="utf-8-sig") as lines:
                 rows = csv.DictReader(lines)
-                missing = {"query", "document", "title"} - set(rows.fieldnames or ())
-                if missing:
-                    got = ", ".join(rows.fieldnames or ())[:200] or "an empty file"
+                names = list(rows.fieldnames or ())
+                if not set(_TITLE_COLUMNS) <= set(names):
+                    got = ", ".join(names)[:200] or "an empty file"
                     raise DataError(f"{file}: expected the columns query, document and title, got {got}")
+                check_once(names, _TITLE_COLUMNS, file)
                 return cls({(row["query"], row["document"]): row["title"] or "" for row in rows})
         except (csv.Error, UnicodeDecodeError) as error:
             raise DataError(f"{file}: expected a CSV file in UTF-8, got: {error}") from None
 
 
 class Lists:
-    """All test queries of a run, folds one after the other, with the ranks and scores that its systems give.
+    """All test queries of a run, fold by fold, with the ranks and scores of its systems.
 
-    Where there are several seeds the lists are those of the first one; equal scores stand in the order of the rows.
+    Of several seeds, the lists are those of the first one; equal scores are in the order of the rows.
     """
 
     def __init__(self, run: Run) -> None:
@@ -85,20 +88,20 @@ class Lists:
     @cached_property
     def ranks(self) -> dict[str, NDArray[np.int64]]:
         """The rank of each document in its list, counted from 1."""
-        found = {}
+        by_system = {}
         for system, scores in self.scores.items():
             ranks = np.empty(len(scores), np.int64)
             ranks[np.lexsort((-scores, self.query))] = self.row
-            found[system] = ranks
-        return found
+            by_system[system] = ranks
+        return by_system
 
     @cached_property
     def best_ranks(self) -> NDArray[np.int64]:
-        """The highest place that any system gives a document."""
+        """The best rank that any system gives a document."""
         return np.asarray(np.min(list(self.ranks.values()), axis=0), np.int64)
 
     def values(self, system: str) -> dict[str, Floats]:
-        """The metrics of each query, of the lists that are shown."""
+        """The metrics of each query, for the lists that are shown."""
         return self.run.per_query(system)[0]
 
     @property
@@ -118,7 +121,7 @@ class Lists:
         return names
 
     def encode(self, metrics: Sequence[str], titles: Titles | None = None, budget: int = _BUDGET) -> dict[str, Any]:
-        """The lists for the script of the page: typed arrays in base64, down to the depth that the budget allows."""
+        """The lists for the script of the page: typed arrays in base64, to the depth that the budget allows."""
         titled = {} if titles is None else titles.by_name
         depth, rows, names = self._fit(titled, budget)
         is_judged = ~np.isnan(self.ratings[rows])
@@ -130,7 +133,7 @@ class Lists:
             "systems": list(self.run.systems),
             "baseline": self.run.baseline,
             "metrics": list(metrics),
-            "levels": levels.tolist(),  # documents of one more level are unjudged
+            "levels": levels.tolist(),  # one more level marks unjudged documents
             "depth": depth,
             "longest": int(self.lengths.max()),
             "wide": not small,
@@ -147,7 +150,7 @@ class Lists:
     def _fit(
         self, titled: Mapping[tuple[str, str], str], budget: int
     ) -> tuple[int, NDArray[np.int64], list[str] | None]:
-        """The depth, the documents that some list has so far up, and what they are called (None: by their rows)."""
+        """The depth, the documents that some list has within it, and their names (None: by row)."""
         for depth in _DEPTHS:
             rows = np.flatnonzero(self.best_ranks <= depth)
             names = self._names(rows, titled) if titled or self.has_document_ids else None
@@ -156,7 +159,7 @@ class Lists:
         return min(depth, int(self.lengths.max())), rows, names
 
     def _size(self, rows: NDArray[np.int64], names: list[str] | None, depth: int) -> float:
-        """Bytes of all that grows with the depth, in base64."""
+        """Bytes of everything that grows with the depth, in base64."""
         n_systems, n_scores = len(self.run.systems), int(np.minimum(self.lengths, depth).sum())
         numbers = (3 + 2 * n_systems) * len(rows) + 2 * n_systems * n_scores
         return numbers * 4 / 3 + sum(len(name) + 3 for name in names or ())
@@ -171,7 +174,7 @@ class Lists:
     def _encode_system(
         self, system: str, rows: NDArray[np.int64], metrics: Sequence[str], numbers: np.dtype[Any], depth: int
     ) -> dict[str, Any]:
-        """Ranks of the documents that are kept; scores of the first ones of each list, from the first down."""
+        """Ranks of the documents that are kept, and scores of the first ones of each list."""
         scores, values = self.scores[system], self.values(system)
         low, high = (f.reduceat(scores, self.offsets[:-1]) for f in (np.minimum, np.maximum))
         top = np.lexsort((self.ranks[system], self.query))[self.row <= depth]
@@ -187,7 +190,7 @@ class Lists:
 
 
 def make_viewer(run: Run, shown: dict[str, Any]) -> Html:
-    """The frame of the viewer; the script of the page fills it with what ``Lists.encode`` gave."""
+    """The frame of the viewer, which the script of the page fills with the result of ``Lists.encode``."""
     controls = [
         _labelled("Left", element("select", id="left")),
         _labelled("Right", element("select", id="right")),
@@ -228,14 +231,14 @@ def make_viewer(run: Run, shown: dict[str, Any]) -> Html:
 
 def _explain_lists(run: Run, shown: dict[str, Any]) -> str:
     depth, longest = shown["depth"], shown["longest"]
-    words = ["Lists are whole."]
+    words = ["Lists are complete."]
     if depth < longest:
         words = [
             f"To keep the file small it holds the first {depth} documents of each list; the longest has {longest:,}."
         ]
     if len(run.seeds) > 1:
         words.append(f"Lists and their metrics are those of seed {run.seeds[0]}.")
-    words.append("Equal scores stand in the order of the rows.")
+    words.append("Equal scores are in the order of the rows.")
     words.append(
         "Keys: j and k, or the arrows in the list of queries, for the next and the last; / to search; x to swap sides;"
         " Enter on two documents to compare them."

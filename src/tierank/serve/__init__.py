@@ -24,7 +24,7 @@ def app(
 ) -> Starlette:
     """An ASGI application that serves rankers, to mount or to run by any ASGI server.
 
-    When it returns, every ranker has scored a list, so everything is compiled.
+    Every ranker scores a list before this returns, so that everything is compiled.
 
     Parameters
     ----------
@@ -33,10 +33,10 @@ def app(
     limits : Limits, optional
         Limits on requests.
     threads : int, optional
-        Requests that are scored at the same time, each by one thread; default one per core.
+        Number of requests that are scored at the same time, each by one thread; default one per core.
     keys : iterable of str, optional
-        API keys. With them a request needs the header ``Authorization: Bearer`` with one of them, except ``/health``
-        and ``/ready``.
+        API keys. If given, requests need the header ``Authorization: Bearer KEY`` with one of them, except for
+        ``/health`` and ``/ready``.
 
     Returns
     -------

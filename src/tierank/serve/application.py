@@ -1,4 +1,4 @@
-"""The application: routes, what they answer, and how errors leave it."""
+"""The application: routes, answers and errors."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ _NAMED = 5
 _PATH = 200
 # Threads that explain: explanations are for people to read, and scores come first.
 _EXPLAINING = 1
-# What may be asked without an API key, so that an orchestrator can: it tells nothing of models or traffic.
+# Routes that need no API key, for orchestrators: they reveal nothing about models or traffic.
 _OPEN = ("health", "ready")
 
 
 @dataclass
 class Answer:
-    """What goes back, and what the log and the counters say of it."""
+    """A response, with its facts for the log and the counters."""
 
     code: int
     content: bytes
@@ -64,15 +64,15 @@ class Answer:
     n_documents: int = 0
 
 
-# What is worked out in a thread: an answer, or work that another kind of thread has to go on with.
+# The result of work in a thread: an answer, or work for another kind of thread.
 Work = Callable[[], "Answer | Work"]
 
 
 class Service:
     """Answers requests for some models. Bodies are received on the event loop; all else is done in threads.
 
-    Three kinds of work have threads and queues of their own: bodies of usual size, large ones, and explanations. So
-    small requests are answered however many of the others there are.
+    Bodies of usual size, large bodies and explanations have separate threads and queues, so that small requests are
+    answered however many of the others there are.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Service:
         keys: Keys | None = None,
     ) -> None:
         if not models:
-            raise ParameterError("models: expected one at least, got none")
+            raise ParameterError("models: expected at least one, got none")
         self.models = {model.name: model for model in models}
         self.limits = limits or Limits()
         self.threads = n_threads(None) if threads is None else as_whole("threads", threads)
@@ -98,8 +98,8 @@ class Service:
         warm_up()
 
     def application(self) -> Starlette:
-        """The ASGI application. It needs no lifespan, so that it can be mounted as it is."""
-        found = Starlette(
+        """The ASGI application. It needs no lifespan events, so it can be mounted anywhere."""
+        application = Starlette(
             routes=[
                 Route("/rank", self._endpoint("rank", self._scoring(self._rank)), methods=["POST"]),
                 Route("/score", self._endpoint("score", self._scoring(self._score)), methods=["POST"]),
@@ -111,11 +111,11 @@ class Service:
             ],
             exception_handlers={HTTPException: self._no_route},  # type: ignore[dict-item]
         )
-        found.router.redirect_slashes = False
-        return found
+        application.router.redirect_slashes = False
+        return application
 
     def replace(self, model: ServedModel) -> None:
-        """Take in what stands in the folder of a model now; what is broken leaves the old one serving."""
+        """Load the current content of the folder of a model; if that fails, the old model stays."""
         try:
             is_new = model.replace()
         except (TierankError, OSError) as error:
@@ -141,21 +141,21 @@ class Service:
             try:
                 if route not in _OPEN:
                     self._check_key(request)
-                found = await answer(request)
+                response = await answer(request)
             except Refusal as refusal:
-                found = _refused(refusal)
+                response = _refused(refusal)
             except TierankError as error:
-                found = _refused(Refusal(422, "body", "what the model can score", str(error), "see GET /models"))
-            except ClientDisconnect:  # nobody is there to read it
-                found = _refused(Refusal(400, "body", "all of it", "a part", "send the whole body"))
+                response = _refused(Refusal(422, "body", "what the model can score", str(error), "see GET /models"))
+            except ClientDisconnect:  # the client has disconnected
+                response = _refused(Refusal(400, "body", "the whole body", "a part", "send the whole body"))
             except Exception:
-                found = _our_bug()
-            return self._finished(request, route, found, start)
+                response = _our_bug()
+            return self._finished(request, route, response, start)
 
         return endpoint
 
     async def _no_route(self, request: Request, error: HTTPException) -> Response:
-        """The answer where no route fits the path, or none fits the method."""
+        """The answer if no route matches the path or the method."""
         start, path = time.perf_counter(), request.url.path.removeprefix(request.scope.get("root_path", ""))
         try:
             self._check_key(request)
@@ -165,12 +165,12 @@ class Service:
         if error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
             fix = f"use {allowed} for {path[:_PATH]}"
-            found = _refused(Refusal(405, "method", allowed or "another", request.method, fix, {"Allow": allowed}))
+            response = _refused(Refusal(405, "method", allowed or "another", request.method, fix, {"Allow": allowed}))
         else:
             near = near_name(path, known)
             fix = f"did you mean {near}?" if near else "GET /openapi.json describes them"
-            found = _refused(Refusal(404, "path", ", ".join(known), shown(path), fix))
-        return self._finished(request, "other", found, start)
+            response = _refused(Refusal(404, "path", ", ".join(known), shown(path), fix))
+        return self._finished(request, "other", response, start)
 
     def _finished(self, request: Request, route: str, found: Answer, start: float) -> Response:
         seconds = time.perf_counter() - start
@@ -180,7 +180,7 @@ class Service:
         if LOG.isEnabledFor(logging.INFO):
             LOG.info("request", extra={"request": _logged(request, found, seconds)})
         headers = dict(found.headers or {})
-        if self.is_stopping:  # so that a client opens its next connection elsewhere
+        if self.is_stopping:  # so that clients open their next connection to another server
             headers["Connection"] = "close"
         return Response(found.content, found.code, headers, found.kind)
 
@@ -199,7 +199,7 @@ class Service:
         )
 
     def _scoring(self, work: Callable[[bytearray], Answer | Work]) -> Callable[[Request], Awaitable[Answer]]:
-        """An answer that is worked out in threads, from the body of the request to that of the answer."""
+        """The answer of a route whose work is done in threads, from the request body to the response body."""
 
         async def answer(request: Request) -> Answer:
             self._check_head(request)
@@ -208,10 +208,10 @@ class Service:
                 await self._receive(request, body)
                 deadline = Deadline(self.limits.timeout)
                 lane = self._large_lane if len(body) > LARGE else self._scoring_lane
-                found = await lane.run(partial(work, body), deadline)
-                while not isinstance(found, Answer):
-                    found = await self._explaining_lane.run(found, deadline)
-                return found
+                result = await lane.run(partial(work, body), deadline)
+                while not isinstance(result, Answer):
+                    result = await self._explaining_lane.run(result, deadline)
+                return result
             finally:
                 self._room.give_back(max(0, len(body) - LARGE))
 
@@ -230,7 +230,7 @@ class Service:
             raise self._too_large(f"{length[:20]} bytes")
 
     async def _receive(self, request: Request, body: bytearray) -> None:
-        """Add to the body what comes, within all limits. What is in it beyond 256 KB has its place in the room."""
+        """Receive the body within all limits. Bytes beyond 256 KB count towards the budget of large bodies."""
         try:
             async with asyncio.timeout(self.limits.body_timeout):
                 async for part in request.stream():
@@ -242,13 +242,13 @@ class Service:
             seconds = f"{self.limits.body_timeout:g} seconds"
             fix = "send it faster, or raise the limit body_timeout of the server"
             headers = {"Connection": "close"}
-            raise Refusal(408, "body", f"all of it within {seconds}", "a part", fix, headers) from None
+            raise Refusal(408, "body", f"the whole body within {seconds}", "a part", fix, headers) from None
 
     def _too_large(self, got: str) -> Refusal:
         fix = "send fewer documents at once, or raise the limit max_bytes of the server"
         return Refusal(413, "body", f"at most {self.limits.max_bytes} bytes", got, fix)
 
-    # What the routes answer
+    # Routes
 
     def _rank(self, body: bytearray) -> Answer | Work:
         asked = read_rank(body, self._chosen, self.limits)
@@ -256,7 +256,7 @@ class Service:
             return _ranking(asked, [])
         if not asked.explain:
             return _ranking(asked, _rows(asked.documents, asked.version.ranked(asked.documents, asked.k)))
-        # One more than is shown: the last one stands above it.
+        # One more than is shown, as the last one is explained against it.
         ranked = asked.version.ranked(asked.documents, (asked.k or 0) + 1)
         return partial(_explained, asked, ranked)
 
@@ -274,7 +274,7 @@ class Service:
         return Answer(200, _json(content), model=asked.model, n_queries=len(queries), n_documents=len(scores))
 
     def _chosen(self, name: Any) -> tuple[str, Version]:
-        """The model that a request names, or the first one, as it is now."""
+        """The current version of the model that a request names, or of the first one."""
         if name is msgspec.UNSET:
             name = next(iter(self.models))
         if type(name) is not str or name not in self.models:
@@ -333,10 +333,10 @@ def _rows(documents: Documents, ranked: Ranked) -> list[dict[str, Any]]:
 
 
 def _explained(asked: Rank[Version], ranked: Ranked) -> Answer:
-    """The ranking with explanations; the last document of a list has none below it.
+    """The ranking with explanations; the last document of a list has none.
 
-    What the first one takes says what all of them will take: if that is more than there is time for, it is refused
-    then, and not when the time is over.
+    The time of the first explanation predicts the time of all: if that is too long, the request is refused at once, and
+    not only at the deadline.
     """
     above, below = ranked.row[:-1], ranked.row[1:]
     start = time.monotonic()
@@ -359,7 +359,7 @@ def _explained(asked: Rank[Version], ranked: Ranked) -> Answer:
 
 
 def _why(found: Explanation) -> dict[str, Any]:
-    """What puts a document above the next one: the features that add most, and all others in one number."""
+    """Why a document is ranked above the next one: the features that add most, and the sum of all others."""
     _finite(found.contributions)
     top = found.top(_NAMED)
     named = [{"feature": found.features[j], "contribution": float(found.contributions[j])} for j in top]
@@ -368,20 +368,20 @@ def _why(found: Explanation) -> dict[str, Any]:
 
 
 def _finite(scores: Any) -> Any:
-    """The scores; a refusal if one is not a number, which JSON cannot hold."""
+    """The scores. Raises ``Refusal`` if one is not finite, which JSON cannot hold."""
     if not np.isfinite(scores).all():
         raise Refusal(
             422,
             "features",
             "values such as the model was trained on",
             "values so large that a score is not finite",
-            "look for a feature in other units than in training",
+            "check for a feature with other units than in training",
         )
     return scores
 
 
 def _logged(request: Request, found: Answer, seconds: float) -> dict[str, Any]:
-    """What the log says of a request; nothing of what is in it."""
+    """The log entry of a request; without its content."""
     raw = request.scope.get("raw_path") or request.url.path.encode()
     return {
         "method": request.method[:_PATH],
@@ -399,7 +399,7 @@ def _refused(refusal: Refusal) -> Answer:
 
 
 def _our_bug() -> Answer:
-    """The answer to a request that met a bug of ours: a number to find it in the log by, and nothing else."""
+    """The answer to a request that hit a bug: only a number to find it in the log."""
     number = secrets.token_hex(4)
     LOG.exception("bug %s", number)
     bug = Refusal(500, "server", "an answer", f"a bug, number {number}", "report it with the lines of the log")
@@ -407,7 +407,7 @@ def _our_bug() -> Answer:
 
 
 def _json(content: Any) -> bytes:
-    """JSON with the shortest text of each double. It has no NaN: scores are checked first."""
-    with suppress(UnicodeEncodeError, OverflowError):  # half a surrogate pair or a huge number as an id
+    """JSON with the shortest text of each double. Scores were checked, so there is no NaN."""
+    with suppress(UnicodeEncodeError, OverflowError):  # a lone surrogate or a huge number as an id
         return msgspec.json.encode(content)
     return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()

@@ -1,7 +1,7 @@
-"""Connections that are not kept for ever: uvicorn's, with a limit on how many there are, and timers.
+"""uvicorn's connections with a limit on their number, and with timeouts.
 
-uvicorn itself waits without end for the head of a request, and for the rest of a body that was refused. Here a
-connection is always in one of three states, and a timer goes with two of them. Bytes that trickle in win no time.
+uvicorn itself waits forever for the head of a request, and for the rest of a refused body. Here a connection is always
+in one of three states, two of which have a timer. Bytes that trickle in do not extend it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tierank.serve.limits import Connections
 
-# Said to whoever comes when there is no room, before anything is read.
+# Sent to clients that connect when the limit is reached, before anything is read.
 _BODY = (
     b'{"error":{"where":"server","expected":"fewer connections","got":"as many as there may be",'
     b'"fix":"try again, or raise the limit max_connections of the server"}}'
@@ -36,7 +36,7 @@ class Connection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take it, if there is room."""
+        """Accept the connection, if the limit allows."""
         is_full = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
         if is_full:
@@ -46,7 +46,7 @@ class Connection(H11Protocol):
         self._look()
 
     def data_received(self, data: bytes) -> None:
-        """Hand on what came."""
+        """Pass received bytes on."""
         if not self.transport.is_closing():
             super().data_received(data)
             self._look()
@@ -54,17 +54,17 @@ class Connection(H11Protocol):
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the rest of this one."""
         super().on_response_complete()
-        self._unset_keepalive_if_required()  # there is one timer, ours
+        self._unset_keepalive_if_required()  # only our timer is used
         self._look()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
 
     def _look(self) -> None:
-        """Set the timer, if another state has begun."""
+        """Restart the timer if the state has changed."""
         state = self._current()
         if state == self._state:
             return
@@ -76,12 +76,12 @@ class Connection(H11Protocol):
 
     def _current(self) -> str:
         if self.cycle is not None and not self.cycle.response_complete:
-            return "answering"  # the application has limits of its own
+            return "answering"  # the application has its own limits
         is_between = self.cycle is not None and self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
         return "idle" if is_between else "receiving"
 
     def _give_up(self) -> None:
-        """Close it; at once, where the other side does not even read."""
+        """Close the connection; abort it if the client does not read."""
         if self.transport.get_write_buffer_size():
             self.transport.abort()
         else:

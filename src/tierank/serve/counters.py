@@ -1,6 +1,6 @@
-"""What is counted while serving, and the text that Prometheus reads.
+"""Counters of the server, in the text format of Prometheus.
 
-Every process of a server has a row of numbers in shared memory; the process that is asked sums the rows.
+Every process of a server has a row of numbers in shared memory; the process that answers sums the rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 ROUTES = ("rank", "score", "health", "ready", "models", "metrics", "openapi", "other")
 CODES = (200, 400, 401, 404, 405, 408, 413, 415, 422, 500, 503, 504)
 OUTCOMES = ("replaced", "refused")
-# Upper ends of the classes of latency, in seconds.
+# Upper bounds of the latency buckets, in seconds.
 _ENDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 _TIMED = ("rank", "score")
 
@@ -20,7 +20,7 @@ Key = tuple[str, ...]
 
 
 class Counters:
-    """Counts by name and labels, of ``n_processes`` that share them.
+    """Counts by name and labels, shared by ``n_processes``.
 
     >>> counters = Counters(["products"])
     >>> counters.count_request("rank", 200, 0.004)
@@ -36,11 +36,11 @@ class Counters:
         self._places = {key: place for place, key in enumerate(keys)}
         self._models, self._n_processes, self.process = tuple(models), n_processes, 0
         size = 8 * len(keys) * n_processes
-        # A map without a file survives a fork as one memory for all; the numbers start at 0.
+        # An anonymous map is shared across forks; the numbers start at 0.
         self._numbers = memoryview(mmap.mmap(-1, size)).cast("d")
 
     def count_request(self, route: str, code: int, seconds: float) -> None:
-        """One request was answered."""
+        """Count an answered request."""
         self._add(1, "requests", route, str(code if code in CODES else 500))
         if route in _TIMED:
             place = bisect_left(_ENDS, seconds)
@@ -48,12 +48,12 @@ class Counters:
             self._add(seconds, "seconds", route, "sum")
 
     def count_scored(self, model: str, n_queries: int, n_documents: int) -> None:
-        """Documents were scored."""
+        """Count scored documents."""
         self._add(n_queries, "queries", model)
         self._add(n_documents, "documents", model)
 
     def count_reload(self, model: str, outcome: str) -> None:
-        """A model was replaced, or what stood in its folder was refused."""
+        """Count a model that was replaced, or a refused one."""
         self._add(1, "reloads", model, outcome)
 
     def total(self, *key: str) -> float:
@@ -66,13 +66,13 @@ class Counters:
 
     def lines(self) -> list[str]:
         """All counts in the text format of Prometheus."""
-        lines = _head("tierank_requests_total", "counter", "Requests by route and code of the answer.")
+        lines = _head("tierank_requests_total", "counter", "Requests by route and status code.")
         for route in ROUTES:
             for code in CODES:
                 n = self.total("requests", route, str(code))
                 if n:
                     lines.append(f'tierank_requests_total{{route="{route}",code="{code}"}} {n:.0f}')
-        lines += _head("tierank_request_seconds", "histogram", "Time to answer, from the head of the request on.")
+        lines += _head("tierank_request_seconds", "histogram", "Time to answer, from the head of the request.")
         for route in _TIMED:
             lines += self._histogram(route)
         for what in ("queries", "documents"):
@@ -101,7 +101,7 @@ class Counters:
 
 
 def gauge(name: str, what: str, values: Sequence[tuple[str, float]]) -> list[str]:
-    """The lines of numbers that go up and down, each with its labels."""
+    """The lines of a gauge, one per set of labels."""
     return [*_head(name, "gauge", what), *(f"{name}{{{labels}}} {value:.15g}" for labels, value in values)]
 
 

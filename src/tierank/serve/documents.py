@@ -1,7 +1,8 @@
-"""The documents of a request -> features in the order of the model, or a refusal that says where.
+"""Reads the documents of a request: features in the order of the model, or a refusal that says where.
 
-Each form is read twice here. Typed values come from ``wire`` and are already checked, except counts; a function that
-reads them gives None where it is not sure. Values of any kind come from plain JSON, and every one of them is looked at.
+There are two readers for each form. The fast one takes typed values from ``wire``, which are already checked, except
+counts; its functions return None if they are not sure. The slow one takes values of any type from plain JSON, and
+checks every one of them.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from tierank.serve.wire import NoWire, Wire
 from tierank.tables import Table
 
 Matrix = NDArray[np.float32]
-# Says where the value of document i and feature j stands in the request.
+# Names the place of the value of document i and feature j in the request.
 Place = Callable[[int, int], str]
 
 _NUMBERS = {float, int, type(None)}
 
 
 class Features:
-    """What a model knows of a document: how many values it is sent, their names, and whether some may be left out.
+    """The values that a model expects of a document: their number, their names, and whether some may be left out.
 
-    Values are features, or what the features are made of: texts, dates and vectors, of which ``plan`` makes numbers.
+    Values are features, or texts, dates and vectors that ``plan`` computes features from.
     """
 
     def __init__(self, n: int, names: Sequence[str] | None, has_missing: bool, plan: Plan | None = None) -> None:
@@ -71,12 +72,12 @@ class Features:
             try:
                 return self._pick(given)
             except KeyError:
-                pass  # as many names as there are features, and another one among them
+                pass  # the right number of names, but an unknown one among them
         self.check_names(given, where)
         return [given.get(name) for name in self.names or ()]
 
     def check_names(self, given: Collection[str], where: str) -> None:
-        """A refusal if one is unknown, or one is left out that may not be."""
+        """Refuse an unknown name, or a missing one that is required."""
         unknown = [name for name in given if name not in self._places]
         if unknown:
             raise Refusal(422, where, "names of features of the model", some(unknown), self._did_you_mean(unknown[0]))
@@ -85,9 +86,9 @@ class Features:
             raise Refusal(
                 422,
                 where,
-                f"all {self.n} features, for the model has met no missing values",
+                f"all {self.n} features, as the model saw no missing values in training",
                 f"none for {some(missing)}",
-                "give each a number, or null to have it taken as the model takes it (mostly for 0)",
+                "give each a number, or null to treat it as the model does (mostly as 0)",
             )
 
     def matrix(self, rows: list[Sequence[Any]], width: int, place: Place) -> Matrix:
@@ -95,7 +96,7 @@ class Features:
         return _as_matrix(rows, width, place) if not self.plan.kinds else self._encoded(rows, place)
 
     def _encoded(self, rows: list[Sequence[Any]], place: Place) -> Matrix:
-        """Rows of all values, texts among them, as the features of the model."""
+        """The features of the model, from rows of all values, including texts."""
         made, names = self.made or (), self.names or ()
         if not rows:
             return np.zeros((0, self.n_made), np.float32)
@@ -110,20 +111,20 @@ class Features:
             raise Refusal(422, place(0, 0).partition("[")[0], "values as in training", str(error), self.how) from None
 
     def filled(self, rows: list[Any], names: Any, where: str) -> list[Sequence[Any]]:
-        """Rows of values by these names -> rows of all values; those without a name there are missing."""
+        """Rows of all values, from rows of the named values; the others are missing."""
         self.check_columns(names, where)
         places = {name: place for place, name in enumerate(names)}
         return [[row[places[name]] if name in places else None for name in self.names or ()] for row in rows]
 
     def widened(self, given: Matrix, names: Any, where: str) -> Matrix:
-        """Columns by these names -> the columns of the model; those without a name there are missing."""
+        """The columns of the model, from the named columns; the others are missing."""
         self.check_columns(names, where)
         matrix = np.full((len(given), self.n), np.nan, np.float32)
         matrix[:, [self._places[name] for name in names]] = given
         return matrix
 
     def check_columns(self, names: Any, where: str) -> None:
-        """A refusal if these are no names of columns."""
+        """Refuse anything but names of columns."""
         if self.names is None:
             raise Refusal(422, where, "none", shown(names), "this model has no feature names: leave it out")
         if type(names) is not list or not all(type(name) is str for name in names) or len(set(names)) < len(names):
@@ -132,11 +133,11 @@ class Features:
 
     @property
     def how(self) -> str:
-        """How the features of a document are sent."""
+        """How to send the features of a document, for messages."""
         if self.plan.kinds:
-            return "give values by name, as the columns of the training data held them; null where one is missing"
+            return "give values by name, as in the columns of the training data; null if one is missing"
         named = ", or an object by name" if self.names is not None else ""
-        return f"give {self.n} numbers in the order that GET /models lists{named}; null where a value is missing"
+        return f"give {self.n} numbers in the order that GET /models lists{named}; null if a value is missing"
 
     def _did_you_mean(self, unknown: str) -> str:
         near = near_name(unknown, self.names or ())
@@ -145,18 +146,18 @@ class Features:
 
 @dataclass(frozen=True)
 class Documents:
-    """The documents of one query: their ids (None: by their place) and features, one row each."""
+    """The documents of one query: their ids (None: by index) and features, one row each."""
 
     ids: list[Any] | None
     features: Matrix
 
     def id_of(self, row: int) -> Any:
-        """The id of a document as it came, or its index from 0."""
+        """The id of a document as received, or its index from 0."""
         return row if self.ids is None else self.ids[row]
 
 
 def warm_up() -> None:
-    """Compile what reads bodies, before one has to wait for it."""
+    """Compile the functions that read bodies, so that no request has to wait for that."""
     Span(bytearray(b"[]"), 0, 2).elements(1)
     _numbers(b"[0]," + END, 1, 1)
 
@@ -165,7 +166,7 @@ def warm_up() -> None:
 
 
 def typed_documents(given: Any, features: Features, limits: Limits) -> Documents | None:
-    """The documents of a typed request or query; None where the slow reader has to look."""
+    """The documents of a typed request or query; None if the slow reader has to read them."""
     if (given.documents is UNSET) == (given.features is UNSET):
         return None
     if given.features is UNSET:
@@ -185,7 +186,7 @@ def typed_documents(given: Any, features: Features, limits: Limits) -> Documents
         if matrix is None or len(matrix) > limits.max_documents or (ids is not None and len(ids) != len(matrix)):
             return None
         return Documents(ids, matrix if names is None else features.widened(matrix, names, "names"))
-    except Refusal:  # the slow reader may find another fault first, and there is one order of them
+    except Refusal:  # the slow reader may find another error first, and reports errors in a fixed order
         return None
 
 
@@ -223,15 +224,15 @@ def _raw_matrix(given: Raw, width: int, limits: Limits) -> Matrix | None:
 
 
 def _numbers(text: bytes, n_rows: int, width: int) -> Matrix | None:
-    """Rows of numbers, each with a comma behind it; None where the text is anything else or a number is doubtful."""
-    # Texts of fewer bytes cannot hold so many numbers: a matrix is not made because somebody says it is large.
+    """Rows of numbers, each followed by a comma; None if the text is anything else or a number is doubtful."""
+    # A shorter text cannot hold that many numbers: a claimed size alone does not allocate a matrix.
     if len(text) < 2 * n_rows * width:
         return None
     matrix = np.empty((n_rows, width), np.float32)
     return matrix if read_rows(np.frombuffer(text, np.uint8), POWERS, matrix) else None
 
 
-# Values of any kind
+# Values of any type
 
 
 def read_documents(given: Mapping[str, Any], features: Features, limits: Limits, where: str = "") -> Documents:
@@ -248,7 +249,7 @@ def read_documents(given: Mapping[str, Any], features: Features, limits: Limits,
         return _read_matrix(given, features, limits, where)
     extra = next((name for name in ("ids", "names") if name in given), None)
     if extra is not None:
-        raise Refusal(422, f"{where}{extra}", "only beside a matrix of features", "it", "give each document its id")
+        raise Refusal(422, f"{where}{extra}", "only with a matrix of features", "it", "give each document its id")
     return _read_objects(given["documents"], features, limits, f"{where}documents")
 
 
@@ -262,7 +263,7 @@ def _read_objects(documents: Any, features: Features, limits: Limits, where: str
 
 
 def _objects(documents: list[Any], features: Features, where: str, first: int) -> Documents:
-    """Documents of a list, the first of which has this number."""
+    """The documents of a list; ``first`` is the index of its first element."""
     known, rows, ids = {"id", "features"}, [], []
     for number, document in enumerate(documents, first):
         if type(document) is not dict or "features" not in document:
@@ -314,7 +315,7 @@ def _read_matrix(given: Mapping[str, Any], features: Features, limits: Limits, w
 
 
 def _read_values(values: Any, names: Any, features: Features, limits: Limits, where: str) -> Matrix:
-    """Rows of values, texts among them, for a model that makes features of them."""
+    """Rows of values, including texts, for a model that computes features from them."""
     if is_long_list(values):
         pieces = pieces_of(values, limits, f"{where}features")
         values = list(chain.from_iterable(read_piece(piece, f"{where}features") for piece in pieces))
@@ -334,7 +335,7 @@ def _check_rows(values: list[Any], width: int, where: str, first: int) -> None:
 
 
 def _rows(values: list[Any], width: int, where: str, first: int) -> Matrix:
-    """Rows of a list, the first of which has this number."""
+    """The rows of a list; ``first`` is the index of its first element."""
     _check_rows(values, width, where, first)
     return _as_matrix(values, width, lambda i, j: f"{where}[{first + i}][{j}]")
 
@@ -348,12 +349,12 @@ def _wrong_row(where: str, width: int, got: str) -> Refusal:
 
 
 def is_long_list(value: Any) -> bool:
-    """Whether it is a list of a large body that was not decoded yet."""
+    """Whether it is a list of a large body that is not decoded yet."""
     return isinstance(value, Span) and value.is_list
 
 
 def pieces_of(span: Span, limits: Limits, where: str) -> Iterator[Piece]:
-    """The elements of a long list, some at a time; a refusal if there are more than a request may have."""
+    """The elements of a long list, some at a time. Refuses more than a request may have."""
     elements = span.elements(limits.max_documents)
     if elements is None:
         raise _too_many(where, "more", limits)
@@ -369,11 +370,11 @@ def _read_long_objects(span: Span, features: Features, limits: Limits, where: st
                 422, f"{where}[{piece.first}]", f"an id and {features.n} features", "more values", features.how
             )
         typed = features.wire.documents(piece.text)
-        found = None if typed is None else _typed_objects(typed, features, piece.first)
-        if found is None:
-            found = _objects(read_piece(piece, where), features, where, piece.first)
-        ids += found.ids or ()
-        parts.append(found.features)
+        documents = None if typed is None else _typed_objects(typed, features, piece.first)
+        if documents is None:
+            documents = _objects(read_piece(piece, where), features, where, piece.first)
+        ids += documents.ids or ()
+        parts.append(documents.features)
     return Documents(ids, np.concatenate(parts))
 
 
@@ -383,8 +384,8 @@ def _read_long_rows(span: Span, width: int, features: Features, limits: Limits, 
         if piece.n_commas >= width:
             raise _wrong_row(f"{where}[{piece.first}]", width, "more")
         typed = features.wire.rows(piece.text)
-        found = None if typed is None else _typed_matrix(typed, width)
-        parts.append(_rows(read_piece(piece, where), width, where, piece.first) if found is None else found)
+        matrix = None if typed is None else _typed_matrix(typed, width)
+        parts.append(_rows(read_piece(piece, where), width, where, piece.first) if matrix is None else matrix)
     return np.concatenate(parts)
 
 
@@ -403,7 +404,7 @@ def _numbered(where: str, first: int) -> Callable[[int], str]:
 
 
 def _all_names(names: Any, features: Features, where: str) -> Any:
-    """The names of columns, decoded if they are long and not too many."""
+    """The names of columns, decoded from a long list unless there are too many."""
     if names == []:
         raise Refusal(422, f"{where}names", "a list of texts, each once", shown(names), "give a name for each column")
     if not is_long_list(names):
@@ -415,16 +416,16 @@ def _all_names(names: Any, features: Features, where: str) -> Any:
 
 
 def read_piece(piece: Piece, where: str) -> list[Any]:
-    """The elements of a piece, as plain JSON."""
-    found: list[Any] = read_json(piece.text, f"body, {where} from [{piece.first}] on")
-    return found
+    """The elements of a piece, decoded."""
+    elements: list[Any] = read_json(piece.text, f"body, {where} from [{piece.first}] on")
+    return elements
 
 
 # Values
 
 
 def _as_matrix(rows: list[Sequence[Any]], width: int, place: Place) -> Matrix:
-    """Rows of numbers and nulls as float32; all are of this width."""
+    """Rows of numbers and nulls as float32, all of this width."""
     if not rows:
         return np.zeros((0, width), np.float32)
     if not set(map(type, chain.from_iterable(rows))) <= _NUMBERS:
@@ -433,7 +434,7 @@ def _as_matrix(rows: list[Sequence[Any]], width: int, place: Place) -> Matrix:
         with np.errstate(over="ignore"):
             matrix = np.array(rows, np.float64).astype(np.float32)
         is_finite = not np.isinf(matrix).any()
-    except OverflowError:  # a whole number of hundreds of digits
+    except OverflowError:  # an integer with hundreds of digits
         is_finite = False
     if not is_finite:
         _refuse_value(rows, place, _is_beyond, "a number that float32 can hold")
@@ -449,7 +450,7 @@ def _decoded(text: str, width: int, where: str) -> Matrix:
     except ValueError:
         raise Refusal(422, where, expected, f"{cut(text)!r}", fix) from None
     if len(content) % (4 * width):
-        raise Refusal(422, where, expected, f"{len(content)} bytes, no multiple of {4 * width}", fix)
+        raise Refusal(422, where, expected, f"{len(content)} bytes, which is not a multiple of {4 * width}", fix)
     matrix = np.frombuffer(content, "<f4").astype(np.float32).reshape(-1, width)
     if np.isinf(matrix).any():
         i, j = (int(place) for place in np.argwhere(np.isinf(matrix))[0])
@@ -458,7 +459,7 @@ def _decoded(text: str, width: int, where: str) -> Matrix:
 
 
 def _refuse_value(rows: list[Sequence[Any]], place: Place, is_wrong: Callable[[Any], bool], expected: str) -> NoReturn:
-    """The refusal of the first value that is wrong."""
+    """The refusal for the first invalid value."""
     i, j, value = next((i, j, value) for i, row in enumerate(rows) for j, value in enumerate(row) if is_wrong(value))
     fix = "send 1 for true and 0 for false" if type(value) is bool else "encode texts as numbers"
     if type(value) in _NUMBERS:
@@ -485,7 +486,7 @@ def _checked_ids(ids: list[Any], place: Callable[[int], str]) -> list[Any]:
 
 
 def check_id(given: Any, where: str) -> None:
-    """A refusal if it is neither a text nor a number."""
+    """Refuse an id that is neither a text nor a number."""
     if type(given) not in (str, int, float) or (type(given) is float and not math.isfinite(given)):
         raise _wrong_id(where, shown(given))
 
@@ -495,7 +496,7 @@ def _wrong_id(where: str, got: str) -> Refusal:
 
 
 def check_count(where: str, n: int, limits: Limits) -> None:
-    """A refusal if a request has more documents, or queries, than it may have."""
+    """Refuse more documents or queries than a request may have."""
     if n > limits.max_documents:
         raise _too_many(where, f"{n:,}", limits)
 

@@ -1,4 +1,4 @@
-"""API keys: who may ask."""
+"""API keys."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tierank.errors import ParameterError
 
 LOG = logging.getLogger("tierank.serve")
 
-# What fits into a header as it is.
+# Characters that a header can hold unchanged.
 _KEY = re.compile(r"[\x21-\x7e]+")
-# A file of keys has a few lines.
+# The largest file of keys, in bytes.
 _LARGEST = 1 << 20
 
 
 class Keys:
-    """The keys that are let in; only their SHA-256 is kept.
+    """The accepted keys; only their SHA-256 is kept.
 
     >>> keys = Keys(["first-key", "second-key"])
     >>> keys.admit("Bearer second-key"), keys.admit("bearer third-key"), keys.admit(None)
@@ -37,12 +37,12 @@ class Keys:
                     f"keys: expected printable ASCII without blanks, got something else as key {number}"
                 )
         if not given:
-            raise ParameterError("keys: expected one at least, got none; leave them out to let everybody in")
+            raise ParameterError("keys: expected at least one, got none; leave them out to accept all requests")
         self._digests = tuple(_digest(key.encode()) for key in given)
 
     @classmethod
     def read(cls, path: Path) -> Keys:
-        """The keys of a file, one on each line; blank lines and those that begin with ``#`` are left out."""
+        """The keys of a file, one per line; blank lines and lines that start with ``#`` are ignored."""
         if path.is_dir():
             raise ParameterError(f"{path}: expected a file of API keys, got a folder")
         with path.open("rb") as file:
@@ -52,7 +52,7 @@ class Keys:
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys or len(content) > _LARGEST:
             got = "none" if not keys else f"more than {_LARGEST} bytes"
-            raise ParameterError(f"{path}: expected an API key on each line, got {got}")
+            raise ParameterError(f"{path}: expected one API key per line, got {got}")
         wrong = next(
             (n for n, line in enumerate(lines, 1) if line[:1] not in ("", "#") and not _KEY.fullmatch(line)), 0
         )
@@ -61,22 +61,22 @@ class Keys:
                 f"{path}:{wrong}: expected a key of printable ASCII without blanks, got something else"
             )
         if mode & stat.S_IROTH:
-            LOG.warning("%s: every user of this machine can read the API keys; chmod 600 mends it", path)
+            LOG.warning("%s: every user of this machine can read the API keys; run chmod 600 on the file", path)
         return cls(keys)
 
     @classmethod
     def from_texts(cls, digests: Iterable[str]) -> Keys:
-        """What ``to_texts`` gave."""
-        found = cls.__new__(cls)
-        found._digests = tuple(bytes.fromhex(one) for one in digests)
-        return found
+        """The keys from the result of ``to_texts``."""
+        keys = cls.__new__(cls)
+        keys._digests = tuple(bytes.fromhex(one) for one in digests)
+        return keys
 
     def to_texts(self) -> list[str]:
-        """The keys in a form to hand to another process."""
+        """The keys in a form that can be sent to another process."""
         return [one.hex() for one in self._digests]
 
     def admit(self, authorization: str | None) -> bool:
-        """Whether the header has one of the keys. It takes as long for any wrong key, however much of it is right."""
+        """Whether the header has one of the keys, in constant time."""
         scheme, _, key = (authorization or "").partition(" ")
         given = _digest(key.strip().encode("utf-8", "surrogateescape"))
         same = [hmac.compare_digest(given, one) for one in self._digests]

@@ -1,4 +1,4 @@
-"""Threads that work for requests: each kind of work has its own, so that slow work waits behind its own kind alone."""
+"""Thread pools for requests: each kind of work has its own, so that slow work does not delay other kinds."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ T = TypeVar("T")
 
 
 class Lane:
-    """Some threads and a queue before them that has an end. Work that misses its deadline is answered for at once.
+    """Some threads with a bounded queue. Work that misses its deadline is refused at once.
 
-    Work that has not begun by then never begins. A thread cannot be stopped: it goes on until it looks at the deadline
+    Work that has not started by then never starts. A thread cannot be stopped: it runs until it checks the deadline
     itself, and counts as busy until then.
     """
 
@@ -28,7 +28,7 @@ class Lane:
         self._lock = threading.Lock()
 
     async def run(self, work: Callable[[], T], deadline: Deadline) -> T:
-        """What the work returns, done in one of the threads."""
+        """Do the work in one of the threads, and return its result."""
         future = self._start(work, deadline)
         try:
             return await asyncio.wait_for(asyncio.wrap_future(future), deadline.left)
@@ -41,7 +41,7 @@ class Lane:
                 504,
                 "server",
                 "an answer in time",
-                "none before the deadline",
+                "no answer before the deadline",
                 "ask for less at once, or raise the limit timeout of the server",
             ) from None
 
@@ -69,7 +69,7 @@ class Lane:
             self._at_work.discard(deadline)
 
     def close(self) -> None:
-        """Let all deadlines pass: what waits never begins, and what is at work stops where it looks."""
+        """Let all deadlines pass: waiting work never starts, and running work stops at its next check."""
         with self._lock:
             for deadline in self._at_work:
                 deadline.cancel()
@@ -77,14 +77,14 @@ class Lane:
 
 
 class ByteBudget:
-    """Memory for large bodies: a number of bytes for all of them together."""
+    """The memory budget of large bodies: a number of bytes for all of them together."""
 
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
         self._lock = threading.Lock()
 
     def take(self, n: int) -> None:
-        """Take this many bytes; a refusal if they are not available."""
+        """Take this many bytes. Refuses the request if they are not available."""
         with self._lock:
             if self.taken + n > self.most:
                 raise busy(
@@ -95,6 +95,6 @@ class ByteBudget:
             self.taken += n
 
     def give_back(self, n: int) -> None:
-        """Give back what was taken."""
+        """Return bytes to the budget."""
         with self._lock:
             self.taken -= n

@@ -1,11 +1,11 @@
-"""How much a caller may ask for at once, and how long it may take. Every limit is an option of ``tierank serve``."""
+"""Limits on the size and duration of requests. Every limit is an option of ``tierank serve``."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-# A body of more bytes than this is large: it is read in pieces, and counts towards ``max_large_bytes``.
+# Larger bodies are read in pieces, and count towards ``max_large_bytes``.
 LARGE = 256 << 10
 
 
@@ -15,10 +15,10 @@ def _limit(default: float, what: str, least: int = 1) -> Any:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the application takes on: sizes, queues and deadlines, of each process of a server."""
+    """Limits of the application, per process: sizes, queues and deadlines."""
 
     max_bytes: int = _limit(16 << 20, "bytes of a request")
-    max_large_bytes: int = _limit(128 << 20, "bytes of all requests above 256 KB that are in the server at a time")
+    max_large_bytes: int = _limit(128 << 20, "bytes of all requests above 256 KB in the server at a time")
     max_documents: int = _limit(10_000, "documents of a request")
     max_waiting: int = _limit(256, "requests that wait for a thread", least=0)
     max_explaining: int = _limit(8, "explanations that wait for their thread", least=0)
@@ -37,19 +37,19 @@ class Limits:
 
 @dataclass(frozen=True)
 class Connections:
-    """How the server treats connections, of each of its processes."""
+    """Limits of connections, per process."""
 
     max_connections: int = _limit(512, "open connections")
     header_timeout: float = _limit(10.0, "seconds within which the head of a request has to arrive")
-    idle_timeout: float = _limit(75.0, "seconds that a connection without requests is kept")
-    drain_timeout: float = _limit(30.0, "seconds that requests have to finish when the server is told to stop")
+    idle_timeout: float = _limit(75.0, "seconds that an idle connection is kept open")
+    drain_timeout: float = _limit(30.0, "seconds that running requests have to finish when the server stops")
 
     def __post_init__(self) -> None:
         _check(self)
 
 
 def _check(limits: Limits | Connections) -> None:
-    from tierank.settings import as_positive, as_whole  # loads numpy, which the help of the command does without
+    from tierank.settings import as_positive, as_whole  # loads numpy, which the help of the command does not need
 
     for one in fields(limits):
         value = getattr(limits, one.name)

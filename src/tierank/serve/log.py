@@ -1,4 +1,4 @@
-"""The log of the server: lines on standard error, for people or for machines."""
+"""The log of the server: lines on standard error, as text or JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG = logging.getLogger("tierank.serve")
 
 
 def log_to_stderr(kind: str) -> None:
-    """One line for each event; of other libraries only what goes wrong."""
+    """Log one line per event; of other libraries only errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines() if kind != "json" else _JsonLines())
     levels = {"tierank": logging.WARNING if kind == "quiet" else logging.INFO, "uvicorn": logging.WARNING}
@@ -24,7 +24,7 @@ def log_to_stderr(kind: str) -> None:
 
 
 def log_replacement(counters: Counters, model: str, refusal: str | None, checksum: str | None = None) -> None:
-    """Say and count what became of a new model: refused, replaced, or (without a checksum) the same as before."""
+    """Log and count the outcome of a new model: refused, replaced, or (without a checksum) unchanged."""
     if refusal is not None:
         counters.count_reload(model, "refused")
         LOG.error("model %s: kept the old one: %s", model, " ".join(refusal.split()))
@@ -36,10 +36,10 @@ def log_replacement(counters: Counters, model: str, refusal: str | None, checksu
 
 
 class _Lines(logging.Formatter):
-    """Lines for people."""
+    """Lines of text."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One event; a bug of ours brings its traceback along."""
+        """One event; a bug with its traceback."""
         text = record.getMessage()
         if hasattr(record, "request"):
             of = record.request
@@ -52,7 +52,7 @@ class _Lines(logging.Formatter):
 
 
 class _JsonLines(logging.Formatter):
-    """Lines for machines, one object each."""
+    """Lines of JSON, one object each."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One event."""

@@ -1,4 +1,4 @@
-"""The models that are served: each loaded, proved to score, and replaced while requests go on."""
+"""The served models: loaded, checked by scoring, and replaced while requests are answered."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from tierank.rankers import Ranked, Ranker, load
 from tierank.serve.documents import Documents, Features, Matrix
 from tierank.serve.snapshots import Snapshot
 
-# Models have names that fit into a metric and a line of a log.
+# Names of models are used in metrics and log lines.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-# How many documents a new model has to score before it is served.
+# Number of documents that a new model has to score before it is served.
 _PROOF = 8
 
 
 @dataclass(frozen=True)
 class Version:
-    """A ranker as it was loaded: it answers whole requests, whatever takes its place in the meantime."""
+    """A loaded ranker. A request is answered by one version, even if that is replaced in the meantime."""
 
     ranker: Ranker
     features: Features
@@ -42,7 +42,7 @@ class Version:
 
     @classmethod
     def of(cls, ranker: Ranker, checksum: str | None) -> Version:
-        """The ranker, ready to serve: it has scored lists, with all that it loads and compiles on first use."""
+        """A version that is ready to serve: it has scored lists, so that everything is loaded and compiled."""
         ranker.check_fitted()
         seen = ranker.seen_
         features = Features(seen.n_features, seen.feature_names, seen.has_missing, seen.columns)
@@ -51,7 +51,7 @@ class Version:
         return version
 
     def scores(self, lists: list[Documents]) -> NDArray[np.float64]:
-        """A score for each document of some queries, each of which has one at least."""
+        """A score for each document of some queries, which are not empty."""
         with one_thread():
             return self.ranker.predict(_as_dataset([documents.features for documents in lists], self.features))
 
@@ -61,7 +61,7 @@ class Version:
             return self.ranker.rank(_as_dataset([documents.features], self.features), k=k)
 
     def explained(self, documents: Documents, above: NDArray[np.int64], below: NDArray[np.int64]) -> list[Explanation]:
-        """What puts some documents of one query, by their rows, above others."""
+        """Why some rows of one query are ranked above others."""
         data = _as_dataset([documents.features], self.features)
         with one_thread():
             return explain_rows(self.ranker, data, above, below)
@@ -90,7 +90,7 @@ class Version:
 
 
 class ServedModel:
-    """A name, and the version that answers for it."""
+    """A name, and the version that serves it."""
 
     def __init__(
         self, name: str, version: Version, folder: Path | None = None, seen: FolderState | None = None
@@ -99,7 +99,7 @@ class ServedModel:
 
     @classmethod
     def of(cls, name: str, ranker: Ranker) -> ServedModel:
-        """A ranker in memory."""
+        """The model of a ranker in memory."""
         if not isinstance(ranker, Ranker):
             raise ParameterError(f"model {name!r}: expected a fitted ranker of tierank, got {type(ranker).__name__}")
         return cls(checked_name(name), Version.of(ranker, _checksum_of(ranker)))
@@ -119,17 +119,17 @@ class ServedModel:
 
     @property
     def has_changed(self) -> bool:
-        """Whether another model stands in the folder than the one that was looked at last."""
+        """Whether the folder has changed since it was last read."""
         return self.folder is not None and state_of(self.folder) not in (None, self._seen)
 
     def replace(self) -> bool:
-        """Let the model that now stands in the folder answer; an error leaves the old one in its place.
+        """Replace the model by the one that is now in the folder; after an error the old one stays.
 
-        False where it is the same model as before.
+        Returns False if it is the same model as before.
         """
         if self.folder is None:
             return False
-        self._seen = state_of(self.folder)  # a broken one is not tried again and again
+        self._seen = state_of(self.folder)  # a broken model is not tried again
         version, self._seen = read_settled(self.folder, _read_once)
         if version.checksum == self.version.checksum:
             return False
@@ -138,9 +138,9 @@ class ServedModel:
         return True
 
     def proposed(self, place: Path) -> Version:
-        """The version in a copy of the folder, if it may take over; the caller decides when."""
+        """The new version, loaded from a copy of the folder, if it can replace the old one; the caller decides when."""
         if self.folder is None:
-            raise ParameterError(f"model {self.name}: expected one of a folder, got one in memory")
+            raise ParameterError(f"model {self.name}: expected a model from a folder, got one in memory")
         version = _read_copy(place, self.folder)
         self._check_features(version)
         return version
@@ -173,7 +173,7 @@ def _read_once(folder: Path) -> Version:
 
 
 def _checksum_of(ranker: Ranker) -> str | None:
-    """The checksum that the model would have as a folder; None where it cannot be written to one."""
+    """The checksum that the model would have as a folder; None if it cannot be saved."""
     ranker.check_fitted()
     try:
         return hashlib.sha256(ranker.model_files()["model.json"]).hexdigest()
@@ -191,7 +191,7 @@ def _change(old: Features, new: Features) -> str:
 
 
 def checked_name(name: str) -> str:
-    """The name of a model, if it may be one."""
+    """The name of a model, checked."""
     if not _NAME.fullmatch(name):
         raise ParameterError(
             f"name of a model: expected letters, digits, '.', '_' and '-', got {name!r}; name it: NAME=MODEL"
@@ -200,7 +200,7 @@ def checked_name(name: str) -> str:
 
 
 def _as_dataset(lists: list[Matrix], of: Features) -> RankingDataset:
-    """Checked features of some queries, none of them empty."""
+    """A data set of checked features of some queries, none of them empty."""
     offsets = np.cumsum([0, *map(len, lists)])
     features = lists[0] if len(lists) == 1 else np.concatenate(lists)
     return RankingDataset.from_parts(

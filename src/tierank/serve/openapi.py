@@ -1,4 +1,4 @@
-"""What the server takes and gives, in the form of OpenAPI. A test holds real answers against it."""
+"""The OpenAPI description of the server. A test compares real answers with it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tierank.serve.requests import MOST_EXPLAINED
 
 Schema = dict[str, Any]
 
-_ID: Schema = {"type": ["string", "number"], "description": "Any text or number; comes back as it is."}
+_ID: Schema = {"type": ["string", "number"], "description": "Any text or number; returned unchanged."}
 _VALUE: Schema = {"type": ["number", "null"], "description": "null: missing."}
 _CHECKSUM: Schema = {"type": ["string", "null"], "description": "SHA-256 of the model's model.json."}
 _CODES = {
@@ -19,38 +19,38 @@ _CODES = {
     404: "Unknown model.",
     408: "The body did not arrive in time.",
     413: "Too many bytes or documents at once.",
-    415: "The body is not said to be application/json.",
+    415: "The content type is not application/json.",
     422: "The body is JSON, but not what is expected.",
     500: "A bug of tierank; its number is in the log.",
-    503: "Too many requests are waiting: try again.",
-    504: "There was no answer in time: ask for less at once.",
+    503: "Too many requests are waiting: try again later.",
+    504: "No answer in time: ask for less at once.",
 }
 _NO_KEY = {401: "The API key is missing or wrong."}
 _KEY_NEEDED: Schema = {"security": [{"key": []}]}
 
 
 def describe_api(models: Sequence[str], limits: Limits, root: str = "", *, has_keys: bool = False) -> dict[str, Any]:
-    """The description of the routes; all but two of them may need an API key."""
-    found = _described(models, limits, root)
+    """The description of the routes; all except two may need an API key."""
+    description = _described(models, limits, root)
     if has_keys:
-        found["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        for path, methods in found["paths"].items():
+        description["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        for path, methods in description["paths"].items():
             for about in methods.values() if path not in ("/health", "/ready") else ():
                 about |= _KEY_NEEDED
                 about["responses"] |= {str(code): _response(why, "Error") for code, why in _NO_KEY.items()}
-    return found
+    return description
 
 
 def _described(models: Sequence[str], limits: Limits, root: str) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
-        "info": {"title": "tierank serve", "version": __version__, "description": "Documents in, their order out."},
+        "info": {"title": "tierank serve", "version": __version__, "description": "Scores and ranks documents."},
         "servers": [{"url": root or "/"}],
         "paths": {
             "/rank": {"post": _scoring("rankDocuments", "The documents of one query, best first.", "Rank", "Ranking")},
             "/score": {"post": _scoring("scoreQueries", "Scores of many queries.", "Score", "Scores")},
             "/health": {"get": _asking("health", "Whether the process is alive.", "Status")},
-            "/ready": {"get": _asking("ready", "Whether requests are welcome.", "Status", {503: "It is stopping."})},
+            "/ready": {"get": _asking("ready", "Whether it accepts requests.", "Status", {503: "It is stopping."})},
             "/models": {"get": _asking("models", "The models that answer.", "Models")},
             "/metrics": {"get": _text("metrics", "Counts and latencies, in the text format of Prometheus.")},
             "/openapi.json": {"get": _asking("openapi", "This description.", None)},
@@ -88,10 +88,10 @@ def _content(schema: str | None) -> Schema:
 
 
 def _schemas(models: Sequence[str], limits: Limits) -> dict[str, Schema]:
-    model: Schema = {"type": "string", "enum": list(models), "description": f"{models[0]} where it is left out."}
+    model: Schema = {"type": "string", "enum": list(models), "description": f"Default: {models[0]}."}
     why = _object(
         {
-            "difference": {"type": "number", "description": "Its score less that of the next document."},
+            "difference": {"type": "number", "description": "Its score minus that of the next document."},
             "contributions": _list(_object({"feature": {"type": "string"}, "contribution": {"type": "number"}})),
             "rest": {"type": "number", "description": "What all other features add."},
         }
@@ -116,7 +116,7 @@ def _schemas(models: Sequence[str], limits: Limits) -> dict[str, Schema]:
 
 
 def _k() -> Schema:
-    what = f"How many documents to give back (all, where it is left out); 1 to {MOST_EXPLAINED} together with explain."
+    what = f"Number of documents to return (default: all); 1 to {MOST_EXPLAINED} together with explain."
     return {"type": ["integer", "null"], "minimum": 1, "description": what}
 
 

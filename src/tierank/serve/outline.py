@@ -1,8 +1,8 @@
-"""Large bodies: what stands where in them, so that they are decoded in pieces.
+"""Outlines of large bodies, so that they can be decoded in pieces.
 
-A decoder of JSON holds Python's lock until it is done, and nothing else happens in the process meanwhile, not even an
-answer to ``/health``. So a large body is outlined first, by a kernel that does without the lock, and its long lists are
-then decoded some of their elements at a time. Between two pieces others have their turn, and the deadline is looked at.
+A JSON decoder holds Python's global lock until it is done, which blocks the whole process, even answers to ``/health``.
+So a large body is first outlined by a kernel that releases the lock, and its long lists are then decoded some elements
+at a time. Between two pieces other threads can run, and the deadline is checked.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tierank.deadline import check_deadline
 from tierank.kernels.brackets import DAMAGED, TOO_MANY, find_elements
 from tierank.serve.refusals import Refusal, shown
 
-# Bytes that are decoded in one go. An element is never cut: one that is longer is a piece of its own.
+# Bytes decoded at a time. An element is never cut: a longer one is a separate piece.
 PIECE = 64 << 10
-# Names that an object may have: one more than any that we know has.
+# The most names that an object may have: one more than any known object.
 _MOST_NAMES = 8
 _BLANKS = re.compile(rb"[ \t\n\r]*")
 _NAME = re.compile(rb'[ \t\n\r]*("(?:[^"\\]|\\.){0,999}")[ \t\n\r]*:[ \t\n\r]*', re.DOTALL)
@@ -32,7 +32,7 @@ _SHOWN = 60
 
 
 class Piece(NamedTuple):
-    """Some elements of a list: the number of the first one, their text as a list, and the commas inside a long one."""
+    """Some elements of a list: the index of the first one, their text as a list, and the commas inside a long one."""
 
     first: int
     text: bytes
@@ -42,7 +42,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Span:
-    """A list or an object inside a large body that was not decoded yet; it opens at ``start``, and ends at ``end``."""
+    """A list or an object inside a large body that is not decoded yet; it opens at ``start``, and ends at ``end``."""
 
     body: bytearray
     start: int
@@ -70,7 +70,7 @@ class Span:
         return places[:n]
 
     def pieces(self, elements: NDArray[np.int64]) -> Iterator[Piece]:
-        """The elements of a list, as many at a time as should be decoded in one go."""
+        """The elements of a list, in pieces that are small enough to be decoded at once."""
         first, n = 0, len(elements)
         starts, ends = elements[:, 0], elements[:, 1]
         while first < n:
@@ -91,10 +91,10 @@ class Span:
             first = last
 
     def members(self, where: str) -> dict[str, Any]:
-        """What an object holds, by name; long lists and objects inside it as spans."""
+        """The members of an object by name; long lists and objects as spans."""
         elements = self.elements(_MOST_NAMES)
         if elements is None:
-            raise Refusal(422, where, f"an object of at most {_MOST_NAMES} names", "more", "leave out the others")
+            raise Refusal(422, where, f"an object of at most {_MOST_NAMES} names", "more", "leave out the other names")
         texts: list[bytes | bytearray] = []
         long = {}
         for start, end in elements[:, :2].tolist():
@@ -109,8 +109,8 @@ class Span:
                 long[str(read_json(name[1]))] = Span(self.body, name.end(), end)
             else:
                 texts.append(self.body[start:end])  # a long text, or a number of many digits
-        found: dict[str, Any] = read_json(b"{" + b",".join(texts) + b"}", f"{where}, without its long lists")
-        return found | long
+        members: dict[str, Any] = read_json(b"{" + b",".join(texts) + b"}", f"{where}, without its long lists")
+        return members | long
 
 
 def outlined(body: bytearray) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def outlined(body: bytearray) -> dict[str, Any]:
 
 
 def read_json(text: bytes | bytearray, where: str = "body") -> Any:
-    """The value that a text of JSON is; a refusal says where it is none."""
+    """The value of a JSON text. Refuses invalid JSON, and says where it is invalid."""
     try:
         return json.loads(text.decode(), parse_constant=_refuse_constant)
     except UnicodeDecodeError as error:
@@ -134,18 +134,18 @@ def read_json(text: bytes | bytearray, where: str = "body") -> Any:
     except json.JSONDecodeError as error:
         place = f"{where}, line {error.lineno}, column {error.colno}"
         near = error.doc[error.pos : error.pos + _SHOWN]
-        raise Refusal(400, place, "JSON", repr(near) if near else "its end", f"{error.msg}; mend the JSON") from None
+        raise Refusal(400, place, "JSON", repr(near) if near else "its end", f"{error.msg}; correct the JSON") from None
     except Refusal:
         raise
-    except (RecursionError, ValueError):  # nested too deeply, or a number of thousands of digits
-        raise Refusal(400, where, "JSON", "too deep a nesting or too long a number", "mend the JSON") from None
+    except (RecursionError, ValueError):  # too deeply nested, or a number with thousands of digits
+        raise Refusal(400, where, "JSON", "too deep nesting or too long a number", "correct the JSON") from None
 
 
 def refuse_json(body: bytearray, place: int) -> NoReturn:
-    """The refusal of a body whose brackets do not fit, from this byte on."""
+    """The refusal for a body whose brackets do not match, from this byte on."""
     near = bytes(body[place : place + _SHOWN]).decode("utf-8", "replace")
-    raise Refusal(400, f"body, byte {place}", "JSON", shown(near) if near else "its end", "mend the JSON")
+    raise Refusal(400, f"body, byte {place}", "JSON", shown(near) if near else "its end", "correct the JSON")
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise Refusal(400, "body", "JSON, which has no such number", name, "send null where a value is missing")
+    raise Refusal(400, "body", "JSON, which has no such number", name, "send null for a missing value")

@@ -1,4 +1,4 @@
-"""Requests that are refused: where, expected, got, and what to do."""
+"""Refused requests: where, expected, got, and the fix."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 
 from tierank.errors import DataError, near_name
 
-# Names that a refusal lists, and characters of what came that it shows.
+# The most names that a refusal lists, and the most characters of a value that it shows.
 _LISTED = 5
 _SHOWN = 60
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Refusal(DataError):
-    """A request that cannot be answered as it is: the code of HTTP, and the four parts of the message."""
+    """A request that is refused: the HTTP status code, and the four parts of the message."""
 
     def __init__(
         self, code: int, where: str, expected: str, got: str, fix: str, headers: Mapping[str, str] | None = None
@@ -33,12 +33,12 @@ class Refusal(DataError):
 
 
 def busy(expected: str, got: str, fix: str) -> Refusal:
-    """The refusal of what would be welcome a moment later."""
+    """The refusal for a busy server; the same request may succeed later."""
     return Refusal(503, "server", expected, got, fix, {"Retry-After": "1"})
 
 
 def check_keys(given: Mapping[str, Any], known: Collection[str], where: str) -> None:
-    """A refusal if the object has a name that means nothing here."""
+    """Refuse an object with an unknown name."""
     if given.keys() <= set(known):
         return
     unknown = next(name for name in given if name not in known)
@@ -54,12 +54,12 @@ def some(names: Sequence[str]) -> str:
 
 
 def cut(text: str) -> str:
-    """A text of the caller, no longer than a message should be."""
+    """A text of the caller, shortened for a message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def shown(value: Any) -> str:
-    """What came, in few words.
+    """A short description of a received value.
 
     >>> shown([1, 2]), shown(None), shown("x" * 100)[:5]
     ('a list of 2', 'null', "'xxxx")
@@ -71,7 +71,7 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}" if math.isinf(value) else repr(value)
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _LARGEST:
-        return "a whole number beyond 3.4e38"
+        return "an integer beyond 3.4e38"
     if value is None or isinstance(value, (bool, int)):
         return json.dumps(value)
     return str(value)

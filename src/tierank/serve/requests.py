@@ -1,7 +1,7 @@
-"""The body of a request -> what it asks for, or a refusal that says where, expected, got and what to do.
+"""Reads the body of a request, or refuses it with where, expected, got and the fix.
 
-A body of usual size is decoded in one step by the typed decoders of the model that it names. What they refuse, and what
-is large, is read step by step; only that way has messages, so there is one place for them.
+A body of usual size is decoded in one step by the typed decoders of the model that it names. Bodies that they refuse,
+and large bodies, are read step by step; only that reader has messages, so there is one place for them.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from tierank.serve.outline import outlined, read_json
 from tierank.serve.refusals import Refusal, check_keys, shown
 from tierank.serve.wire import peek, raw_rank
 
-# Rows that can be explained in one request: an explanation takes a hundred times as long as a score.
+# The most rows explained in one request: an explanation takes a hundred times as long as a score.
 MOST_EXPLAINED = 100
 
 _DOCUMENTS = ("documents", "ids", "names", "features")
 
 
 class _HasFeatures(Protocol):
-    """What answers a request."""
+    """A model that answers requests."""
 
     @property
     def features(self) -> Features:
-        """What it knows of a document."""
+        """The values that it expects of a document."""
 
 
 Version = TypeVar("Version", bound=_HasFeatures)
-# The model that a request names, and what answers for it now; UNSET where it names none.
+# Maps the name in a request, or UNSET, to the name of a model and its current version.
 Choose = Callable[[Any], tuple[str, Version]]
 
 
 @dataclass(frozen=True)
 class Rank(Generic[Version]):
-    """One list to rank: by which model, how many of it (None: all), whether to explain, and the documents."""
+    """A list to rank: the model, the number of results (None: all), whether to explain, and the documents."""
 
     model: str
     version: Version
@@ -60,7 +60,7 @@ class Rank(Generic[Version]):
 
 @dataclass(frozen=True)
 class Score(Generic[Version]):
-    """Queries to score: by which model, their ids (None where they have none), and the documents of each."""
+    """Queries to score: the model, their ids (None if they have none), and the documents of each."""
 
     model: str
     version: Version
@@ -69,13 +69,13 @@ class Score(Generic[Version]):
 
 
 def read_rank(body: bytearray, choose: Choose[Version], limits: Limits) -> Rank[Version]:
-    """What is asked of ``/rank``."""
+    """Read a request to ``/rank``."""
     raw = _raw_rank(body, choose, limits)
     return raw or _typed_rank(body, choose, limits) or _read_rank(body, choose, limits)
 
 
 def read_score(body: bytearray, choose: Choose[Version], limits: Limits) -> Score[Version]:
-    """What is asked of ``/score``."""
+    """Read a request to ``/score``."""
     return _typed_score(body, choose, limits) or _read_score(body, choose, limits)
 
 
@@ -83,7 +83,7 @@ def read_score(body: bytearray, choose: Choose[Version], limits: Limits) -> Scor
 
 
 def _raw_rank(body: bytearray, choose: Choose[Version], limits: Limits) -> Rank[Version] | None:
-    """What is asked for, if features are lists of numbers: most requests, in a third of the time."""
+    """The request if features are lists of numbers, as in most requests, in a third of the time."""
     given = None if len(body) > LARGE else raw_rank(body)
     return None if given is None else _checked_rank(given, choose(given.model), limits)
 
@@ -115,17 +115,17 @@ def _typed_score(body: bytearray, choose: Choose[Version], limits: Limits) -> Sc
 
 
 def _typed_queries(queries: list[Any], features: Features, limits: Limits) -> list[tuple[Any, Documents]] | None:
-    found = []
+    read = []
     for query in queries:
         documents = typed_documents(query, features, limits)
         if documents is None:
             return None
-        found.append((None if query.id is UNSET else query.id, documents))
-    return found
+        read.append((None if query.id is UNSET else query.id, documents))
+    return read
 
 
 def _peeked(body: bytearray, choose: Choose[Version]) -> tuple[str, Version] | None:
-    """The model of a body of usual size, before it is decoded with what that model knows; None where it is not sure."""
+    """The model that a body of usual size names, before it is decoded by its decoders; None if not sure."""
     if len(body) > LARGE:
         return None
     if b'"model"' not in body:
@@ -161,17 +161,17 @@ def _read_score(body: bytearray, choose: Choose[Version], limits: Limits) -> Sco
 def _read_object(body: bytearray) -> dict[str, Any]:
     if len(body) > LARGE:
         return outlined(body)
-    found = read_json(body)
-    if type(found) is not dict:
-        raise Refusal(422, "body", "an object", shown(found), 'send {"documents": [...]}')
-    return found
+    content = read_json(body)
+    if type(content) is not dict:
+        raise Refusal(422, "body", "an object", shown(content), 'send {"documents": [...]}')
+    return content
 
 
 def _read_k(given: Mapping[str, Any]) -> tuple[int | None, bool]:
-    """How many documents to give back (None: all), and whether to explain them."""
+    """The number of documents to return (None: all), and whether to explain them."""
     k, explain = given.get("k"), given.get("explain", False)
     if k is not None and (type(k) is not int or k < 1):
-        raise Refusal(422, "k", "an integer >= 1", shown(k), "leave k out to have all documents")
+        raise Refusal(422, "k", "an integer >= 1", shown(k), "leave k out to get all documents")
     if type(explain) is not bool:
         raise Refusal(422, "explain", "true or false", shown(explain), "leave it out for false")
     if explain and (k is None or k > MOST_EXPLAINED):

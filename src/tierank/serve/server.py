@@ -1,4 +1,4 @@
-"""The server behind ``tierank serve``: a socket, signals, and models that are replaced while it runs."""
+"""The server behind ``tierank serve``: socket, signals, and replacement of models."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tierank.serve")
 
-# Connections that wait to be taken.
+# The most connections that wait to be accepted.
 _BACKLOG = 2048
-# Seconds that clients have to hear, by the answer to one more request, that the server is about to close.
+# Seconds in which open connections can send one more request, whose answer announces the shutdown.
 _FAREWELL = 1.0
 _HANGUP = getattr(signal, "SIGHUP", None)
 
@@ -64,10 +64,10 @@ class Settings:
 
 
 def serve(folders: Mapping[str, Path], settings: Settings) -> None:
-    """Serve the models of these folders until told to stop: SIGTERM or Ctrl-C, after which requests come to their end.
+    """Serve the models of these folders until SIGTERM or Ctrl-C; running requests are finished first.
 
-    The port is taken first, and the models are loaded next: of two servers with one port the second fails at once.
-    Connections wait until there is a model to answer them.
+    The port is bound before the models are loaded: of two servers with the same port the second fails at once.
+    Connections wait until the models are ready.
     """
     require("tierank serve", "starlette", "uvicorn", "msgspec")
     log_to_stderr(settings.log)
@@ -79,7 +79,7 @@ def serve(folders: Mapping[str, Path], settings: Settings) -> None:
 
 
 def _serve_alone(folders: Mapping[str, Path], settings: Settings, opened: socket.socket, hangups: _Hangups) -> None:
-    """Serve in this process; it looks for new models itself."""
+    """Serve in this process, which checks for new models itself."""
     keys = None if settings.api_key_file is None else Keys.read(settings.api_key_file)
 
     from tierank.serve.application import Service
@@ -92,16 +92,16 @@ def _serve_alone(folders: Mapping[str, Path], settings: Settings, opened: socket
 
 
 def _serve_among_others(folders: Mapping[str, Path], settings: Settings, opened: socket.socket) -> None:
-    """Serve in several processes; their parent looks for new models."""
+    """Serve in several processes, whose parent checks for new models."""
     snapshots = {name: Snapshot.take(folder) for name, folder in folders.items()}
     counters = Counters(list(folders), settings.workers + 1)
     counters.process = settings.workers
     place = fork_workers(settings.workers, snapshots, counters, watch=settings.watch, key_file=settings.api_key_file)
-    if place is None:  # the parent of processes that have all ended
+    if place is None:  # this is the parent, and all processes have ended
         return
     counters.process = place.number
 
-    # Only now: a process that forks must have neither numpy's threads nor torch's.
+    # Only after the fork: a process that forks must not have threads of numpy or torch.
     from tierank.serve.application import Service
     from tierank.serve.models import ServedModel
 
@@ -118,20 +118,20 @@ def _serve_among_others(folders: Mapping[str, Path], settings: Settings, opened:
 
 
 def _run(service: Service, settings: Settings, opened: socket.socket, control: _Control, started: Any) -> None:
-    """Answer requests until told to stop."""
+    """Answer requests until the server is stopped."""
     import uvicorn
 
     from tierank.serve.connections import Connection
 
     class Server(uvicorn.Server):
-        """uvicorn's server, with signals of our own: it drains and returns."""
+        """uvicorn's server with our own signal handling: it drains connections and returns."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             started()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            """Take no more connections; each open one has a moment for one more answer, which says it is the last."""
+            """Accept no more connections; open ones can still get one more answer, which says that it is the last."""
             for listener in self.servers:
                 listener.close()
             end = asyncio.get_running_loop().time() + _FAREWELL
@@ -170,7 +170,7 @@ def _say_serving(service: Service, opened: socket.socket) -> None:
 
 
 class _Control:
-    """What a server hears while it runs, and what it does then."""
+    """Handles signals and messages while a server runs."""
 
     heard: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
 
@@ -180,7 +180,7 @@ class _Control:
 
     @contextmanager
     def over(self, server: Any) -> Iterator[None]:
-        """Listen, for as long as the block lasts."""
+        """Listen while the block runs."""
         self._server, self._loop = server, asyncio.get_running_loop()
         before = {number: signal.signal(number, self._stop) for number in self.heard}
         task = self._loop.create_task(self.listen())
@@ -192,29 +192,29 @@ class _Control:
                 signal.signal(number, handler)
 
     async def listen(self) -> None:
-        """Do what is asked for, one thing after the other."""
+        """Handle signals and messages one by one."""
         raise NotImplementedError
 
     def stop(self) -> None:
-        """Let requests come to their end, and take no more."""
+        """Finish running requests, and accept no more."""
         self.service.is_stopping = self._server.should_exit = True
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         if self._server.should_exit and number == signal.SIGINT:
-            self._server.force_exit = True  # a second Ctrl-C waits for nobody
+            self._server.force_exit = True  # a second Ctrl-C stops at once
         self.was_interrupted = self.was_interrupted or number == signal.SIGINT
         self.stop()
 
 
 class _Alone(_Control):
-    """A server of one process, which looks for new models itself: after SIGHUP, and every so often."""
+    """A server of one process, which checks for new models itself: after SIGHUP, and at intervals."""
 
     def __init__(self, service: Service, settings: Settings, hangups: _Hangups) -> None:
         super().__init__(service)
         self.watch, self.key_file, self.hangups = settings.watch, settings.api_key_file, hangups
 
     async def listen(self) -> None:
-        """Load models anew, beside the old ones and in a thread of its own. SIGHUPs that come meanwhile are one."""
+        """Load new models in a separate thread, next to the old ones. SIGHUPs that arrive meanwhile count as one."""
         told = asyncio.Event()
         self.hangups.call(lambda: self._loop.call_soon_threadsafe(told.set))
         try:
@@ -242,7 +242,7 @@ class _Alone(_Control):
 
 
 class _Told(_Control):
-    """One of several processes, which does what the parent says."""
+    """One of several processes, controlled by the parent."""
 
     heard = (signal.SIGTERM,)
 
@@ -252,7 +252,7 @@ class _Told(_Control):
         self._loaded: dict[str, Version] = {}
 
     async def listen(self) -> None:
-        """Follow the parent, and stop when it is gone."""
+        """Follow the messages of the parent, and stop when it is gone."""
         async for message in self.place.messages():
             await self._follow(message)
         self.stop()
@@ -269,7 +269,7 @@ class _Told(_Control):
             self.service.keys = Keys.from_texts(message["keys"])
 
     def _load(self, name: str, place: Path) -> str | None:
-        """Load a new version beside the old one; returns why it cannot take over, or None."""
+        """Load a new version next to the old one; returns why it cannot replace it, or None."""
         try:
             self._loaded[name] = self.service.models[name].proposed(place)
         except (TierankError, OSError) as error:
@@ -281,7 +281,7 @@ class _Told(_Control):
 
 
 async def _within(event: Any, seconds: float | None) -> bool:
-    """Whether something happened before the time was over."""
+    """Whether an event happened within the time."""
     try:
         await asyncio.wait_for(event, seconds)
     except TimeoutError:
@@ -290,7 +290,7 @@ async def _within(event: Any, seconds: float | None) -> bool:
 
 
 class _Hangups:
-    """SIGHUP, from the first moment on: one that comes while models are loaded is answered after that."""
+    """Receives SIGHUP from the start: one that arrives while models are loaded is handled after that."""
 
     def __init__(self) -> None:
         self._answer: Any = None
@@ -305,7 +305,7 @@ class _Hangups:
             signal.signal(_HANGUP, self._before or signal.SIG_DFL)
 
     def call(self, answer: Any) -> None:
-        """From now on, and once for those that came before."""
+        """Call the function for each SIGHUP from now on, and once for earlier ones."""
         self._answer = answer
         if answer is not None and self._was_heard:
             self._was_heard = False
@@ -320,17 +320,17 @@ class _Hangups:
 
 @contextmanager
 def _bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket of this address; an error that says what to do where it cannot be had."""
+    """A socket bound to this address. Raises ``ParameterError``, with the fix, if that fails."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError):
         raise ParameterError(f"host: expected an address or name of this machine, got {host!r}") from None
     with socket.socket(family, kind, protocol) as opened:
-        if os.name == "posix":  # elsewhere it would let two servers share a port
+        if os.name == "posix":  # on other systems it would let two servers share a port
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             opened.bind(address)
-            # At once: Linux lets two sockets have one address until one of them listens.
+            # Immediately, as Linux lets two sockets bind the same address until one of them listens.
             opened.listen(_BACKLOG)
         except OSError as error:
             raise ParameterError(_unbound(error, host, port)) from None
@@ -340,9 +340,9 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
 
 def _unbound(error: OSError, host: str, port: int) -> str:
     if error.errno == errno.EADDRINUSE:
-        return f"port: expected a free one, got {port}, which another process has; choose another, or 0 for any"
+        return f"port: expected a free port, got {port}, which another process uses; choose another, or 0 for any"
     if error.errno == errno.EACCES:
-        return f"port: expected one that this user may take, got {port}; choose one >= 1024"
+        return f"port: expected one that this user may bind, got {port}; choose one >= 1024"
     return f"host: expected an address of this machine, got {host!r}: {error.strerror}"
 
 

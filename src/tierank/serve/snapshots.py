@@ -1,4 +1,4 @@
-"""Model folders as they were at one moment, held in memory: what became of the folder since does not matter to them."""
+"""Snapshots of model folders in memory, which later changes of the folder do not affect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Snapshot:
 
     @classmethod
     def take(cls, folder: Path) -> Snapshot:
-        """Read a folder; again, if its owner replaced it meanwhile. Whether it is a good model shows when it loads."""
+        """Read a folder; again, if it was replaced meanwhile. Loading checks whether it is a valid model."""
         files, state = read_settled(folder, _read)
         if state is None:
             raise DataError(where=folder, expected="a model folder, with model.json in it", got="none")
@@ -32,16 +32,16 @@ class Snapshot:
 
     @property
     def checksum(self) -> str:
-        """The SHA-256 of ``model.json``, as it is served."""
+        """The SHA-256 of ``model.json``."""
         return hashlib.sha256(self.files["model.json"]).hexdigest()
 
     def holds_the_same_as(self, other: Snapshot) -> bool:
-        """Whether both are the same model, whenever they were taken."""
+        """Whether both are the same model."""
         return self.files == other.files
 
     @contextmanager
     def written(self) -> Iterator[Path]:
-        """A folder of our own with these files, to be loaded from, for as long as the block lasts."""
+        """A temporary folder with these files, while the block runs."""
         with tempfile.TemporaryDirectory(prefix="tierank-serve-") as place:
             for name, content in self.files.items():
                 (Path(place) / name).write_bytes(content)
@@ -58,7 +58,7 @@ def _read(folder: Path) -> dict[str, bytes]:
 
 
 def _named(description: bytes) -> list[str]:
-    """The files that a description names; none if it is damaged, which loading reports."""
+    """The files that a description names; empty if it is damaged, which loading reports."""
     try:
         return [name for name in json.loads(description)["files"] if name != "model.json" and Path(name).name == name]
     except (ValueError, KeyError, TypeError, RecursionError):

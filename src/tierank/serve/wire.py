@@ -1,8 +1,8 @@
-"""The shapes of requests, typed for one model, so that decoding and checking are one step (msgspec).
+"""Typed requests for one model, so that decoding and checking are one step (msgspec).
 
-A decoder here takes only what it is sure of, and gives None for anything else: a wrong type, an unknown name, a feature
-that is left out. The text then goes to the slow reader of ``documents``, which gives the right message, or the right
-value in the rare case that JSON allows what a typed decoder does not (half a surrogate pair in an id).
+A decoder accepts only what it is sure of, and returns None for anything else: a wrong type, an unknown name, a missing
+feature. The text then goes to the slow reader of ``documents``, which gives the right message, or the right value in
+the rare case that JSON allows what a typed decoder does not (a lone surrogate in an id).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Row = tuple[float | None, ...]
 
 
 class _Named(msgspec.Struct):
-    """A request of which nothing but the model is looked at."""
+    """A request of which only the name of the model is decoded."""
 
     model: str | UnsetType = UNSET
 
 
 class Wire:
-    """Decoders of what is sent for a model with these features: whole requests, and pieces of long lists."""
+    """Decoders of requests, and of pieces of long lists, for a model with these features."""
 
     def __init__(self, names: Sequence[str] | None, has_missing: bool) -> None:
         document = _document(_features(names, has_missing))
@@ -41,10 +41,10 @@ class Wire:
 
 
 class NoWire:
-    """In place of ``Wire`` for a model that is sent texts: whole requests and pieces go to the slow reader."""
+    """In place of ``Wire`` for a model that takes texts: everything goes to the slow reader."""
 
     def rank(self, text: bytes | bytearray) -> None:
-        """Nothing: it is not sure of anything."""
+        """None: everything goes to the slow reader."""
 
     score = documents = rows = ids = queries = rank
 
@@ -54,7 +54,7 @@ def _document(features: Any) -> Any:
 
 
 def _documents(document: Any, matrix: Any) -> list[Any]:
-    """The fields that hold the documents of a list: objects of this shape, or features as a matrix of that one."""
+    """The fields with the documents of a list: objects of one type, or features as a matrix of another."""
     return [
         ("documents", _list(document) | UnsetType, UNSET),
         ("ids", list[Id] | None | UnsetType, UNSET),
@@ -68,7 +68,7 @@ def _rank(documents: list[Any]) -> Any:
 
 
 def _features(names: Sequence[str] | None, has_missing: bool) -> Any:
-    """Features of a document: a list, or an object with a field for each name, which comes out in the model's order."""
+    """Features of a document: a list, or an object with a field for each name, in the order of the model."""
     if names is None:
         return Row
     default = (None,) if has_missing else ()
@@ -76,7 +76,7 @@ def _features(names: Sequence[str] | None, has_missing: bool) -> Any:
     renamed = {f"f{number}": name for number, name in enumerate(names)}
     try:
         return Row | _struct("Features", fields, rename=renamed, gc=False)
-    except ValueError:  # quotes or control characters in a name: objects go the slow way
+    except ValueError:  # quotes or control characters in a name: objects go to the slow reader
         return Row
 
 
@@ -102,7 +102,7 @@ def _decoder(shape: Any) -> Decode:
 
 _MODEL = ("model", str | UnsetType, UNSET)
 
-# A request for ``/rank`` whatever the model, with features as they stand in the text.
+# A request to ``/rank`` for any model, with features as undecoded text.
 raw_rank: Decode = _decoder(_rank(_documents(_document(Raw), Raw)))
 
 peek: Callable[[bytes | bytearray], _Named | None] = _decoder(_Named)

@@ -1,14 +1,13 @@
-"""Several processes that serve one socket: forked, watched, started again if one dies, and always of one mind.
+"""Several processes that serve one socket: forked, watched, restarted if one dies, and always with the same models.
 
-All of them serve the same models, because the parent alone decides which. It holds the bytes of every model that is
-served (``Snapshot``), and a process that is started again gets those: what stands in the folder by then, a refused
-model or a newer one or nothing at all, does not matter. The parent also looks for new models. It takes a snapshot, has
-every process load it beside what it serves and check it, and waits for all of them. If each says that it is good, it is
-the model from now on, and they change over; if one refuses it, or dies over it, all go on with the old one. A process
-is never started while a model is being tried, nor a model tried while a process is still loading, so that none can
-miss the change.
+All of them serve the same models, because only the parent decides which. It holds the bytes of every served model
+(``Snapshot``), and a restarted process gets those, whatever is in the folder by then: a refused model, a newer one or
+nothing. The parent also checks for new models. It takes a snapshot, has every process load and check it next to what it
+serves, and waits for all of them. If all accept it, they switch over; if one refuses it, or dies while loading it, all
+keep the old one. A process is never started while a model is being tried, and a model is never tried while a process is
+still loading, so that no process can miss a change.
 
-The parent loads no model itself: whoever forks must have no threads, neither numpy's nor torch's.
+The parent loads no model itself: a process that forks must not have threads of numpy or torch.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ from tierank.serve.snapshots import Snapshot
 
 LOG = logging.getLogger("tierank.serve")
 
-# What the parent hears.
+# Signals that the parent handles.
 _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD) if hasattr(signal, "SIGHUP") else ()
-# A process that lived shorter than this, in seconds, is started again only after as long a pause.
+# A process that lived for fewer seconds than this is restarted only after a pause of that length.
 _SHORT = 2.0
-# Seconds between two looks at all models: SIGHUPs that come meanwhile are one.
+# Seconds between two checks of all models: SIGHUPs that arrive meanwhile count as one.
 PAUSE = 1.0
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which of the processes this is, what it serves, and how it talks with the parent."""
+    """One of the processes: its number, what it serves, and its connection to the parent."""
 
     number: int
     is_first: bool
@@ -57,15 +56,15 @@ class Place:
     parent: socket.socket
 
     def tell(self, **message: Any) -> None:
-        """Say something to the parent."""
-        with suppress(OSError):  # it is gone, and the reader of its messages notices too
+        """Send a message to the parent."""
+        with suppress(OSError):  # it is gone, which the reader of its messages notices too
             self.parent.sendall(json.dumps(message).encode() + b"\n")
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
-        """What the parent says, until it is gone, however it went."""
+        """The messages of the parent, until it is gone for any reason."""
         reader, writer = await asyncio.open_connection(sock=self.parent)
         try:
-            # A parent that is killed before it reads what this process has said resets the connection.
+            # A parent that is killed before it has read all messages of this process resets the connection.
             with suppress(ConnectionError):
                 while line := await reader.readline():
                     yield json.loads(line)
@@ -81,10 +80,10 @@ def fork_workers(
     watch: float | None = None,
     key_file: Path | None = None,
 ) -> Place | None:
-    """Fork ``n`` processes. Returns in each of them; in the parent it returns None once all have ended as told.
+    """Fork ``n`` processes. Returns in each of them; in the parent it returns None once all have ended.
 
-    The first one is alone until it is ready: an error in what is served is said once, and ends all. Must be called
-    while this process has one thread.
+    The first one starts alone until it is ready, so that an error in the models is reported once and ends all. Must be
+    called while this process has one thread.
     """
     if not hasattr(os, "fork"):
         raise ParameterError(f"workers: expected 1 on this system, got {n}")
@@ -93,7 +92,7 @@ def fork_workers(
 
 @dataclass(eq=False)
 class _Worker:
-    """One of the processes, as the parent knows it."""
+    """The parent's view of one of the processes."""
 
     number: int
     process: int
@@ -104,16 +103,16 @@ class _Worker:
     _text: bytearray = field(default_factory=bytearray)
 
     def tell(self, **message: Any) -> None:
-        """Say something to it."""
-        with suppress(OSError):  # it will soon be found dead
+        """Send a message to it."""
+        with suppress(OSError):  # its death will be noticed soon
             self.socket.sendall(json.dumps(message).encode() + b"\n")
 
     def heard(self) -> Iterator[dict[str, Any]]:
-        """What it has said since."""
+        """The messages received since the last call."""
         text = b""
         with suppress(OSError):
             text = self.socket.recv(1 << 16)
-        self.is_silent = not text  # it has closed its end, and will be found dead
+        self.is_silent = not text  # it has closed its end; its death will be noticed
         self._text += text
         *lines, rest = self._text.split(b"\n")
         self._text = bytearray(rest)
@@ -122,7 +121,7 @@ class _Worker:
 
 @dataclass(eq=False)
 class _Trial:
-    """A new model that the processes are trying, and those that have not answered yet."""
+    """A new model on trial, and the processes that have not answered yet."""
 
     name: str
     snapshot: Snapshot
@@ -146,7 +145,7 @@ class _Parent:
         self.watch, self.key_file = watch, key_file
         self.keys = None if key_file is None else Keys.read(key_file)
         self.workers: dict[int, _Worker] = {}
-        # When to start which process, and which models to look at; `seen` are those that were looked at already.
+        # When to start which process, and which models to check; `seen` are those already checked.
         self.due = {0: 0.0}
         self.to_try: list[str] = []
         self.seen: dict[str, FolderState | None] = {name: snapshot.state for name, snapshot in snapshots.items()}
@@ -156,7 +155,7 @@ class _Parent:
         self.next_look = 0.0
 
     def run(self) -> Place | None:
-        """Start all, and start again whichever dies, until told to stop."""
+        """Start all processes, and restart those that die, until the server is stopped."""
         self.woken, self._wake = os.pipe()
         for end in (self.woken, self._wake):
             os.set_blocking(end, False)
@@ -169,7 +168,8 @@ class _Parent:
         finally:
             signal.set_wakeup_fd(before_wake)
             for number, handler in before.items():
-                # A terminal sends Ctrl-C to all, and an operator may send SIGHUP to all; the parent says what to do.
+                # A terminal sends Ctrl-C to all processes, and an operator may send SIGHUP to all; only the parent
+                # decides.
                 is_told = place is not None and number in (signal.SIGINT, signal.SIGHUP)
                 signal.signal(number, signal.SIG_IGN if is_told else handler or signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
@@ -192,7 +192,7 @@ class _Parent:
     # Processes
 
     def _start_due(self) -> Place | None:
-        """Start the processes whose time has come; returns a place in each of them, and None in the parent."""
+        """Start the processes that are due; returns a place in each of them, and None in the parent."""
         for number, when in list(self.due.items()):
             if self.is_stopping or self.trial is not None or when > time.monotonic():
                 continue
@@ -204,7 +204,7 @@ class _Parent:
 
     def _start(self, number: int) -> Place | None:
         ours, theirs = socket.socketpair()
-        # A signal between the fork and the handlers of the child would be taken for one to the parent.
+        # A signal between the fork and the child's handlers would be mistaken for one to the parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
         process = None if self.is_stopping else os.fork()
         if process != 0:
@@ -232,7 +232,7 @@ class _Parent:
     def _lost(self, worker: _Worker, code: int) -> None:
         if self.is_stopping:
             return
-        if not self.was_ready:  # it has said why
+        if not self.was_ready:  # it has reported why
             sys.exit(code if code >= 0 else 128 - code)
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         LOG.error("worker %d %s; starting another", worker.number, ended)
@@ -241,10 +241,10 @@ class _Parent:
         if self.trial is not None and worker in self.trial.pending:
             self._voted(worker, f"{self.trial.snapshot.folder}: worker {worker.number} {ended} while it loaded it")
 
-    # What is heard
+    # Signals and messages
 
     def _listen(self) -> None:
-        """Wait for a signal, a message, or the time of what is due; and read the messages."""
+        """Wait for a signal, a message, or the next due time; then read the messages."""
         asked = select.poll()
         by_number = {worker.socket.fileno(): worker for worker in self.workers.values() if not worker.is_silent}
         for number in (self.woken, *by_number):
@@ -274,7 +274,7 @@ class _Parent:
                 self._voted(worker, message["refusal"])
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        """Note a signal; SIGTERM and Ctrl-C are handed on as SIGTERM, a second Ctrl-C as SIGKILL."""
+        """Note a signal; SIGTERM and Ctrl-C are passed on as SIGTERM, a second Ctrl-C as SIGKILL."""
         if number == signal.SIGHUP:
             self.was_told = True
         if number not in (signal.SIGTERM, signal.SIGINT):
@@ -288,7 +288,7 @@ class _Parent:
     # Models
 
     def _look_for_models(self) -> None:
-        """Note which models to try, after SIGHUP or where a folder has changed, and try the next one."""
+        """Note which models to try, after SIGHUP or if a folder has changed, and try the next one."""
         if self.was_told and time.monotonic() >= self.next_look:
             self.was_told, self.next_look = False, time.monotonic() + PAUSE
             self.to_try = list(self.snapshots)
@@ -306,9 +306,9 @@ class _Parent:
         return state_of(folder) not in (None, self.seen[name])
 
     def _try(self, name: str) -> None:
-        """Ask all processes whether they can serve what now stands in the folder of a model."""
+        """Ask all processes whether they can serve the current content of the folder of a model."""
         old, kept = self.snapshots[name], ExitStack()
-        self.seen[name] = state_of(old.folder)  # a broken one is not tried again and again
+        self.seen[name] = state_of(old.folder)  # a broken model is not tried again
         try:
             new = Snapshot.take(old.folder)
             self.seen[name] = new.state
@@ -324,7 +324,7 @@ class _Parent:
             worker.tell(load=name, place=str(place))
 
     def _voted(self, worker: _Worker, refusal: str | None) -> None:
-        """Note what a process says of the model on trial; the last one decides it."""
+        """Note the answer of a process about the model on trial; the last answer decides."""
         trial = self.trial
         if trial is None or worker not in trial.pending:
             return

@@ -1,1 +1,1 @@
-"""Training: what turns data and settings into a fitted model. Trees and networks each have a module of their own."""
+"""Training: from data and settings to a fitted model."""

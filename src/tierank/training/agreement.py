@@ -1,6 +1,6 @@
-"""What the processes of a team must have in common, compared before they train: where it differs all of them say so.
+"""Comparison of data, settings and versions between the processes of a team before they train.
 
-In a team of one nothing is compared, and nothing is looked at.
+If anything differs, all processes raise an error. In a team of one nothing is compared.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from tierank.training.order import digest_features
 # By area ("settings", "training data"), and by name within it; anything that JSON can hold.
 Facts = dict[str, Any]
 
-# The packages whose versions decide what is computed, beside tierank itself.
+# The packages whose versions affect results, besides tierank itself.
 _PACKAGES = ("numpy", "lightgbm", "torch")
-# Where an object lies in the memory of one process, which says nothing of what it is.
+# The memory address in the repr of an object, which does not identify it across processes.
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-# How many differences of an area, and characters of a value, a message shows.
+# The most differences per area, and characters of a value, that a message shows.
 _LISTED, _SHOWN = 5, 60
-# The names of numbers that are told as counts.
+# The names of facts that are shown as counts.
 _COUNTS = ("queries", "documents", "features")
 
 
 @contextmanager
 def agreement(team: Team) -> Iterator[Facts]:
-    """Facts for the block to fill in, which have to be the same in all processes: otherwise all of them raise an error.
+    """Facts for the block to fill in, which must be the same in all processes; otherwise all of them raise an error.
 
-    What the block refuses in one process ends the others too, with its words. The processes stay in step: all of them
-    can go on to something else.
+    An error in the block of one process is raised in the others too. The processes stay in step, so all of them can
+    continue.
     """
     facts: Facts = {}
     try:
         yield facts
     except Exception as error:
         if team.size > 1:
-            with suppress(TeamError):  # the error of this process is the one to tell
+            with suppress(TeamError):  # the error of this process is raised
                 team.all_gather({"refusal": str(error) or type(error).__name__})
         raise
     if team.size > 1:
@@ -67,7 +67,7 @@ def facts_of_call(
     valid: RankingDataset | None,
     team: Team,
 ) -> Facts:
-    """All that is small: versions, settings, which arguments were given, and how much the data hold."""
+    """The small facts: versions, settings, which arguments were given, and the sizes of the data."""
     if team.size == 1:
         return {}
     chosen = json.dumps({"ranker": ranker} | without_work(settings), default=described)
@@ -82,7 +82,7 @@ def facts_of_call(
 
 
 def check_contents(team: Team, train: RankingDataset, valid: RankingDataset | None, n_jobs: int | None) -> None:
-    """An error unless all processes have the same data, to the bit; or, where each has a part, another part."""
+    """Raise an error unless all processes have bit-identical data; or, if each has a part, different parts."""
     if team.size == 1:
         return
     data = {"training data": train} | ({} if valid is None else {"validation data": valid})
@@ -100,22 +100,22 @@ def check_contents(team: Team, train: RankingDataset, valid: RankingDataset | No
 
 
 def _versions() -> dict[str, str]:
-    found = {"tierank": __version__}
+    versions = {"tierank": __version__}
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package).partition("+")[0]  # with or without graphics cards
-    return found
+            versions[package] = version(package).partition("+")[0]  # with or without graphics cards
+    return versions
 
 
 def _shape(data: RankingDataset, team: Team) -> Facts:
-    """How much data hold, and of what; of a part only what it has in common with the others."""
+    """The sizes of the data; of a part, only what it has in common with the others."""
     counts = {} if team.holds_parts else {"queries": data.n_queries, "documents": data.n_documents}
     names = {f"feature {place}": name for place, name in enumerate(data.feature_names or (), start=1)}
     return counts | {"features": data.n_features} | names | {name: _content() for name in _weights(data)}
 
 
 def _digests(data: RankingDataset) -> Facts:
-    """What the data hold, except the features."""
+    """Digests of the data, except the features."""
     ids = data.query_ids if data.query_ids.dtype.kind != "O" else np.array([repr(i) for i in data.query_ids])
     arrays = {"query ids": ids, "lengths of queries": data.lengths, "ratings": data.ratings} | _weights(data)
     kinds = {"kinds of features": _content(_text(kinds_to_json(data.kinds)))} if data.kinds else {}
@@ -128,15 +128,15 @@ def _weights(data: RankingDataset) -> dict[str, NDArray[Any]]:
 
 
 def _digest(values: NDArray[Any]) -> str:
-    found = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
-    for start in range(0, len(values), CHUNK):  # a copy of all of them would be memory for nothing
+    digest = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
+    for start in range(0, len(values), CHUNK):  # in chunks, to save memory
         part = values[start : start + CHUNK]
-        found.update((part + 0.0 if values.dtype.kind == "f" else part).tobytes())  # -0.0 is 0.0
-    return found.hexdigest()
+        digest.update((part + 0.0 if values.dtype.kind == "f" else part).tobytes())  # -0.0 is 0.0
+    return digest.hexdigest()
 
 
 def _content(digest: str = "") -> Facts:
-    """A fact that stands for something large, or something whose value does not matter: messages do not show it."""
+    """A fact that stands for something large, so that messages do not show it."""
     return {"content": digest}
 
 
@@ -144,7 +144,7 @@ def _content(digest: str = "") -> Facts:
 
 
 def _compare(answers: Sequence[Facts], team: Team) -> None:
-    """An error where one of the processes refused, or has other facts than most."""
+    """Raise an error if a process refused, or if its facts differ from those of most processes."""
     for number, answer in enumerate(answers):
         if "refusal" in answer:
             raise TeamError(f"{team.name_of(number)}: {answer['refusal']}")
@@ -166,7 +166,7 @@ def _compare(answers: Sequence[Facts], team: Team) -> None:
 
 
 def _check_parts(area: str, answers: Sequence[Facts], team: Team) -> None:
-    """An error where two processes were given the same part."""
+    """Raise an error if two processes were given the same part."""
     for number, own in enumerate(answers):
         twin = answers.index(own)
         if twin < number:
@@ -178,7 +178,7 @@ def _check_parts(area: str, answers: Sequence[Facts], team: Team) -> None:
 
 
 def _usual(facts: Sequence[Any]) -> int:
-    """The first of the processes that have what most have; where two camps are as large, of the one of process 0."""
+    """The first of the processes with the most common facts; of equally large groups, that of process 0."""
     texts = [_text(own) for own in facts]
     return texts.index(Counter(texts).most_common(1)[0][0])
 
@@ -188,7 +188,7 @@ def _text(fact: Any) -> str:
 
 
 def _differences(own: Facts | None, usual: Facts | None) -> list[str]:
-    """What one process has and what was expected, name by name."""
+    """What one process has and what was expected, by name."""
     if own is None or usual is None:
         return ["none, expected some" if own is None else "some, expected none"]
     names = [name for name in usual | own if _text(_found(name, own)) != _text(_found(name, usual))]

@@ -11,11 +11,11 @@ from tierank.deadline import check_deadline
 from tierank.losses import Batch
 from tierank.types import Floats
 
-# Pieces that a path is cut into at first, how often a piece may be halved, and what may be left over of a difference.
+# Initial pieces of a path, the most halvings of a piece, and the error that may remain of a difference.
 _PIECES, _HALVINGS, _TOLERANCE = 8, 24, 1e-2
-# Documents that go through the network in one go.
+# Documents that go through the network at a time.
 _CHUNK = 1 << 15
-# Where a piece of a path is looked at, from 0 to 1: its ends, and the nodes of Gauss's rule between them.
+# Where a piece of a path is evaluated, from 0 to 1: its ends, and the nodes of Gauss's rule between them.
 _NODES = np.array([0.0, 0.5 - 0.5 / 3**0.5, 0.5 + 0.5 / 3**0.5, 1.0])
 
 
@@ -24,13 +24,13 @@ def integrate_gradients(
 ) -> Floats:
     """Contributions of the features to f(a) - f(b), for pairs of documents (a, b) of one list: pairs x features.
 
-    Both documents set out from their midpoint m = (x(a) + x(b)) / 2, where no feature tells them apart, and walk to
-    where they are; the other documents of the list stay. With D = f(a) - f(b) and t from 0 to 1:
+    Both documents start at their midpoint m = (x(a) + x(b)) / 2, where all features are equal, and move to their own
+    features; the other documents of the list stay. With D = f(a) - f(b) and t from 0 to 1:
 
         phi_j = integral of (dD/dx_j(a) - dD/dx_j(b)) dt * (x_j(a) - x_j(b)) / 2
 
-    For a network that looks at one document at a time this is the plain path integral from b to a. Swapping the two
-    changes the sign of every contribution and nothing else.
+    For a network that scores one document at a time this is the plain path integral from b to a. Swapping the two only
+    changes the sign of every contribution.
     """
     network, features = network.eval().double(), features.double()
     paths = (_Path(network, features, int(a), int(b)) for a, b in zip(above, below, strict=True))
@@ -38,7 +38,7 @@ def integrate_gradients(
 
 
 class _Path:
-    """The way of two documents from their midpoint to where they are."""
+    """The path of two documents from their midpoint to their features."""
 
     def __init__(self, network: nn.Module, features: Tensor, a: int, b: int) -> None:
         self.network, self.features, self.a, self.b = network, features, a, b
@@ -49,13 +49,13 @@ class _Path:
             alone = network(features[[a, b]], _copies(1, 2, features.device))
         self.noise = float(np.finfo(np.float32).eps * scores.std(correction=0))
         self.difference = float(scores[a] - scores[b])
-        if torch.allclose(alone, scores[[a, b]], rtol=1e-9, atol=1e-12):  # the others do not matter to this network
+        if torch.allclose(alone, scores[[a, b]], rtol=1e-9, atol=1e-12):  # this network ignores the other documents
             self.features, self.a, self.b = features[[a, b]], 0, 1
 
     def integrate(self) -> Floats:
-        """The contributions. What a piece of the path must sum to is known: pieces that miss it are halved.
+        """The contributions. The sum over a piece of the path is known: pieces that miss it are halved.
 
-        Along a path a network with kinks (relu) has a gradient with jumps, which no fixed number of steps finds.
+        The gradient of a network with kinks (relu) jumps along the path, which no fixed number of steps handles.
         """
         total = np.zeros(len(self.half))
         limit = (_TOLERANCE * abs(self.difference) + self.noise) / 4
@@ -64,7 +64,7 @@ class _Path:
             values, gradients = self._look(starts[:, None] + width * _NODES)
             parts = gradients[:, 1:3].mean(axis=1) * width
             missed = np.abs(values[:, 3] - values[:, 0] - parts.sum(axis=1))
-            # As many pieces as there are share the limit; half of what is left of it goes to the next round.
+            # The pieces share the error limit; half of the remaining limit is kept for the next round.
             fine = (missed <= limit / 2 / max(len(starts), _PIECES)) | (halving == _HALVINGS - 1)
             total += parts[fine].sum(axis=0)
             limit -= float(missed[fine].sum())
@@ -92,7 +92,7 @@ class _Path:
         lists.requires_grad_(True)
         scores = self.network(lists.flatten(0, 1), _copies(n, len(self.features), lists.device)).view(n, -1)
         difference = scores[:, self.a] - scores[:, self.b]
-        if not difference.requires_grad:  # no learner was kept beside a base ranker
+        if not difference.requires_grad:  # no learner was kept besides a base ranker
             return np.zeros(n), np.zeros((n, len(self.half)))
         (gradient,) = torch.autograd.grad(difference.sum(), lists)
         integrand = (gradient[:, self.a] - gradient[:, self.b]) * self.half
@@ -100,5 +100,5 @@ class _Path:
 
 
 def _copies(n: int, length: int, device: torch.device) -> Batch:
-    """So many copies of one list, as networks know them."""
+    """A batch of ``n`` copies of one list."""
     return Batch(np.arange(n + 1) * length, dtype=torch.float64, device=device)

@@ -25,11 +25,11 @@ FAMILIES = TREES, PLAIN_TREES, NETWORKS, LINEAR = "trees", "plain trees", "netwo
 Fold = tuple[RankingDataset, RankingDataset | None]
 Units = NDArray[np.int64]
 
-# Parts that take turns in validating.
+# Number of parts that take turns in validating.
 _PARTS = 4
-# Weights of families are counted in sixtieths, so that up to six equal ones are whole numbers.
+# Weights of families are counted in sixtieths, so that equal weights of up to six families are integers.
 _UNITS = 60
-# What a move of weights must gain at least, so that rounding does not decide.
+# The least gain of a move of weights, so that rounding does not decide.
 _TOLERANCE = 1e-9
 
 
@@ -63,7 +63,7 @@ class BlendModel(FittedModel):
     weights : dict of str to float
         The weight of each family; 0 for one that is not kept.
     content : str
-        What tells the training data from others.
+        The digest of the training data.
     """
 
     def __init__(self, members: list[Member], seen: Seen, query_features: bool) -> None:
@@ -208,18 +208,18 @@ def choose_weights(
 
         mean of m_q(w) / s - strength / n * sum over families of (w - e)^2,   w >= 0,  sum of w = 1
 
-    from equal weights, by moving a twelfth from one family to another for as long as the best such move helps. What
-    would leave a family less than a sixth takes all it has: so little is not worth its price. Few queries give equal
-    weights, and many those that are best out of fold.
+    from equal weights, by moving a twelfth from one family to another as long as the best such move helps. A move that
+    would leave a family less than a sixth takes all of its weight, as so little is not worth its cost. With few queries
+    the weights stay equal; with many they are those that are best out of fold.
 
     Parameters
     ----------
     values_of : callable
-        The metric of each query under some weights; NaN where it is not defined.
+        The metric of each query under some weights; NaN if it is undefined.
     families : list of str
         The families.
     strength : float
-        How many queries equal weights count for.
+        The number of queries that equal weights count for.
     """
     n_families = len(families)
     equal = np.full(n_families, _UNITS // n_families)
@@ -272,7 +272,7 @@ def take_turns(
     n_jobs: int | None = None,
     team: Team | None = None,
 ) -> Iterator[Fold]:
-    """Which queries are learned from, and which validate; of a team, those of this process."""
+    """Which queries are learned from, and which validate; in a team, those of this process."""
     if valid is not None and not rotate:
         yield train, valid
         return

@@ -32,7 +32,7 @@ from tierank.training.selection import Selection, means_of
 from tierank.transforms import Transform
 from tierank.types import Floats, Rows
 
-# How far apart the seeds of learners are: no two networks begin alike, those of n_seeds runs included.
+# The distance between the seeds of learners: no two networks start alike, even with n_seeds runs.
 _APART = 1_000_000
 
 
@@ -44,7 +44,7 @@ class BoostedModel(NetworkModel):
     base : FittedModel or None
         The first learner, if it is not a network of this model.
     learners : list of dict
-        The learners with their metrics, those that were left out too.
+        The learners with their metrics, including those that were left out.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class BoostedModel(NetworkModel):
         """A learner before training: the first one, or one for residuals."""
         if number == 1:
             return self.first_learner(seed, device)
-        # Residuals are above and below 0, whatever scores may be.
+        # Residuals are positive and negative, even if scores are not.
         return build_network(self.settings | {"output_activation": None}, self.inputs, seed, device)
 
     def first_learner(self, seed: int, device: str) -> nn.Module:
@@ -82,7 +82,7 @@ class BoostedModel(NetworkModel):
         return ensemble
 
     def untrained(self) -> nn.Module:
-        """All learners that there may be."""
+        """All learners, untrained."""
         first = 1 if self.settings.get("base") is None else 2
         return self._ensemble(list(range(first, self.settings["n_learners"] + 1)), "cpu")
 
@@ -111,7 +111,7 @@ class BoostedModel(NetworkModel):
 
     @property
     def needs_list(self) -> bool:
-        """Whether the networks or the base look at lists."""
+        """Whether the networks or the base score whole lists."""
         return super().needs_list or (self.base is not None and self.base.needs_list)
 
     def behind_embeddings(self, member: nn.Module, features: Tensor) -> tuple[nn.Module, Tensor]:
@@ -160,7 +160,7 @@ class BoostedModel(NetworkModel):
                 break
 
     def _boost(self, task: NetworkFit, member: int, kept: NetworkCheckpoint | None) -> None:
-        """Learner after learner, while the validation metrics improve."""
+        """Train one learner after another, while the validation metrics improve."""
         train = _Frozen(task.lists, self.base, self._resources)
         valid = None if task.valid is None else _Frozen(task.valid, self.base, self._resources)
         selection = Selection()
@@ -211,7 +211,7 @@ class BoostedModel(NetworkModel):
         try:
             training.run(label if n_seeds == 1 else f"network {member + 1} of {n_seeds}, {label}")
             better = state.best is None or selection.is_better(state.best)
-        finally:  # also if the loss was not finite: what was learned so far is kept
+        finally:  # even if the loss was not finite: what was learned so far is kept
             self.history += state.history
             if state.best_epoch:
                 self.learners.append(state.history[state.best_epoch - 1] | {"kept": better})
@@ -239,7 +239,7 @@ class TierRNNModel(BoostedModel):
     def member_contributions(
         self, data: RankingDataset, above: Rows, below: Rows, resources: Resources
     ) -> list[Floats]:
-        """The contributions in each ensemble; an error if documents are chosen one by one, as choices have no slope."""
+        """The contributions in each ensemble. Refused if documents are chosen one by one: choices have no gradient."""
         if self.settings["inference"] == "documents":
             raise ParameterError(argument="inference", expected="'first', to explain scores", got="'documents'")
         return super().member_contributions(data, above, below, resources)
@@ -268,7 +268,7 @@ class _Residuals(Training):
     def values(self, features: Tensor, batch: Batch) -> Tensor:
         """The mean squared error of each query, over all copies of its documents."""
         errors: Tensor = self.network(features, batch) - self.residuals.index_select(0, batch.rows)
-        squares = batch.counted(errors.double().square())  # gains of 2^64 have no square in single precision
+        squares = batch.counted(errors.double().square())  # the square of a gain of 2^64 overflows in single precision
         n_copies = batch.lengths if batch.row_weight is None else sum_by(batch.row_weight, batch.query, batch.n_queries)
         return squares.new_zeros(batch.n_queries).scatter_add(0, batch.query, squares) / n_copies
 
@@ -324,7 +324,7 @@ def on_base(base: Scorer, learners: Scorer) -> Scorer:
 
 
 def find_residuals(scores: Floats, lists: QueryLists, window: int | None = None) -> Tensor:
-    """What a learner is fitted to, -dL / dF(d) of the uRank loss L, for the documents in their canonical order.
+    """The residuals that a learner is fitted to, -dL / dF(d) of the uRank loss L, for documents in canonical order.
 
     In the terms of the paper (Algorithm 2), with p(d) = e^F(d) / (e^F(d) + k(s~(d))) the likelihood of d among itself
     and the documents rated lower:

@@ -1,4 +1,4 @@
-"""Callbacks: functions that are told of each round or epoch of training, and may stop it."""
+"""Callbacks: functions that are called after each round or epoch of training, and may stop it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import numpy as np
 from tierank.errors import ParameterError, TeamError
 from tierank.team import Team
 
-# What callbacks of other libraries are for, by the package that defines them.
+# Packages whose callbacks are refused, with a hint.
 _OTHERS = ("lightgbm", "xgboost", "catboost")
 _STOP, _GO_ON, _FAILED = b"stop", b"go on", b"failed: "
 
 
 @dataclass(frozen=True)
 class Step:
-    """A round of boosting, or an epoch of a network, that has just ended: what callbacks are given.
+    """A finished round of boosting or epoch of a network: the argument of callbacks.
 
     Parameters
     ----------
     number : int
         The round or epoch, from 1.
     n_total : int
-        The last one that there can be: ``n_trees``, or the epochs that ``max_epochs`` and ``step_budget`` allow.
+        The most rounds or epochs: ``n_trees``, or the epochs that ``max_epochs`` and ``step_budget`` allow.
     metrics : mapping of str to float
         The metrics of ``select_by`` on the validation data; empty without validation data.
     loss : float or None
@@ -33,13 +33,13 @@ class Step:
     is_best : bool
         Whether this is the best round so far; always true without validation data.
     settings : mapping of str to object
-        The settings of the ranker that trains: of the base or of the member, if ``part`` is one.
-    part : str
+        The settings of the ranker that trains; those of the base or the member, if ``part`` names one.
+    part : str, default ""
         The part of the ranker that trains: "base", then "trees" or "learners", for a ranker with a base; the family,
-        such as "trees", for the members of a blend; "" for a ranker that has one part only.
-    member : int
+        such as "trees", for the members of a blend; "" for a ranker with only one part.
+    member : int, default 0
         The network, of ``n_seeds``, or the member of a blend, from 0.
-    learner : int
+    learner : int, default 1
         The learner of UBoost or UrBoost, from 1; 1 for other rankers.
 
     Examples
@@ -74,7 +74,7 @@ class Callbacks:
     functions : sequence of callables, default ()
         Each is called with a ``Step``; training stops if one of them returns True.
     team : Team, optional
-        The processes that train together: the callbacks of the first one count, and the others do as it says.
+        The processes that train together: the callbacks of the first process decide for all.
 
     Attributes
     ----------
@@ -88,13 +88,13 @@ class Callbacks:
 
     def __init__(self, functions: Sequence[Callback] = (), team: Team | None = None) -> None:
         self.functions, self.team, self.stopped = tuple(functions), team or Team(), False
-        # Processes that were given no callbacks have to know whether the first one was.
+        # Processes without callbacks have to know whether the first process has some.
         self._is_heard = bool(self.functions)
         if self.team.size > 1:
             self._is_heard = self.team.broadcast(_GO_ON if self.functions and self.team.is_first else None) is not None
 
     def call(self, step: Callable[[], Step]) -> bool:
-        """Tell the callbacks of a step; returns whether training has to stop."""
+        """Call the callbacks after a step; returns whether training has to stop."""
         if self._is_heard:
             self.stopped |= self._wants_to_stop(step())
         return self.stopped
@@ -115,7 +115,7 @@ class Callbacks:
         return answer == _STOP
 
     def _call_all(self, step: Step) -> bool:
-        answers = [function(step) for function in self.functions]  # all of them, also if the first one stops
+        answers = [function(step) for function in self.functions]  # all of them, even if the first one stops
         return any(isinstance(answer, (bool, np.bool_)) and bool(answer) for answer in answers)
 
 

@@ -1,11 +1,11 @@
-"""What a caller wrote, told apart: functions, classes and objects by their names and by a digest of what they do.
+"""Identity of callers' code: functions, classes and objects by their names and a digest of what they do.
 
-A run that goes on has to notice that a loss is no longer the one that it began with. What such a thing does cannot be
-known for certain, so this is the rule. A function counts by its compiled code, its defaults, and the values that it
-closes over or reads from its module, except those that it sets itself, such as a count of its calls; a class by what
-is defined in it and in its bases; any other object by its class and its attributes. Whatever belongs to another package
-than the thing itself counts by its name alone. Comments, blank lines and the place in the file do not count; another
-version of Python compiles to other code, and does.
+A resumed run has to notice if a loss has changed. What code does cannot be decided in general, so this is the rule. The
+digest of a function covers its compiled code, its defaults, and the values that it closes over or reads from its
+module, except those that it sets itself, such as a count of its calls; that of a class covers what is defined in it and
+in its bases; that of any other object its class and its attributes. Whatever belongs to another package counts by its
+name alone. Comments, blank lines and the place in the file do not count; the version of Python does, as it compiles to
+other code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-# What Python itself puts into a class, and what changes with the place in the file.
+# Attributes that Python itself adds to a class, and those that depend on the place in the file.
 _OF_PYTHON = {
     "__abstractmethods__",
     "__annotate__",
@@ -42,7 +42,7 @@ _OURS = __name__.partition(".")[0]
 
 
 def identity_of(value: Any) -> dict[str, str]:
-    """The name of something that a caller wrote, and a digest of what it does, for JSON.
+    """The name of a caller's function, class or object, and a digest of what it does, for JSON.
 
     >>> def steep(x, power=2):
     ...     return x**power
@@ -56,7 +56,7 @@ def identity_of(value: Any) -> dict[str, str]:
 
 
 def is_of_caller(value: Any) -> bool:
-    """Whether a function or class is somebody else's than tierank's."""
+    """Whether a function or class is not part of tierank."""
     return _package_of(value) != _OURS
 
 
@@ -71,7 +71,7 @@ def name_of(value: Any) -> str:
 
 
 def source_of(value: Any) -> str | None:
-    """The text of a function or class, where Python knows it: it does not for what was typed at a prompt."""
+    """The source of a function or class, if Python has it: not for code that was typed at a prompt."""
     try:
         return inspect.getsource(value)
     except (OSError, TypeError):
@@ -86,15 +86,15 @@ def _package_of(value: Any) -> str:
 
 
 class _Digest:
-    """Walks through what a thing is made of, as far as it belongs to one package."""
+    """Computes the digest of an object from its parts, as far as they belong to one package."""
 
     def __init__(self, package: str) -> None:
         self.package = package
         self._hash = hashlib.sha256()
-        self._met: dict[int, tuple[int, Any]] = {}  # with the things themselves: an address that is free is used again
+        self._met: dict[int, tuple[int, Any]] = {}  # with references to the objects, as a free address may be reused
 
     def of(self, value: Any) -> str:
-        """The digest of a thing."""
+        """The digest of an object."""
         self._add(value)
         return self._hash.hexdigest()
 
@@ -141,7 +141,7 @@ class _Digest:
             self._all(type(value).__name__, [value.__wrapped__])
         elif isinstance(value, (list, tuple)):
             self._all(type(value).__name__, value)
-        elif isinstance(value, (set, frozenset)):  # texts have another order in every process
+        elif isinstance(value, (set, frozenset)):  # the order of texts in a set differs between processes
             self._all(type(value).__name__, sorted(_Digest(self.package).of(item) for item in value))
         elif isinstance(value, Mapping):
             self._all(type(value).__name__, [part for pair in value.items() for part in pair])
@@ -186,7 +186,7 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _names(code: CodeType, *instructions: str) -> Iterator[str]:
-    """The names that these instructions of code speak of, that of functions inside it included."""
+    """The names that these instructions use, including those of inner functions."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in instructions:
             yield instruction.argval

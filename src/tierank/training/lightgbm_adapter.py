@@ -1,6 +1,6 @@
-"""The only module that knows LightGBM's internals: bins from a sample of ours, its network, its parameter names.
+"""The only module that uses LightGBM's internals: bins from our own sample, its network, its parameter names.
 
-At import it checks that the installed LightGBM has everything it uses, and says what is missing.
+At import it checks that the installed LightGBM has everything that is used, and says what is missing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tierank.kernels.summing import round_to_step
 from tierank.memory import chunks, release_pages, rows_in
 from tierank.team import Team
 
-# What is used of LightGBM beside its public names, and what for.
+# Private names of LightGBM that are used, and what for.
 _USED = {
     "basic._LIB": "to call its C library",
     "basic._safe_call": "to turn its error codes into exceptions",
@@ -38,24 +38,24 @@ _USED = {
     "Dataset._push_rows": "to fill a data set without a copy of the features",
 }
 
-# What LightGBM finds bins from, as one process does: so many documents, its default of bin_construct_sample_cnt.
+# Documents that LightGBM finds bins from in one process: the default of its bin_construct_sample_cnt.
 _SAMPLE = 200_000
-# Bytes of the rows, and scattered rows, that are handed over in one go.
+# Bytes of rows, and scattered rows, that are passed to LightGBM at a time.
 _BATCH, _SCATTERED = 1 << 25, 1 << 12
-# What LightGBM takes for 0.
+# Values up to this count as 0 in LightGBM.
 _ZERO = 1e-35
-# Minutes in which LightGBM has to have connected all processes.
+# Minutes in which LightGBM has to connect all processes.
 _CONNECT = 2
-# Seconds between two looks at its connections.
+# Seconds between two checks of its connections.
 _LOOK = 0.5
-# What LightGBM's messages say when another process is gone.
+# Messages of LightGBM when another process is gone.
 _LOST = re.compile(r"[Ss]ocket|Connect|network|linkers", re.IGNORECASE)
 # Bytes of features that are scored at a time.
 _SCORED = 1 << 27
 
 
 def missing_capabilities(library: Any = lightgbm) -> dict[str, str]:
-    """What this tierank needs of LightGBM and the installed version does not have, with what it is for."""
+    """The private names that tierank needs and the installed LightGBM does not have, with their purpose."""
     return {path: use for path, use in _USED.items() if not _has(library, path)}
 
 
@@ -81,13 +81,13 @@ if hasattr(os, "register_at_fork"):  # Windows does not fork
 
 @cache
 def parameter_names() -> dict[str, str]:
-    """The main name of every parameter name that LightGBM knows, aliases included."""
+    """The main name of every parameter of LightGBM, by name or alias."""
     aliases = lightgbm.basic._ConfigAliases._get_all_param_aliases()
     return {alias: name for name, others in aliases.items() for alias in (name, *others)}
 
 
 def predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: int | None) -> NDArray[np.float64]:
-    """The score of each row, a good number of rows at a time."""
+    """The score of each row, computed many rows at a time."""
     threads = n_threads(n_jobs)
     parts = chunks(features, rows_in(features, _SCORED))
     return np.concatenate(
@@ -110,7 +110,7 @@ def exact_in_sums(values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @contextmanager
 def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """LightGBM's network, while the block lasts: gives the parameters that make it grow trees of all documents."""
+    """LightGBM's network while the block runs; yields the parameters that make it grow trees on all documents."""
     if team.size == 1:
         yield params
         return
@@ -122,10 +122,10 @@ def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
         with _silence():
             _call("LGBM_NetworkInit", lightgbm.basic._c_str(",".join(places)), port, _CONNECT, team.size)
         with _watched(_open_files() - before, team.timeout):
-            # Between processes documents of a leaf are guessed, and a guess of none would end the process.
+            # With several processes LightGBM estimates the documents of a leaf, and an estimate of 0 would abort.
             fewest = max(1, params["min_data_in_leaf"])
             yield params | {"num_machines": team.size, "tree_learner": "data", "min_data_in_leaf": fewest}
-            team.all_gather(None)  # nobody closes a connection that another one still listens to
+            team.all_gather(None)  # no process closes a connection that another one still reads
     except lightgbm.basic.LightGBMError as error:
         if not _LOST.search(str(error)):
             raise
@@ -135,7 +135,7 @@ def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class Rows(lightgbm.Sequence):
-    """The rows of a matrix in an order of ours, handed over some thousands at a time: no copy of the matrix."""
+    """The rows of a matrix in a given order, passed on some thousands at a time, without a copy of the matrix."""
 
     def __init__(self, features: NDArray[np.float32], order: NDArray[np.int64]) -> None:
         self.features, self.order = features, order
@@ -145,62 +145,62 @@ class Rows(lightgbm.Sequence):
         return len(self.order)
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
-        found: NDArray[np.float32] = self.features[self.order[rows]]
-        release_pages(self.features)  # what was read of a mapped matrix is not kept
-        return found
+        chosen: NDArray[np.float32] = self.features[self.order[rows]]
+        release_pages(self.features)  # pages of a mapped matrix are released
+        return chosen
 
     def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Some rows, here and there: the system maps much around each of a mapped matrix, so they come by and by."""
-        found = np.empty((len(rows), self.features.shape[1]), np.float32)
+        """Some scattered rows, in chunks: for each row of a mapped matrix the system maps much around it."""
+        sampled = np.empty((len(rows), self.features.shape[1]), np.float32)
         for start in range(0, len(rows), _SCATTERED):
             some = slice(start, start + _SCATTERED)
-            found[some] = self[rows[some]]
-        return found
+            sampled[some] = self[rows[some]]
+        return sampled
 
 
 def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset:
-    """The rows as LightGBM has them, in bins of a sample of all documents, which are the same in every process.
+    """The rows as a LightGBM data set, with bins from a sample of all documents, the same in every process.
 
-    LightGBM can draw the sample itself, of what one process has, and takes several times the memory for it.
+    LightGBM's own sample covers only the documents of one process, and takes several times the memory.
     """
     _be_silent()
     total = int(team.all_reduce(np.array([len(rows)]))[0])
     wanted = int(params.get("bin_construct_sample_cnt", _SAMPLE))
     n_own = len(rows) if total <= wanted else max(1, wanted * len(rows) // total)
     sample = team.gather_rows(rows.sample(np.arange(n_own) * len(rows) // n_own))
-    found = lightgbm.Dataset(None, params=params)
+    dataset = lightgbm.Dataset(None, params=params)
     values, places = zip(*(_known(column) for column in sample.T), strict=True)
-    found._init_from_sample(list(values), list(places), len(sample), len(rows))
+    dataset._init_from_sample(list(values), list(places), len(sample), len(rows))
     del sample, values, places
-    # They were many small arrays, whose room is kept otherwise.
+    # Many small arrays, whose memory would not be released otherwise.
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)
     for start in range(0, len(rows), rows.batch_size):
-        found._push_rows(rows[start : start + rows.batch_size])
-    return found
+        dataset._push_rows(rows[start : start + rows.batch_size])
+    return dataset
 
 
 def _be_silent() -> None:
-    """Have LightGBM say nothing in this thread: what makes a data set of a sample does not read how much it may say.
+    """Silence LightGBM in this thread: creating a data set from a sample ignores the verbosity.
 
-    To compare parameters sets the level of those given; it does nothing else if they are the same.
+    Comparing equal parameters sets their verbosity, and does nothing else.
     """
     quiet = ctypes.c_char_p(b"verbosity=-1")
     _call("LGBM_DatasetUpdateParamChecking", quiet, quiet)
 
 
 def _known(column: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
-    """The values of a column that are not 0, and where they stand: the form in which LightGBM takes a sample."""
-    places = np.flatnonzero(~(np.abs(column) <= _ZERO))  # missing values are no zeros
+    """The nonzero values of a column and their rows: the form in which LightGBM takes a sample."""
+    places = np.flatnonzero(~(np.abs(column) <= _ZERO))  # missing values are not zeros
     return column[places].astype(np.float64), places.astype(np.int32)
 
 
 def check_is_global(text: str, n_documents: int) -> None:
-    """An error unless the first tree counts all documents at its root: the proof that no process grew its own."""
-    found = re.search(r"^internal_count=(\d+)", text, re.MULTILINE)
-    if found is not None and int(found[1]) != n_documents:
+    """Raise an error unless the root of the first tree counts all documents: else processes trained separately."""
+    root = re.search(r"^internal_count=(\d+)", text, re.MULTILINE)
+    if root is not None and int(root[1]) != n_documents:
         raise TeamError(
-            f"expected trees of all {n_documents} documents, got a root of {found[1]}: the processes did not train"
+            f"expected trees of all {n_documents} documents, got a root of {root[1]}: the processes did not train"
             " together"
         )
 
@@ -213,7 +213,7 @@ def _call(name: str, *arguments: Any) -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Nothing on standard output: LightGBM prints that it listens, whatever it is told."""
+    """Silence standard output: LightGBM announces that it listens, whatever its verbosity."""
     flush = ctypes.CDLL(None).fflush
     sys.stdout.flush()
     flush(None)
@@ -230,34 +230,34 @@ def _silence() -> Iterator[None]:
 
 
 def _reserve() -> tuple[int, socket.socket]:
-    """A port that is free, and the socket that keeps it so until all processes have found theirs."""
+    """A free port, and the socket that reserves it until all processes have one."""
     listener = socket.socket()
     listener.bind(("", 0))
     return int(listener.getsockname()[1]), listener
 
 
 def _open_files() -> set[int]:
-    """The numbers of the files and sockets that this process has open, where the system says so."""
+    """The numbers of the open files and sockets of this process, if the system tells."""
     folder = Path("/proc/self/fd")
     return {int(entry.name) for entry in folder.iterdir()} if folder.is_dir() else set()
 
 
 @contextmanager
 def _watched(files: set[int], seconds: float) -> Iterator[None]:
-    """Let LightGBM's sockets fail if the process at the other end is gone, and not before.
+    """Make LightGBM's sockets fail if, and only if, the process at the other end is gone.
 
     Sockets of a silent process time out after this many seconds: LightGBM's own limit is in minutes, and the same for
-    connecting, which has to be short, and for waiting, which may be long. A socket that was closed in good order is
-    replaced: LightGBM asks it for more in a loop, is told each time that nothing came, and never stops. Whether a lost
-    process leaves such a socket depends on what it had read (``deserting`` in tests/team_program.py sees to it).
+    connecting, which has to be short, and for waiting, which may be long. A socket that was closed cleanly is replaced:
+    LightGBM reads from it in an endless loop. Whether a lost process leaves such a socket depends on what it had read
+    (``deserting`` in tests/team_program.py sees to it).
 
-    ``files`` are the sockets that LightGBM has opened. It has no call that lists them, so they are what /proc/self/fd
-    has more than before. LightGBM could be given functions of ours that send for it
-    (``LGBM_NetworkInitWithFunctions``), but such a function cannot tell it that a process is lost: no exception passes
-    through its code, and it would go on with whatever numbers are in memory. A socket that fails does end it.
+    ``files`` are the sockets that LightGBM has opened. It has no call that lists them, so they are the new entries of
+    /proc/self/fd. LightGBM accepts functions that send data for it (``LGBM_NetworkInitWithFunctions``), but such a
+    function cannot report that a process is lost: no exception passes through its code, and it would continue with
+    whatever numbers are in memory. A socket that fails does end it.
 
-    Without /proc (macOS, Windows) nothing is watched: LightGBM's own limit holds, and whoever started the processes has
-    to end one that asks forever.
+    Without /proc (macOS, Windows) nothing is watched: LightGBM's own limit applies, and a process that loops forever
+    has to be ended by whoever started it.
     """
     limit, done = struct.pack("ll", max(1, int(seconds)), 0), threading.Event()
     watched = {}
@@ -280,7 +280,7 @@ def _watched(files: set[int], seconds: float) -> Iterator[None]:
 
 
 def _take_away_closed(watched: dict[int, socket.socket], done: threading.Event) -> None:
-    """Put nothing in the place of each socket whose other end was closed, on which LightGBM would spin."""
+    """Replace each socket whose other end was closed, on which LightGBM would loop forever."""
     while watched and not done.wait(_LOOK):
         for number, found in list(watched.items()):
             try:

@@ -27,13 +27,14 @@ from tierank.training.selection import Judging, Selection, make_judge, means_of
 from tierank.transforms import Transform, make_transform
 from tierank.types import Floats, Rows
 
-# The ridges that are tried, strongest first: of equals the first is kept. From 10 down to 1e-4, two per power of ten.
+# The ridges that are tried, strongest first, as the first of equals is kept. From 10 down to 1e-4, two per power of
+# ten.
 RIDGES = tuple(float(f"{10 ** (1 - k / 2):.4g}") for k in range(11))
-# The ridge of data that cannot choose one: fewer than two queries with different ratings, and no validation data.
+# The ridge if it cannot be chosen: fewer than two queries with different ratings, and no validation data.
 USUAL_RIDGE = 1.0
 # Parts of the training queries that take turns in cross-validation. Each is summed up by itself, in one thread.
 N_FOLDS = 5
-# Numbers in a block of transformed features, and documents that are scored in one go.
+# Numbers in a block of transformed features, and documents scored at a time.
 _BLOCK = 1 << 17
 _CHUNK = 1 << 14
 
@@ -60,7 +61,7 @@ class LinearModel(FittedModel):
 
     @classmethod
     def restore(cls, saved: SavedModel, transforms: Sequence[Any]) -> LinearModel:
-        """The model that was saved; its arrays are compared with the settings."""
+        """Restore a saved model; its arrays are checked against the settings."""
         n_features = saved.seen.n_features
         try:
             arrays = safetensors.numpy.load(saved.files["weights.safetensors"])
@@ -90,7 +91,7 @@ class LinearModel(FittedModel):
 
     @property
     def offset(self) -> Floats:
-        """What each transform adds to the score of every document: the score of the training data has a mean of 0."""
+        """What each transform adds to the score of every document, so that scores of the training data have mean 0."""
         return np.asarray(-(self.coef * self.center).sum(axis=1))
 
     def predict(self, data: RankingDataset, resources: Resources) -> Floats:
@@ -101,7 +102,7 @@ class LinearModel(FittedModel):
     def weigh(self, data: RankingDataset, weights: Floats, n_jobs: int | None) -> Floats:
         """The scores without their offset, a column for each of several weightings: transforms x features x these."""
         scores = np.zeros((data.n_documents, weights.shape[2]))
-        # Without queries to look at, any rows will do.
+        # Without queries, any rows will do.
         offsets = data.offsets if self.needs_list else np.arange(data.n_documents + 1)
 
         def weigh(a: int, b: int) -> None:
@@ -114,7 +115,7 @@ class LinearModel(FittedModel):
         return scores
 
     def apply(self, features: NDArray[np.float32], offsets: Rows | None) -> list[NDArray[np.float32]]:
-        """What each transform makes of the features of whole queries."""
+        """The features of whole queries under each transform."""
         return [np.ascontiguousarray(one.apply(features, offsets), np.float32) for one in self.transforms]
 
     def contributions(self, data: RankingDataset, above: Rows, below: Rows, resources: Resources) -> Floats:
@@ -142,7 +143,7 @@ class LinearModel(FittedModel):
         return parts[0] if len(parts) == 1 else Sum(tuple((1.0, part) for part in parts))
 
     def files(self) -> dict[str, bytes]:
-        """The weights, and what the transforms have learned."""
+        """The weights, and the fitted transforms."""
         arrays = {"coef": self.coef, "center": self.center}
         for k, transform in enumerate(self.transforms):
             arrays |= {f"transform{k}.{name}": array for name, array in transform.state().items()}
@@ -214,7 +215,7 @@ def _train(
 
 
 def _agreed(weights: Floats, team: Team) -> Floats:
-    """The weights of the first process: another machine may solve the same equations to other last digits."""
+    """The weights of the first process: other machines may differ in the last digits of the solution."""
     if team.size == 1:
         return weights
     content = team.broadcast(_packed({"weights": weights}))
@@ -253,7 +254,7 @@ def _fit_transforms(
     for one in transforms:
         fresh = make_transform(one)
         if fresh.needs_queries and seen.has_queries:
-            # What it learns of all documents is for data without queries, so a single query will do.
+            # Its statistics of all documents are for data without queries, so a single query will do.
             fresh.fit(train.select([int(canonical_rows(train, n_jobs).queries[0])]))
             if team.holds_parts:
                 state = team.broadcast(_packed(fresh.state()))
@@ -317,7 +318,7 @@ class Sums(NamedTuple):
         scale = np.sqrt(self.squares[live] / self.weight[0])
         products = self.products[np.ix_(live, live)] / scale / scale[:, None]
         values, vectors = np.linalg.eigh(products)
-        # Along the other directions all columns are constant, and so is what they could add.
+        # Along the other directions all columns are constant, and add nothing.
         kept = values > len(values) * np.finfo(np.float64).eps * values[-1]
         values, vectors = values[kept], vectors[:, kept]
         penalties = np.array(ridges) * (np.trace(products) / len(products))
@@ -333,7 +334,7 @@ class Folds:
         self.parts, self.n_usable = parts, n_usable
 
     def sums(self, without: int | None = None) -> Sums:
-        """The sums over all parts, or over all but one."""
+        """The sums over all parts, or over all except one."""
         kept = [fold for fold in range(N_FOLDS) if fold != without]
         return Sums(*(one[kept].sum(axis=0) for one in self.parts))
 
@@ -343,14 +344,14 @@ class Queries:
 
     def __init__(self, data: RankingDataset, model: LinearModel, gain: Gain, n_jobs: int | None, team: Team) -> None:
         self.data, self.model, self.n_jobs, self.team = data, model, n_jobs, team
-        found = canonical_rows(data, n_jobs)
-        self.order, self.offsets, self.content = found.rows, found.offsets, found.content
+        canonical = canonical_rows(data, n_jobs)
+        self.order, self.offsets, self.content = canonical.rows, canonical.offsets, canonical.content
         self.gains = _gains(np.nan_to_num(data.ratings), gain, team)[self.order]
         self.row_weight = np.ones(data.n_documents) if data.row_weight is None else data.row_weight[self.order]
         self.row_weight = np.where(data.is_judged[self.order], self.row_weight, 0.0)
-        by_id = found.queries
+        by_id = canonical.queries
         self.query_weight = np.ones(data.n_queries) if data.query_weight is None else data.query_weight[by_id]
-        # Queries stand by hashes of what they hold, so neighbours have nothing to do with each other.
+        # Queries are ordered by hashes of their content, so neighbours are unrelated.
         self.edges = (np.arange(N_FOLDS + 1) * data.n_queries // N_FOLDS).tolist()
 
     @property
@@ -359,7 +360,7 @@ class Queries:
         return len(self.model.transforms) * self.data.n_features
 
     def sum_up(self) -> Folds:
-        """The sums of each part, those of all processes included."""
+        """The sums of each part, over all processes."""
         parts = Sums.zeros((N_FOLDS,), self.n_columns)
         views = [Sums(*(one[fold] for one in parts)) for fold in range(N_FOLDS)]
         n_usable = in_threads(self._add_part, zip(self.edges[:-1], self.edges[1:], views, strict=True), self.n_jobs)
@@ -462,5 +463,5 @@ def _packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def _inside(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """The arrays whose names begin so, without that."""
+    """The arrays whose names start with a prefix, without that prefix."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -27,7 +27,7 @@ from tierank.types import Floats, Rows
 
 
 class Resources(NamedTuple):
-    """What scoring may use. It changes how fast scores come, not what they are.
+    """Resources for scoring, which do not affect the scores.
 
     Parameters
     ----------
@@ -43,22 +43,22 @@ class Resources(NamedTuple):
 
 @dataclass(frozen=True)
 class Seen:
-    """What is known about the training data.
+    """Facts about the training data.
 
     Parameters
     ----------
     n_features : int
         Number of features.
-    feature_names : tuple of str or None
+    feature_names : tuple of str, optional
         Their names, if the data had any.
-    has_queries : bool
+    has_queries : bool, default True
         Whether query ids were given.
-    has_missing : bool
+    has_missing : bool, default False
         Whether any feature value was missing.
-    longest_query : int
+    longest_query : int, default 1
         Documents in the longest query.
-    columns : Plan
-        What was learned about columns that are no plain numbers.
+    columns : Plan, optional
+        What was learned about columns that are not plain numbers.
     """
 
     n_features: int
@@ -87,7 +87,7 @@ class Seen:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """These facts as a model file has them."""
+        """The facts for a model file."""
         names = None if self.feature_names is None else list(self.feature_names)
         return {
             "n_features": self.n_features,
@@ -100,7 +100,7 @@ class Seen:
 
     @classmethod
     def from_json(cls, described: Mapping[str, Any], files: Mapping[str, bytes]) -> Seen:
-        """The facts of a model file; an error of any kind where they are damaged."""
+        """The facts of a model file. Raises an error of any type if they are damaged."""
         n_features = as_whole("n_features", described["n_features"])
         names = as_names(described["feature_names"], n_features)
         return cls(
@@ -120,26 +120,26 @@ class Seen:
 
 @dataclass(frozen=True)
 class FitContext:
-    """What a call of ``fit`` has beside data and settings.
+    """The arguments of ``fit`` other than data and settings.
 
     Parameters
     ----------
     seen : Seen
         Facts about the training data.
-    checkpoint : Path or None
-        The folder that training writes to as it goes, if one was given.
-    progress : bool
+    checkpoint : Path, optional
+        The folder for the state of training, if one was given.
+    progress : bool, default False
         Whether to show a progress bar.
-    team : Team
+    team : Team, optional
         The processes that train together; a team of one by default.
-    callbacks : Callbacks
+    callbacks : Callbacks, optional
         The callbacks of this call, which ``step`` calls.
-    start : FittedModel or None
-        The model to go on from, which ``Ranker.check_start`` has accepted.
-    part : str
-        The part of the ranker that trains, as callbacks are told.
-    member : int or None
-        The member of a blend that trains, as callbacks are told.
+    start : FittedModel, optional
+        The model to continue from, which ``Ranker.check_start`` has accepted.
+    part : str, default ""
+        The part of the ranker that trains, for callbacks.
+    member : int, optional
+        The member of a blend that trains, for callbacks.
     """
 
     seen: Seen
@@ -153,7 +153,7 @@ class FitContext:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether a callback has stopped training. Work that has not begun is then skipped where possible."""
+        """Whether a callback has stopped training. Work that has not started is then skipped if possible."""
         return self.callbacks.stopped
 
     def step(
@@ -175,7 +175,7 @@ class FitContext:
         number : int
             The round or epoch that has ended, from 1.
         n_total : int
-            The last one that there can be.
+            The most rounds or epochs.
         settings : mapping of str to object
             The settings of the ranker that trains.
         metrics : mapping of str to float, optional
@@ -192,7 +192,7 @@ class FitContext:
         Returns
         -------
         bool
-            Whether training has to stop: a callback said so, now or earlier.
+            Whether a callback has stopped training, now or earlier.
         """
         return self.callbacks.call(
             lambda: Step(
@@ -209,7 +209,7 @@ class FitContext:
         )
 
     def inside(self, name: str) -> FitContext:
-        """The context of a part of a ranker: each has its own checkpoint, and begins anew."""
+        """The context of a part of a ranker, with its own checkpoint, and without ``start``."""
         checkpoint = None if self.checkpoint is None else self.checkpoint / name
         return replace(self, checkpoint=checkpoint, start=None, part=f"{self.part}.{name}" if self.part else name)
 
@@ -219,16 +219,16 @@ class FitContext:
 
 
 class SavedModel(NamedTuple):
-    """What a model folder holds.
+    """The content of a model folder.
 
     Parameters
     ----------
     seen : Seen
         Facts about the training data.
     facts : dict
-        What ``FittedModel.facts`` gave.
+        The result of ``FittedModel.facts``.
     files : dict of str to bytes
-        What ``FittedModel.files`` gave; checksums were verified.
+        The result of ``FittedModel.files``; checksums were verified.
     """
 
     seen: Seen
@@ -236,30 +236,30 @@ class SavedModel(NamedTuple):
     files: dict[str, bytes]
 
     def inside(self, name: str, facts: Any) -> SavedModel:
-        """The part of a model inside another one: the files with this prefix, and its own facts."""
+        """A model that is part of this one: the files with this prefix, and its own facts."""
         prefix = f"{name}."
         files = {file.removeprefix(prefix): text for file, text in self.files.items() if file.startswith(prefix)}
         return SavedModel(self.seen, facts if isinstance(facts, dict) else {}, files)
 
 
 def as_history(given: Any) -> list[dict[str, Any]]:
-    """The rows of a history as a file has them; ``ValueError`` where they are no rows of numbers."""
+    """The rows of a history from a file. Raises ``ValueError`` if they are not rows of numbers."""
     if not isinstance(given, list) or not all(isinstance(row, dict) for row in given):
         raise ValueError("a history without rows")
     if not all(value is None or isinstance(value, (int, float)) for row in given for value in row.values()):
-        raise ValueError("a history with values that are no numbers")
+        raise ValueError("a history with values that are not numbers")
     return given
 
 
 def as_best(given: Any) -> dict[str, float]:
-    """The metrics of the best round as a file has them; ``ValueError`` where they are no numbers."""
+    """The metrics of the best round from a file. Raises ``ValueError`` if they are not numbers."""
     if not isinstance(given, dict) or not all(type(value) in (int, float) for value in given.values()):
-        raise ValueError("metrics that are no numbers")
+        raise ValueError("metrics that are not numbers")
     return given
 
 
 class FittedModel(ABC):
-    """What a ranker has learned. Subclasses need ``predict``; the rest has defaults that say what is missing.
+    """What a ranker has learned. Subclasses define ``predict``; the defaults of other methods say what is missing.
 
     Attributes
     ----------
@@ -274,7 +274,20 @@ class FittedModel(ABC):
 
     @abstractmethod
     def predict(self, data: RankingDataset, resources: Resources) -> Floats:
-        """One score per document, in the order of the data set; higher is better."""
+        """One score per document, in the order of the data set; higher is better.
+
+        Parameters
+        ----------
+        data : RankingDataset
+            Documents with the features of the training data.
+        resources : Resources
+            Threads and device.
+
+        Returns
+        -------
+        array of float64
+            One score per document.
+        """
 
     @property
     def needs_list(self) -> bool:
@@ -282,14 +295,36 @@ class FittedModel(ABC):
         return False
 
     def used_features(self, n_features: int) -> NDArray[np.bool_]:
-        """Which features the scores can depend on."""
+        """Which features the scores can depend on.
+
+        Parameters
+        ----------
+        n_features : int
+            Number of features.
+
+        Returns
+        -------
+        array of bool
+            One value per feature.
+        """
         return np.ones(n_features, bool)
 
     def contributions(self, data: RankingDataset, above: Rows, below: Rows, resources: Resources) -> Floats:
         """What each feature adds to ``score[above] - score[below]``, for pairs of rows of one query.
 
-        Returns an array of pairs x features. A row sums to the difference of the scores, up to the error of the
-        method.
+        Parameters
+        ----------
+        data : RankingDataset
+            Documents with the features of the training data.
+        above, below : array of int64
+            The rows of each pair.
+        resources : Resources
+            Threads and device.
+
+        Returns
+        -------
+        array of float64
+            Pairs x features. A row sums to the difference of the scores, up to the error of the method.
         """
         raise ParameterError(f"{type(self).__name__} cannot explain its scores; trees and networks can")
 
@@ -306,7 +341,7 @@ class FittedModel(ABC):
         return {}
 
     def digest(self) -> str:
-        """What tells this model from others: a checksum of its files and facts."""
+        """A checksum of the files and facts, which identifies the model."""
         parts = [*sorted(self.files().items()), ("", json.dumps(self.facts(), default=str).encode())]
         digest = hashlib.sha256()
         for name, content in parts:
@@ -315,6 +350,6 @@ class FittedModel(ABC):
 
 
 class TrainingStopped(ParameterError):
-    """Training that could not go on, with the model that it had reached."""
+    """Training that could not continue, with the model so far."""
 
     model: FittedModel | None = None

@@ -1,4 +1,4 @@
-"""Numbering: the queries of all processes of a team in canonical order, of which each process holds its own."""
+"""Numbering: the queries of all processes of a team in canonical order."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tierank.types import Rows
 
 
 class Numbering:
-    """Numbers for the queries of all processes: 0, 1, ... in the canonical order that one process with all of them has.
+    """Numbers for the queries of all processes: 0, 1, ... in the canonical order that a single process would use.
 
-    Own queries are counted as in ``order``, the canonical order of this process. What a process learns of the others'
-    queries is three digests and a length for each; and, for a moment, what queries hold that are alike but not equal.
+    The queries of this process are indexed as in ``order``, its canonical order. Processes exchange three digests and a
+    length for each query; and, temporarily, the content of queries with equal digests.
 
     Attributes
     ----------
     n_queries : int
-        How many queries all processes have.
+        Number of queries of all processes.
     places : array of int64
-        The number of each own query.
+        The number of each query of this process.
     """
 
     def __init__(self, data: RankingDataset, order: Order, team: Team) -> None:
@@ -62,15 +62,15 @@ class Numbering:
         self.places = self._of_all[first : first + data.n_queries]
 
     def gather(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The values of all queries, by their numbers; ``values`` are those of own queries."""
+        """The values of all queries, by number; ``values`` are those of this process."""
         if self.team.size == 1:
             return values
-        found = np.empty(self.n_queries, values.dtype)
-        found[self._of_all] = self.team.gather_rows(values[:, None])[:, 0]
-        return found
+        gathered = np.empty(self.n_queries, values.dtype)
+        gathered[self._of_all] = self.team.gather_rows(values[:, None])[:, 0]
+        return gathered
 
     def own(self) -> Rows:
-        """For each number the own query that has it, or -1."""
-        found = np.full(self.n_queries, -1, np.int64)
-        found[self.places] = np.arange(len(self.places))
-        return found
+        """For each number the query of this process that has it, or -1."""
+        indices = np.full(self.n_queries, -1, np.int64)
+        indices[self.places] = np.arange(len(self.places))
+        return indices

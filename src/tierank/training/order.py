@@ -1,4 +1,4 @@
-"""The order in which rankers learn: by what the rows hold, not by where the caller had them or what ids they have."""
+"""The canonical order of learning: by the content of the rows, not by their order or ids."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tierank.kernels import content, in_threads, n_threads
 from tierank.memory import release_pages, rows_in
 from tierank.types import Rows
 
-# Bytes of features after which what was read of a mapped matrix is let go.
+# Bytes of features after which pages of a mapped matrix are released.
 _KEPT_BYTES = 1 << 27
 
-# Odd, so that multiplying by it loses nothing.
+# Odd, so that multiplication by it is invertible.
 _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
 
 Hashes = NDArray[np.uint64]
-# The keys of some queries, by which they can be sorted; and whether features are needed to tell each from the others.
+# The sort keys of some queries, and whether features are needed to distinguish them.
 Keys = Callable[[Rows, NDArray[np.bool_]], list[bytes]]
 
-# How many numbers of queries that look alike are compared at a time.
+# Numbers of queries with equal hashes that are compared at a time.
 _COMPARED = 1 << 24
 
 
@@ -41,11 +41,11 @@ class Order(NamedTuple):
     offsets : array of int64
         Where each query begins among them, and where the last one ends.
     content : str
-        A text that says what the data hold.
+        A digest of the data.
     queries : array of int64
         The queries.
     digests : array of uint64
-        Three numbers for each of these queries: of the forms of its documents, of all that it holds, and of that
+        Three digests of each of these queries: of the forms of its documents, of its content, and of its content
         without weights (and without ratings, if the order does not depend on them).
     """
 
@@ -56,15 +56,15 @@ class Order(NamedTuple):
     digests: Hashes
 
 
-# What ``canonical_rows`` gave, by data set, inside a block of ``shared_order``.
+# The results of ``canonical_rows`` by data set, inside a block of ``shared_order``.
 _SHARED: ContextVar[list[tuple[RankingDataset, bool, Order]] | None] = ContextVar("_SHARED", default=None)
 
 
 @contextmanager
 def shared_order() -> Iterator[None]:
-    """Inside this block ``canonical_rows`` looks at each data set once, for all members of a model that ask.
+    """Inside this block ``canonical_rows`` processes each data set once, for all members of a model.
 
-    Nobody may change the data meanwhile.
+    The data must not change meanwhile.
     """
     before = _SHARED.set([])
     try:
@@ -74,13 +74,13 @@ def shared_order() -> Iterator[None]:
 
 
 def canonical_rows(data: RankingDataset, n_jobs: int | None, *, rated: bool = True) -> Order:
-    """Rows in an order that depends on what they hold, not on where the caller had them.
+    """Rows in an order that depends on their content, not on the caller's order.
 
-    Queries and the documents in them stand by hashes of features and (if ``rated``) ratings. Learning in this order
-    gives the same model for the same data in any order.
+    Queries, and the documents in them, are sorted by hashes of features and (if ``rated``) ratings. Learning in this
+    order gives the same model for the same data in any order.
 
-    The order is blind to what should change nothing: ids of queries, the sign of 0, and factors that are powers of two,
-    for all features or for some. Where hashes that are blind to such factors are equal, values are compared.
+    The order ignores what should not matter: query ids, the sign of 0, and factors that are powers of two, for all
+    features or for some. If hashes that ignore such factors are equal, values are compared.
     """
     known = _SHARED.get()
     if known is None:
@@ -122,7 +122,7 @@ def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool) -> Order:
 
 
 def judged_rows(data: RankingDataset, order: Rows, offsets: Rows) -> tuple[Rows, Rows]:
-    """Rows in this order without unjudged documents, and their offsets; each query has a document that is judged."""
+    """Rows in this order without unjudged documents, and their offsets; each query has a judged document."""
     if not data.n_unjudged:
         return order, offsets
     is_kept = data.is_judged[order]
@@ -130,7 +130,7 @@ def judged_rows(data: RankingDataset, order: Rows, offsets: Rows) -> tuple[Rows,
 
 
 def spans_of(offsets: Rows, queries: Rows) -> tuple[Rows, Rows]:
-    """The rows of some queries, one after the other, and where each of them begins there.
+    """The rows of some queries, joined, and their offsets.
 
     >>> rows, edges = spans_of(np.array([0, 2, 5, 6]), np.array([2, 0]))
     >>> rows.tolist(), edges.tolist()
@@ -142,7 +142,7 @@ def spans_of(offsets: Rows, queries: Rows) -> tuple[Rows, Rows]:
 
 
 def join_contents(contents: Sequence[str]) -> str:
-    """The content of all queries of several data sets, whichever of them has which.
+    """The content of all queries of several data sets, regardless of which has which.
 
     >>> join_contents(["00000000000000ff-1-10", "0000000000000001-2-20"])
     '0000000000000100-3-30'
@@ -156,20 +156,20 @@ def join_contents(contents: Sequence[str]) -> str:
 
 
 def digest_features(data: RankingDataset, n_jobs: int | None) -> str:
-    """A text that is another one where any value of any row is another one, or rows stand in another order.
+    """A digest of all values of all rows, in their order.
 
-    The hash of a row differs for certain where one of its values does, and by all odds (2^64 to 1) where several do.
+    The hash of a row is certain to differ if one value does, and almost certain (2^64 to 1) if several do.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     n_rows = rows_in(data.features, _KEPT_BYTES)
     for start in range(0, data.n_documents, n_rows):
         rows = slice(start, min(start + n_rows, data.n_documents))
-        found.update(_hash_span(data, None, n_jobs, rows)[1].tobytes())
-    return found.hexdigest()
+        digest.update(_hash_span(data, None, n_jobs, rows)[1].tobytes())
+    return digest.hexdigest()
 
 
 def _known(data: RankingDataset) -> NDArray[np.float64]:
-    """The ratings, below all others where a document is unjudged: NaN has no order."""
+    """The ratings, with a value below all others for unjudged documents, as NaN has no order."""
     return np.where(data.is_judged, _plain(data.ratings), -1.0)
 
 
@@ -186,7 +186,7 @@ def _digest_queries(
     weights: NDArray[np.float64],
     query_weights: NDArray[np.float64],
 ) -> Hashes:
-    """Three numbers for each query, whatever the order of its documents: see ``Order.digests``."""
+    """Three digests of each query, independent of the order of its documents: see ``Order.digests``."""
     rated = _mixed(contents ^ ratings.view(np.uint64))
     held = np.add.reduceat(_mixed(rated ^ weights.view(np.uint64)), starts)
     of_forms, of_rows = (_mixed(np.add.reduceat(_mixed(one), starts)) for one in (forms, contents))
@@ -199,16 +199,16 @@ def _mixed(values: Hashes) -> Hashes:
 
 
 def sort_queries(digests: Hashes, n_values: Rows, keys_of: Keys) -> Rows:
-    """The queries by the digest of their forms, and where that is equal by their keys.
+    """The queries by the digest of their forms, and if that is equal by their keys.
 
-    ``n_values`` says how many numbers each holds: keys are asked for a limited number of these at a time.
+    ``n_values`` is the number of values of each: keys are computed for a limited number of values at a time.
     """
     forms, contents, bare = digests
     queries = np.lexsort((contents, forms))
     edges = np.concatenate([[0], np.flatnonzero(np.diff(forms[queries])) + 1, [len(queries)]])
     is_mixed = contents[queries[edges[:-1]]] != contents[queries[edges[1:] - 1]]
     groups = [queries[a:b] for a, b in zip(edges[:-1][is_mixed], edges[1:][is_mixed], strict=True)]
-    # Of queries that hold the same, one stands for all.
+    # Queries with the same content are represented by one.
     chosen = [group[np.concatenate([[True], np.diff(contents[group]) != 0])] for group in groups]
     differ = [np.full(len(one), (bare[one] != bare[one[0]]).any()) for one in chosen]
     for some in _batches([int(n_values[one].sum()) for one in chosen]):
@@ -221,7 +221,7 @@ def sort_queries(digests: Hashes, n_values: Rows, keys_of: Keys) -> Rows:
 
 
 def _batches(sizes: list[int]) -> Iterator[range]:
-    """Neighbours that are no more than ``_COMPARED`` together, or one that is more by itself."""
+    """Batches of neighbours of at most ``_COMPARED`` values, or of one larger query."""
     start, total = 0, 0
     for place, size in enumerate(sizes):
         if total + size > _COMPARED and place > start:
@@ -233,12 +233,12 @@ def _batches(sizes: list[int]) -> Iterator[range]:
 
 
 def row_width(data: RankingDataset, has_features: bool = True) -> int:
-    """How many numbers ``held_values`` gives for each document; one more for the query where it has a weight."""
+    """The number of values per document in ``held_values``; a query weight adds one per query."""
     return has_features * data.n_features + sum(values is not None for values in _of_rows(data))
 
 
 def held_values(data: RankingDataset, rows: Rows, query: int, has_features: bool = True) -> NDArray[np.float64]:
-    """All that a query holds, in the order of its rows: features, ratings, weights."""
+    """The content of a query, in the order of its rows: features, ratings, weights."""
     features = np.nan_to_num(data.features[rows], nan=np.inf).ravel() if has_features else np.empty(0)
     of_query = [] if data.query_weight is None else [data.query_weight[[query]]]
     of_rows = [np.where(np.isnan(one[rows]), -1.0, one[rows]) for one in _of_rows(data) if one is not None]
@@ -250,7 +250,7 @@ def _of_rows(data: RankingDataset) -> list[NDArray[Any] | None]:
 
 
 def sort_key(values: NDArray[np.float64]) -> bytes:
-    """Bytes that compare as the numbers do, one after the other.
+    """Bytes that compare like the numbers.
 
     >>> sorted([[1.0, 2.0], [-3.0, 9.0], [0.5, 7.0]]) == sorted([[1.0, 2.0], [-3.0, 9.0], [0.5, 7.0]],
     ...     key=lambda one: sort_key(np.array(one)))
@@ -275,7 +275,7 @@ def _hash_span(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs
     hashes = np.zeros((2, rows.stop - rows.start), np.uint64)
     if ratings is not None:
         hashes[:] = ratings[rows].view(np.uint64)
-    for values in (data.position, data.propensity):  # documents that were shown elsewhere are others
+    for values in (data.position, data.propensity):  # documents shown at other positions differ
         if values is not None:
             hashes[:] = hashes * _FACTOR + values[rows].view(np.uint64)
     features = data.features[rows]

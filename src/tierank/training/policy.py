@@ -34,7 +34,7 @@ def policy_gradient(
 
     Value and gradient are means over ``n_episodes`` rankings d_1, ..., d_n of each query, so both are unbiased
     estimates: of minus the expected return, and of its gradient. The baseline b_t is the expected return of the
-    documents that are left, in random order, which costs no bias and takes most of the noise away:
+    remaining documents in random order, which adds no bias and removes most of the noise:
 
         b_t = mean of G(d_t), ..., G(d_n) / IDCG * sum over k >= t of gamma^(k - t) / log2(1 + k)
 
@@ -60,14 +60,14 @@ def policy_gradient(
 def draw_orders(scores: Tensor, batch: Batch) -> Tensor:
     """The rows, query by query, in an order drawn from the policy.
 
-    Sorting scores to which independent Gumbel noise is added draws exactly so: the document with the highest sum is
-    d with probability e^f(d) / sum of e^f, and so on among the rest. The noise is -ln of exponential times.
+    Sorting by scores plus independent Gumbel noise draws from exactly this distribution: document d has the highest sum
+    with probability e^f(d) / sum of e^f, and so on among the rest. The noise is -ln of exponential times.
     """
     if batch.generator is None:
         raise ParameterError(
             "policy_gradient draws rankings at random: expected Batch(..., generator=torch.Generator()), got none"
         )
-    # In double precision: large scores would round the noise of single precision away.
+    # In double precision: with large scores, single precision would round the noise away.
     times = torch.empty(batch.n_documents, dtype=torch.float64, device=batch.generator.device)
     noise = times.exponential_(generator=batch.generator).log_().neg_()
     return batch.order_by(scores.double() + noise.to(batch.device))

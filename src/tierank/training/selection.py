@@ -33,7 +33,7 @@ class Selection:
         self.tolerance, self.best = tolerance, best
 
     def is_better(self, values: Sequence[float]) -> bool:
-        """Whether these are the best values so far; if so they are remembered."""
+        """Whether these are the best values so far; if so, they become the best."""
         if self.best is None or self._first_difference(values) > 0:
             self.best = tuple(values)
             return True
@@ -45,10 +45,10 @@ class Selection:
 
 
 class ShownJudge:
-    """The judge of lists with clicks and propensities: each list counts the mean of 1 / propensity of its clicks.
+    """The judge of lists with clicks and propensities: lists are weighted by the mean 1 / propensity of their clicks.
 
-    Their mean is the self-normalised estimate of the metric by inverse propensities where a list has one click. Values
-    of lists are scaled so that the plain mean over lists is this weighted one.
+    For lists with one click, this is the self-normalised inverse propensity estimate of the metric. Values are scaled
+    so that their plain mean over lists is the weighted mean.
     """
 
     def __init__(self, valid: RankingDataset, judge: Judge, team: Team) -> None:
@@ -72,7 +72,7 @@ def make_judge(
     n_jobs: int | None,
     team: Team | None = None,
 ) -> Judging:
-    """The judge of validation data; an error if no query can be judged.
+    """The judge of validation data. Raises ``DataError`` if no query can be judged.
 
     With a ``team`` these data are the part of this process, and the other parts count too.
     """
@@ -88,7 +88,7 @@ def make_judge(
 
 
 def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = None) -> dict[str, float]:
-    """The mean of each metric over the queries where it is defined, those of the other processes included.
+    """The mean of each metric over the queries where it is defined, of all processes.
 
     >>> means_of({"ndcg@1": np.array([1.0, np.nan, 0.5])})
     {'ndcg@1': 0.75}

@@ -1,4 +1,4 @@
-"""Settings of trees as LightGBM takes them, and what to say about parameters of LightGBM that have no effect here."""
+"""Settings of trees as parameters of LightGBM, and hints for parameters that have no effect here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tierank.kernels import n_threads
 from tierank.training.lightgbm_adapter import parameter_names
 from tierank.training.tree_text import kept_depth
 
-# Our names for what nearly everybody sets; all others go by LightGBM's names.
+# Our names for the most common parameters; all others have LightGBM's names.
 RENAMED = {
     "num_iterations": "n_trees",
     "learning_rate": "learning_rate",
@@ -33,7 +33,7 @@ OF_LAMBDARANK = ("sigmoid", "lambdarank_truncation_level", "lambdarank_norm", "l
 _NO_DART = "only boosting='dart' reads it, and trees here are boosted by gbdt"
 _OBJECTIVE = "only other objectives of LightGBM read it"
 _BINARY = "only objectives with two classes read it"
-_BY_METRICS = "our metrics judge: give select_by and rule, and valid to fit"
+_BY_METRICS = "tierank's metrics are used: give select_by and rule, and valid to fit"
 _BY_TEAM = "several processes train together by fit(team=...); see tierank.distributed"
 _BY_PREDICT = "predict uses all trees that were kept"
 _BY_FIT = "data come to fit as arrays, tables or a RankingDataset; tierank.read reads files"
@@ -80,7 +80,7 @@ _UNUSED: dict[str, str] = {
     "task": "fit trains and predict scores",
 }
 
-# What the rankers set themselves.
+# Parameters that the rankers set themselves.
 _FIXED = {
     "objective": "TreeRanker(loss=...) takes your own loss",
     "verbosity": "LightGBM is silent here; fit(progress=True) shows a progress bar",
@@ -100,7 +100,7 @@ _OF_EACH_FEATURE = (
 _QUANTISED = ("num_grad_quant_bins", "quant_train_renew_leaf", "stochastic_rounding")
 _TRANSLATED = ("max_depth", *_QUANTISED)
 
-# Bins, one for each feature of each document, up to which LightGBM may keep a second copy, in order of documents.
+# The most bins (features x documents) for which LightGBM may keep a second copy, row by row.
 _MOST_COPIED = 1 << 30
 
 
@@ -114,8 +114,8 @@ def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[s
     if main is None:
         return None
     if RENAMED.get(main, main) in known:
-        own = RENAMED.get(main, main)
-        return ParameterError(argument=name, expected=f"{own}, which is the name of this setting in {ranker}")
+        our_name = RENAMED.get(main, main)
+        return ParameterError(argument=name, expected=f"{our_name}, which is the name of this setting in {ranker}")
     if main in _FIXED:
         return ParameterError(f"is set by {ranker}; remove it: {_FIXED[main]}", argument=name)
     if main in instead:
@@ -129,16 +129,18 @@ def why_unknown(ranker: str, name: str, known: Sequence[str], instead: Mapping[s
 
 
 def lightgbm_parameters(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """What LightGBM is told: our settings by its names, and its own parameters where they differ from its defaults."""
-    own = {name: settings[name] for name in defaults if name not in _TRANSLATED and settings[name] != defaults[name]}
+    """The parameters of LightGBM: our settings by its names, and its own that differ from its defaults."""
+    changed = {
+        name: settings[name] for name in defaults if name not in _TRANSLATED and settings[name] != defaults[name]
+    }
     if settings["use_quantized_grad"]:
-        own |= {name: settings[name] for name in _QUANTISED}
+        changed |= {name: settings[name] for name in _QUANTISED}
     return {
         # The same bits whatever the number of threads.
         "deterministic": True,
         # Bins then do not depend on the smallest leaf that is allowed, and tiny data sets keep all features.
         "feature_pre_filter": False,
-        **own,
+        **changed,
         "learning_rate": settings["learning_rate"],
         "num_leaves": settings["n_leaves"],
         "max_depth": kept_depth(settings["max_depth"], settings["n_leaves"]),
@@ -173,35 +175,35 @@ def check_parameters(settings: Mapping[str, Any]) -> None:
 def for_features(
     params: Mapping[str, Any], n_features: int, names: tuple[str, ...] | None, copies: int
 ) -> dict[str, Any]:
-    """The parameters that speak of features as LightGBM wants them: by number, and for each copy.
+    """The parameters about features as LightGBM expects them: by number, and for each copy.
 
     >>> for_features({"categorical_feature": ["b"], "monotone_constraints": [1, 0]}, 2, ("a", "b"), copies=3)
     {'categorical_feature': [1], 'monotone_constraints': [1, 0, 1, 0, 1, 0]}
     """
-    found: dict[str, Any] = {}
-    if "categorical_feature" in params:  # the copies of a category are no categories
-        found["categorical_feature"] = _numbers("categorical_feature", params, n_features, names)
+    adapted: dict[str, Any] = {}
+    if "categorical_feature" in params:  # the copies of a category are not categories
+        adapted["categorical_feature"] = _numbers("categorical_feature", params, n_features, names)
     for name in _OF_EACH_FEATURE:
         if name in params:
             if len(params[name]) != n_features:
                 raise ParameterError(f"{name}: expected {n_features}, one for each feature, got {len(params[name])}")
-            found[name] = list(params[name]) * copies  # what counts for a feature counts for its copies
+            adapted[name] = list(params[name]) * copies  # a value for a feature applies to its copies
     if "interaction_constraints" in params:
         groups = [
             _numbers("interaction_constraints", {"interaction_constraints": group}, n_features, names)
             for group in params["interaction_constraints"]
         ]
-        found["interaction_constraints"] = [
+        adapted["interaction_constraints"] = [
             [number + copy * n_features for copy in range(copies) for number in group] for group in groups
         ]
-    return found
+    return adapted
 
 
 def for_size(params: Mapping[str, Any], n_documents: int, n_features: int) -> dict[str, Any]:
     """Whether histograms have to be built feature by feature; otherwise LightGBM tries which way is faster.
 
-    Trees are the same either way, because sums of gradients are exact. But goss multiplies gradients, so that theirs
-    are not; and the other way keeps a second copy of the bins.
+    Trees are the same either way, because sums of gradients are exact. But goss multiplies gradients, so that its sums
+    are not; and row by row needs a second copy of the bins.
 
     >>> for_size({}, 1_000_000, 136), for_size({"data_sample_strategy": "goss"}, 1000, 136)
     ({}, {'force_col_wise': True})
@@ -225,15 +227,15 @@ def _numbers(name: str, params: Mapping[str, Any], n_features: int, names: tuple
 
 
 def check_files(params: Mapping[str, Any]) -> None:
-    """An error where a file that is named is none, or not JSON: LightGBM goes on without it."""
+    """Raise an error if a named file does not exist or is not JSON: LightGBM would continue without it."""
     for name, kind, what in (("forcedsplits_filename", dict, "an object"), ("forcedbins_filename", list, "a list")):
         if name not in params:
             continue
         try:
-            found = json.loads(Path(params[name]).read_text(encoding="utf-8"))
+            content = json.loads(Path(params[name]).read_text(encoding="utf-8"))
         except OSError as error:
             raise ParameterError(f"{name}: expected a file, got {params[name]}: {error.strerror}") from None
         except ValueError:
-            found = None
-        if not isinstance(found, kind):
+            content = None
+        if not isinstance(content, kind):
             raise ParameterError(f"{name}: expected {what} as JSON in {params[name]}, got something else")

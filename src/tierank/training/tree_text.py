@@ -1,4 +1,4 @@
-"""The text of LightGBM's trees, checked before LightGBM reads it: a text that is not sound ends the process there."""
+"""The text of LightGBM's trees, checked before LightGBM reads it: an invalid text would crash the process."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HEAD_KEYS = {
     "version", "num_class", "num_tree_per_iteration", "label_index", "max_feature_idx", "objective", "feature_names",
     "monotone_constraints", "feature_infos", "tree_sizes",
 }  # fmt: skip
-# Arrays of a tree with a number for each split, and for each leaf; of a tree without splits those called maybe can be
-# empty. Elsewhere an empty one ends the process.
+# Arrays of a tree with a number for each split, and for each leaf; those called maybe may be empty in a tree without
+# splits. Elsewhere an empty array would crash the process.
 _OF_SPLITS = ("split_feature", "threshold", "decision_type", "left_child", "right_child")
 _OF_SPLITS_MAYBE = ("split_gain", "internal_value", "internal_weight", "internal_count")
 _OF_LEAVES = ("leaf_value",)
 _OF_LEAVES_MAYBE = ("leaf_weight", "leaf_count")
 _NUMBERS = re.compile(r"[-+0-9.einfa ]*")
-# Objectives that models of ours may have.
+# Objectives that tierank's models may have.
 _OBJECTIVES = ("lambdarank", "regression", "custom")
 _PARAMETER = re.compile(r"\[\w+: [^\n\x22\\]*\]")
 _INFO = re.compile(r"none|\[[-+0-9.einfa]+:[-+0-9.einfa]+\]|-?\d+(?::-?\d+)*")
@@ -34,19 +34,19 @@ _TAIL = re.compile(
 )
 # The bits of decision_type: split by category, missing values go left, and from the third on what is missing.
 _CATEGORICAL, _DEFAULT_LEFT, _MISSING_SHIFT, _MISSING_BITS = 1, 2, 2, 3
-# How many splits may lie between the root of a tree and a leaf. Engines and LightGBM go down by functions that call
-# themselves: a few thousand splits end the process or its JSON parser (Jackson takes 1,000 levels, and a split is two
-# levels to Elasticsearch). The memory that an explanation needs grows by the square. Trees that are trained here keep
-# to it, see ``kept_depth``.
+# The most splits between the root of a tree and a leaf. Engines and LightGBM traverse trees recursively: a few thousand
+# splits crash the process or its JSON parser (Jackson allows 1,000 levels, and a split takes two levels for
+# Elasticsearch). The memory of an explanation grows with the square. Trees that are trained here respect it, see
+# ``kept_depth``.
 MAX_DEPTH = 300
 
 
 def check_trees(text: str, n_features: int) -> None:
-    """Whether this is a text of whole trees over this many features; an error that names the place otherwise.
+    """Check that this is a text of complete trees over this many features. The error names the place.
 
-    Looked at are the sizes in bytes, the number of values in every array, that every number is one, that features and
-    children are there, and that the nodes of each tree are one tree: every split but the first has one parent, with a
-    lower number, and so has every leaf. Trees with more than ``MAX_DEPTH`` splits one below the other are refused.
+    Checked are the sizes in bytes, the number of values in every array, that all values are numbers, that features and
+    children exist, and that the nodes of each tree form one tree: every split except the first has one parent, with a
+    lower number, and so has every leaf. Trees deeper than ``MAX_DEPTH`` splits are refused.
     """
     head, _, rest = text.partition("\n\n")
     fields = _fields(head.removeprefix("tree\n"), "head")
@@ -65,9 +65,9 @@ def check_trees(text: str, n_features: int) -> None:
 
 
 def read_trees(text: str) -> Trees | None:
-    """The trees of a text that LightGBM wrote or ``check_trees`` has checked; None where ``Trees`` cannot hold them.
+    """The trees of a text that LightGBM wrote or ``check_trees`` has checked; None if ``Trees`` cannot represent them.
 
-    Such are trees with lines in their leaves, and the mean of trees in place of their sum.
+    That is the case for linear leaves, and for the mean of trees in place of their sum.
     """
     head, _, rest = text.partition("\n\n")
     lines: dict[str, list[str]] = {}
@@ -97,7 +97,7 @@ def read_trees(text: str) -> Trees | None:
     shift, shift_of_leaves = np.repeat(first_split, n_splits), np.repeat(first_leaf, n_splits)
 
     def among_all(children: NDArray[np.int64]) -> NDArray[np.int64]:
-        moved = np.where(children >= 0, children + shift, children - shift_of_leaves)  # ~leaf falls as leaf rises
+        moved = np.where(children >= 0, children + shift, children - shift_of_leaves)  # ~leaf falls as leaf grows
         return np.asarray(moved, np.int64)
 
     missing = kinds >> _MISSING_SHIFT & _MISSING_BITS
@@ -116,7 +116,7 @@ def read_trees(text: str) -> Trees | None:
 
 
 def _members(boundaries: Sequence[str], words: Sequence[str]) -> NDArray[np.bool_]:
-    """The sets of categories, one after the other, of all trees that have some; written as words of 32 bits."""
+    """The sets of categories of all trees, joined; written as words of 32 bits."""
     sets: list[NDArray[np.uint32]] = []
     for edges, content in zip(boundaries, words, strict=True):
         bits = np.array(content.split(), np.uint64).astype("<u4")
@@ -128,7 +128,7 @@ def _members(boundaries: Sequence[str], words: Sequence[str]) -> NDArray[np.bool
 
 
 def _different(category: NDArray[np.int64], members: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The sets, each once, and the number of that of each split."""
+    """The different sets, and the index of each split's set."""
     unique, number = np.unique(members, axis=0, return_inverse=True)
     return np.where(category >= 0, number.ravel()[np.maximum(category, 0)], -1), unique
 
@@ -136,8 +136,8 @@ def _different(category: NDArray[np.int64], members: NDArray[np.bool_]) -> tuple
 def adopt_text(text: str) -> str:
     """The text of a model that LightGBM itself trained, in the form that our own models have, checked.
 
-    What says nothing about raw scores is left out: objectives that only change what LightGBM's predict does with them,
-    and parameters that could not be read back. A model that does not give one score per row is refused.
+    What does not affect raw scores is left out: objectives that only change how LightGBM's predict transforms them, and
+    parameters that could not be read back. A model that does not give one score per row is refused.
     """
     text = text.replace("\r\n", "\n")
     fields = head_fields(text)
@@ -151,7 +151,7 @@ def adopt_text(text: str) -> str:
     categories = re.search(r"^pandas_categorical:(?!null$|\[\]$)", text, re.MULTILINE)
     if categories is not None:
         raise DataError(
-            expected="features that are numbers",
+            expected="numeric features",
             got="columns of pandas categories",
             fix="train on their codes, and give their numbers as categorical_feature",
         )
@@ -170,13 +170,13 @@ def adopt_text(text: str) -> str:
 
 
 def has_missing(text: str) -> bool:
-    """Whether some split sends missing values another way than their place in the order would."""
+    """Whether some split handles missing values separately."""
     lines = re.findall(r"^decision_type=(.*)$", text, re.MULTILINE)
     return any((int(kind) >> _MISSING_SHIFT) & _MISSING_BITS for line in lines for kind in line.split())
 
 
 def head_fields(text: str) -> dict[str, str]:
-    """What the head of a text says about all trees, by name; lines without a value have an empty one."""
+    """The fields in the head of a text, by name; lines without a value have an empty one."""
     head = text.replace("\r\n", "\n").partition("\n\n")[0]
     lines = head.removeprefix("tree\n").split("\n")
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
@@ -246,7 +246,7 @@ def _check_lengths(
 
 
 def _check_nodes(left: NDArray[np.int64], right: NDArray[np.int64], n_leaves: int, place: str) -> None:
-    """Each split but the first, and each leaf, is the child of one split, which has a lower number."""
+    """Check that each split except the first, and each leaf, is the child of one split with a lower number."""
     children = np.concatenate([left, right])
     parents = np.tile(np.arange(len(left)), 2)
     inner = children >= 0
@@ -264,7 +264,7 @@ def _check_nodes(left: NDArray[np.int64], right: NDArray[np.int64], n_leaves: in
 
 def _depth(left: list[int], right: list[int]) -> int:
     """The most splits from the root to a leaf; parents have lower numbers than their children."""
-    if len(left) <= MAX_DEPTH:  # as deep as that at most
+    if len(left) <= MAX_DEPTH:  # the most that it can be
         return len(left)
     depths = [1] * len(left)
     for node, children in enumerate(zip(left, right, strict=True)):
@@ -298,7 +298,7 @@ def _check_categories(fields: Mapping[str, str], chosen: NDArray[np.float64], n:
 
 
 def _check_linear(fields: Mapping[str, str], n_leaves: int, n_features: int, place: str) -> None:
-    """Leaves with a line in them: as many constants, features and factors as the leaves say."""
+    """Check linear leaves: as many constants, features and factors as the leaves declare."""
     if fields["is_linear"] == "0":
         return
     counts = _whole(fields, "num_features", place)

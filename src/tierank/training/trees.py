@@ -1,4 +1,4 @@
-"""Boosted trees: training in stretches of rounds, exact resumption, and the fitted model."""
+"""Boosted trees: training in stretches of rounds, exact resume, and the fitted model."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tierank.transforms import add_query_copies
 from tierank.types import Floats
 from tierank.types import Rows as RowNumbers
 
-# LightGBM keeps the state of its random numbers to itself. So rounds come in stretches, each a booster of its own that
-# starts from the scores so far with seeds of its own: a run that is resumed after any stretch is the same run.
+# LightGBM does not expose the state of its random numbers. So rounds are grown in stretches, each by a new booster that
+# starts from the scores so far with new seeds: a run that is resumed after any stretch gives the same model.
 _STRETCH = 50
-# With these LightGBM draws random numbers or remembers splits; without them one booster is the same as several.
+# With these LightGBM draws random numbers or remembers splits; without them one booster is equivalent to several.
 _REMEMBERED = (
     "bagging_freq",
     "data_sample_strategy",
@@ -51,7 +51,7 @@ _REMEMBERED = (
     "cegb_penalty_feature_lazy",
     "cegb_penalty_feature_coupled",
 )
-# The largest seed that LightGBM takes.
+# The largest seed that LightGBM accepts.
 _LARGEST_SEED = 2**31 - 1
 # Parameters that say how categories are split.
 _OF_CATEGORIES = ("min_data_per_group", "max_cat_threshold", "cat_l2", "cat_smooth", "max_cat_to_onehot")
@@ -65,15 +65,15 @@ class TreeModel(FittedModel):
     text : str
         The trees as LightGBM writes them.
     n_rounds : int
-        How many trees were kept, of those that were grown in this training.
+        Number of trees that were kept, of those grown in this training.
     n_before : int
-        How many trees stand before them: those of the model that training went on from.
+        Number of trees before them: those of the model that training continued from.
     base : FittedModel or None
         The model that the trees add to.
     processes : list of dict
         The processes that took part in training.
     propensities : dict of str to list of float
-        What the objective learned of positions; empty if it was given none.
+        The learned propensities of positions; empty if no positions were given.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class TreeModel(FittedModel):
 
     @classmethod
     def restore(cls, saved: SavedModel, query_features: bool, base: FittedModel | None) -> TreeModel:
-        """The model that was saved; the text is checked before LightGBM reads it."""
+        """Restore a saved model; the text is checked before LightGBM reads it."""
         try:
             n_rounds, history = int(saved.facts["n_rounds"]), as_history(saved.facts["history"])
             text, n_before = saved.files["trees.txt"].decode(), int(saved.facts.get("n_before", 0))
@@ -114,7 +114,7 @@ class TreeModel(FittedModel):
 
     @property
     def booster(self) -> lightgbm.Booster:
-        """The trees as LightGBM's own model, loaded once."""
+        """The trees as a LightGBM booster, loaded once."""
         if self._loaded is None:
             try:
                 self._loaded = lightgbm.Booster(model_str=self.text)
@@ -124,7 +124,7 @@ class TreeModel(FittedModel):
 
     @property
     def scorer(self) -> TreeScorer | lightgbm.Booster:
-        """What scores documents, made once: compiled trees, or LightGBM's model where only LightGBM can."""
+        """The scorer, created once: compiled trees, or LightGBM's model for trees that only LightGBM can score."""
         if self._scorer is None:
             trees = read_trees(self.text)
             self._scorer = (None if trees is None else TreeScorer.of(trees)) or self.booster
@@ -132,7 +132,7 @@ class TreeModel(FittedModel):
 
     @property
     def needs_list(self) -> bool:
-        """Whether trees see copies of the features within the query, or the base looks at lists."""
+        """Whether trees use features relative to the query, or the base scores whole lists."""
         return self.query_features or (self.base is not None and self.base.needs_list)
 
     def predict(self, data: RankingDataset, resources: Resources) -> Floats:
@@ -150,7 +150,7 @@ class TreeModel(FittedModel):
         rows, places = np.unique([above, below], return_inverse=True)
         features = self._widened(data, resources).features[rows]
         shap = self.booster.predict(features, pred_contrib=True, num_threads=n_threads(resources.n_jobs))
-        # The last column is one constant for all documents.
+        # The last column is the same constant for all documents.
         values = self.of_features(np.asarray(shap, np.float64)[:, :-1])
         first, second = places.reshape(2, -1)
         differences = np.asarray(values[first] - values[second], np.float64)
@@ -168,7 +168,7 @@ class TreeModel(FittedModel):
         return self.of_features(np.asarray(self.booster.feature_importance(kind), np.float64))
 
     def of_features(self, values: Floats) -> Floats:
-        """Values of what the trees see, summed over a feature and its copies; the last axis is the features'."""
+        """Values of the columns of the trees, summed over each feature and its copies along the last axis."""
         copies = values.shape[-1] // self.seen.n_features
         return np.asarray(values.reshape(*values.shape[:-1], copies, self.seen.n_features).sum(axis=-2), np.float64)
 
@@ -196,12 +196,12 @@ class TreeModel(FittedModel):
 
 
 def widened_scorer(trees: Trees, query_features: bool) -> Scorer:
-    """The trees on the features that they see."""
+    """The scorer of the trees, on their columns."""
     return QueryCopies(trees) if query_features else trees
 
 
 def outline_trees(params: dict[str, Any], query_features: bool, seen: Seen) -> Scorer:
-    """One split on a feature with missing values, if there is one, as the trees to come may have it."""
+    """One split, on a feature with missing values if there is one, as the trained trees may have it."""
     if params.get("linear_tree"):
         raise ParameterError(
             argument="for_target", expected="None with `linear_tree`, because no target has linear leaves"
@@ -235,7 +235,7 @@ def train_trees(
     if team.size > 1 and train.position is not None and train.propensity is None:
         raise ParameterError(
             argument="position",
-            expected="`propensity` beside it if several processes train, as each would learn other propensities",
+            expected="`propensity` too if several processes train, as each would learn other propensities",
             got="positions alone",
         )
     judge = None
@@ -277,7 +277,7 @@ def train_trees(
 
 
 def with_categories(params: Mapping[str, Any], train: RankingDataset) -> dict[str, Any]:
-    """The parameters of LightGBM, and which features hold categories, as the data say."""
+    """The parameters of LightGBM, and which features hold categories by the kinds of the data."""
     names = train.feature_names or ()
     found = [place for place, name in enumerate(names) if isinstance(train.kinds.get(name), Category)]
     if not found:
@@ -306,13 +306,13 @@ def _attendance(train: RankingDataset, team: Team) -> list[dict[str, Any]]:
 
 
 def _is_sampled(params: dict[str, Any]) -> bool:
-    """Whether trees see only some of the documents, so that their roots count fewer."""
+    """Whether trees are grown on samples of the documents, so that their roots count fewer."""
     return bool(params.get("bagging_freq")) or params.get("data_sample_strategy", "bagging") != "bagging"
 
 
 @dataclass
 class BoostingState:
-    """Where a run stands after a stretch: all that the next stretch needs."""
+    """The state of a run after a stretch: everything that the next stretch needs."""
 
     texts: list[str] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
@@ -320,13 +320,13 @@ class BoostingState:
     best_round: int = 0
     finished: bool = False
     stopped: bool = False  # by a callback
-    objective: dict[str, list[float]] = field(default_factory=dict)  # what it has learned itself
+    objective: dict[str, list[float]] = field(default_factory=dict)  # what the objective has learned
     scores: Floats | None = None
     valid_scores: Floats | None = None
 
 
 class Data:
-    """Training and validation data as LightGBM has them, and what identifies them."""
+    """Training and validation data as LightGBM data sets, and their digests."""
 
     def __init__(
         self,
@@ -348,7 +348,7 @@ class Data:
         settings: dict[str, Any],
         team: Team,
     ) -> Data:
-        """Bin both, and make the objective ready."""
+        """Bin both, and prepare the objective."""
         whole = canonical_rows(train, settings["n_jobs"])
         order, offsets = judged_rows(train, whole.rows, whole.offsets)
         ratings, weight = train.ratings[order], _row_weights(train)
@@ -364,16 +364,16 @@ class Data:
         if valid is None:
             return cls(own, None, (rows, None), objective, contents)
         valid_rows = Rows(valid.features, np.arange(valid.n_documents))
-        with warnings.catch_warnings():  # it has the categories of the training data, and says that it ignores them
+        with warnings.catch_warnings():  # it has the categories of the training data, and warns that it ignores them
             warnings.filterwarnings("ignore", "categorical_feature keyword has been found")
-            labels = np.nan_to_num(valid.ratings)  # nobody reads them: our judge does that
+            labels = np.nan_to_num(valid.ratings)  # not used: our judge evaluates
             held_out = lightgbm.Dataset(valid_rows, label=labels, reference=own, params=params).construct()
         contents[1] = join_contents(team.all_gather(canonical_rows(valid, settings["n_jobs"]).content))
         return cls(own, held_out, (rows, valid_rows), objective, contents)
 
 
 class Boosting:
-    """One training run: the data, the judge, and where the run stands."""
+    """One training run: the data, the judge, and the state."""
 
     def __init__(
         self,
@@ -403,7 +403,7 @@ class Boosting:
             self._score_again(data)
 
     def _score_again(self, data: Data) -> None:
-        """The scores of the trees so far, where the checkpoint holds none: to the bits that training had."""
+        """The scores of the trees so far, if the checkpoint has none; bit-identical to those in training."""
         start = self.context.start
         before = [start.text] if isinstance(start, TreeModel) else []
         booster = lightgbm.Booster(model_str=join_texts([*before, *self.state.texts]))
@@ -414,7 +414,7 @@ class Boosting:
         self.state.scores, self.state.valid_scores = found
 
     def boost(self) -> None:
-        """Run to the end, stretch by stretch."""
+        """Train to the end, stretch by stretch."""
         n_trees = self.settings["n_trees"]
         with Progress("training", n_trees, show=self.context.progress, done=len(self.state.history)) as shown:
             while not self.state.finished:
@@ -451,17 +451,17 @@ class Boosting:
             state.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
 
     def _compared(self) -> tuple[float, ...]:
-        """What tells whether the last round is the best: its metrics, averaged over the last rounds."""
+        """The values that rounds are compared by: metrics, averaged over the last rounds."""
         rows = self.state.history[-self.settings["select_over"] :]
         return tuple(fmean(row[name] for row in rows) for name in rows[-1])
 
     def _gradients(self, scores: Floats, data: lightgbm.Dataset) -> Gradients:
-        """What LightGBM calls each round."""
+        """The objective function that LightGBM calls each round."""
         gradient, hessian = self.objective(scores, data)
         return exact_in_sums(gradient), exact_in_sums(hessian)
 
     def _start_booster(self, stretch: int) -> lightgbm.Booster:
-        """A booster that goes on from the scores so far, with random numbers of its own."""
+        """A booster that continues from the scores so far, with new random numbers."""
         seeds = {
             name: (value + stretch) % (_LARGEST_SEED + 1)
             for name, value in self.params.items()
@@ -470,7 +470,7 @@ class Boosting:
         if self.state.scores is not None:
             self.train.set_init_score(self.state.scores)
         params = self.params | seeds
-        if not self.has_splits:  # LightGBM can say so, by a tree of one leaf, for its own objectives only
+        if not self.has_splits:  # LightGBM has trees of one leaf for that only with its own objectives
             params |= {"objective": "regression", "boost_from_average": False}
         booster = lightgbm.Booster(params, self.train)
         if self.valid is not None:
@@ -486,12 +486,12 @@ class Boosting:
 
 
 def _has_splits(data: lightgbm.Dataset) -> bool:
-    """Whether some feature tells documents apart."""
+    """Whether some feature distinguishes documents."""
     return any(data.feature_num_bin(feature) > 1 for feature in range(data.num_feature()))
 
 
 def check_goss(params: dict[str, Any], settings: dict[str, Any]) -> None:
-    """An error where no tree would be grown on a sample: goss leaves out the first rounds of each stretch."""
+    """Raise an error if no tree would be grown on a sample: goss skips the first rounds of each stretch."""
     waits, n_rounds = int(1 / settings["learning_rate"]), min(_STRETCH, settings["n_trees"])
     if params.get("data_sample_strategy") == "goss" and waits >= n_rounds:
         raise ParameterError(
@@ -501,7 +501,7 @@ def check_goss(params: dict[str, Any], settings: dict[str, Any]) -> None:
 
 
 class TreeCheckpoint(Checkpoint):
-    """Where a run of trees stands after a stretch."""
+    """The checkpoint of a run of trees after a stretch."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], data: Data, context: FitContext) -> None:
         start = [] if context.start is None else [{"start": context.start.digest()}]
@@ -509,7 +509,7 @@ class TreeCheckpoint(Checkpoint):
         self.n_features = data.rows[0].features.shape[1]
 
     def write(self, state: BoostingState) -> None:
-        """Replace what the folder holds, whole or not at all."""
+        """Replace the checkpoint atomically."""
         if not self.team.is_first:
             return
         scores = {"scores": state.scores, "valid_scores": state.valid_scores}
@@ -517,11 +517,11 @@ class TreeCheckpoint(Checkpoint):
             described = {name: value for name, value in vars(state).items() if name not in scores}
             (fresh / "state.json").write_text(json.dumps(described), encoding="utf-8")
             for name, values in scores.items():
-                if values is not None and self.team.size == 1:  # of a team each process has its own
+                if values is not None and self.team.size == 1:  # each process of a team has its own
                     np.save(fresh / f"{name}.npy", values, allow_pickle=False)
 
     def read(self) -> BoostingState | None:
-        """Where the run stood, or None where the folder is new."""
+        """The state of the run, or None if the folder is new."""
         with self.reading():
             text = self.content("state.json")
             if text is None:
@@ -549,7 +549,7 @@ def _row_weights(data: RankingDataset) -> Floats | None:
 
 
 def _scores_of(evaluate: Callable[..., Any]) -> Floats:
-    """The scores that LightGBM hands to a metric: the only open way to them."""
+    """The scores that LightGBM passes to a metric: the only public way to get them."""
     kept: list[Floats] = []
 
     def keep(scores: Floats, _: lightgbm.Dataset) -> tuple[str, float, bool]:
@@ -577,12 +577,12 @@ def check_start_text(text: str, params: Mapping[str, Any]) -> None:
 
 _TREE = re.compile(r"^Tree=\d+\n", re.MULTILINE)
 _NAMES = re.compile(r"^feature_names=.*$", re.MULTILINE)
-# Names that LightGBM takes.
+# Names that LightGBM accepts.
 _NAME = re.compile(r"[^\s\x22,:\[\]{}]+")
 
 
 def join_texts(texts: list[str]) -> str:
-    """One model of the trees of several, in LightGBM's text form."""
+    """One model with the trees of several, in LightGBM's text form."""
     if len(texts) == 1:
         return texts[0]
     trees = []
@@ -600,9 +600,9 @@ def count_trees(text: str) -> int:
 
 
 def with_names(text: str, names: Sequence[str] | None) -> str:
-    r"""The text with the names of features, as far as LightGBM takes them; ``Column_0`` and so on otherwise.
+    r"""The text with the names of features, if LightGBM accepts them; ``Column_0`` and so on otherwise.
 
-    LightGBM writes underscores for blanks, and takes no name with characters that JSON uses.
+    LightGBM replaces blanks by underscores, and accepts no name with characters that JSON uses.
 
     >>> with_names("feature_names=Column_0 Column_1\n", ["price in EUR", "clicks"])
     'feature_names=price_in_EUR clicks\n'
@@ -615,5 +615,5 @@ def with_names(text: str, names: Sequence[str] | None) -> str:
 
 
 def cut_text(text: str, n_rounds: int) -> str:
-    """The first trees of a model, in the form in which LightGBM itself writes it."""
+    """The first trees of a model, as LightGBM itself writes them."""
     return lightgbm.Booster(model_str=text).model_to_string(num_iteration=n_rounds)

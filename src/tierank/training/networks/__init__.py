@@ -1,4 +1,4 @@
-"""Networks: batches of whole queries, one training loop for all losses, exact resumption, and the fitted model.
+"""Networks: batches of whole queries, one training loop for all losses, exact resume, and the fitted model.
 
 ``members`` trains a network for each seed by the ``loop``; an epoch of it is ``steps`` over ``lists``, with the
 learning rate of the ``schedule``. ``inputs`` are what networks see of the features, ``building`` makes networks,
