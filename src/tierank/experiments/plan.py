@@ -40,7 +40,7 @@ _FIXED = {"folds": "data", "learned_from": "training data", "protocol": "protoco
 class Design:
     """The design of a run: the systems by name with their settings, and how they are judged."""
 
-    kind: str  # "cv", "compare" or "demo"
+    kind: str  # "cv" or "compare"
     systems: Mapping[str, dict[str, Any]]
     seeds: Sequence[int]
     metrics: Sequence[str]

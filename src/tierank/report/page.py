@@ -120,24 +120,10 @@ class _Page:
             f"{len(run.seeds)} seeds" if len(run.seeds) > 1 else f"seed {run.seeds[0]}",
             run.plan.created[:10],
         ]
-        is_demo = run.plan.kind == "demo"
-        words_of_demo = (
-            "Why networks rank worse than trees here: relevance partly depends on rules with thresholds, which trees"
-            " can split at directly, and a few hundred training queries are too few for networks to learn them."
-            " On other data it is the other way round; Blend uses both."
-        )
         leaks = run.plan.protocol == "lightgbm"
         words = "Protocol lightgbm leaks: the test data choose the number of trees."
         warning = [element("p", words, class_="warning")] if leaks else []
-        demo = (
-            [element("p", words_of_demo, class_="facts")] if is_demo and self._is_below("urank", "lambdamart") else []
-        )
-        return [element("p", " · ".join(part for part in counts if part), class_="facts"), *warning, *demo]
-
-    def _is_below(self, system: str, other: str) -> bool:
-        """Whether both systems are present, and the first one has the lower mean."""
-        are_there = {system, other} <= set(self.run.systems)
-        return are_there and self.comparison.mean(system, self.metric) < self.comparison.mean(other, self.metric)
+        return [element("p", " · ".join(part for part in counts if part), class_="facts"), *warning]
 
     def leaderboard(self) -> list[Html]:
         """The table in the layout of the paper: metrics by cutoff, marks, spread over seeds, best in bold."""
