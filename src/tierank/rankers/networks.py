@@ -238,7 +238,7 @@ class NeuralRanker(JudgedRanker):
         """Networks take propensities if their loss does, or learn the effect of positions by a tower."""
         tower = settings["position_tower"]
         if tower != "none" and (train.position is None or train.propensity is not None):
-            got = "none" if train.position is None else "no propensities, which leave it nothing to learn"
+            got = "none" if train.position is None else "propensities, which leave it nothing to learn"
             raise ParameterError(argument="position_tower", expected="`position` alone in fit", got=got)
         if train.propensity is not None:
             check_reads_propensity(self.loss_function(settings))
