@@ -2,8 +2,11 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -294,6 +297,45 @@ def test_the_list_of_rankers_says_which_to_start_with(capsys):
     assert code == 0
     assert [line.split()[0] for line in out.splitlines()] == list(tierank.RANKERS)
     assert "umart: start here" in err
+
+
+@pytest.mark.parametrize("module", ["tierank.cli", "argparse", "tierank.errors", "tierank.cli.completion"])
+def test_an_interrupt_while_the_program_is_loaded_ends_quietly(module):
+    program = f"""
+import runpy, sys
+class Pressed:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            raise KeyboardInterrupt
+sys.modules.pop({module!r}, None)
+sys.meta_path.insert(0, Pressed())
+sys.argv = ["tierank", "list", "rankers"]
+runpy.run_module("tierank", run_name="__main__", alter_sys=True)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", "tierank: stopped\n")
+
+
+def test_the_program_is_the_one_that_loads_the_command_line_late():
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["scripts"] == {"tierank": "tierank.__main__:main"}
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_are_taken_as_empty(files, tmp_path, closed):
+    """Files would get the numbers of closed streams, and what libraries print would go into them."""
+    command = [sys.executable, "-m", "tierank", "convert", str(files / "data.txt"), str(tmp_path / "out.txt")]
+    found = subprocess.run(["sh", "-c", f"{shlex.join(command)} {closed}"], capture_output=True, text=True)
+    assert (found.returncode, found.stdout) == (0, "")
+    assert "Traceback" not in found.stderr
+    assert tierank.read(tmp_path / "out.txt").n_documents == tierank.read(files / "data.txt").n_documents
+
+
+def test_a_closed_standard_input_has_no_lines():
+    command = f"{shlex.quote(sys.executable)} -m tierank describe - <&-"
+    found = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert found.returncode == 2
+    assert found.stderr.startswith("tierank: standard input: expected at least one line")
 
 
 def test_an_interrupt_ends_quietly(files, capsys, monkeypatch):

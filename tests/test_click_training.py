@@ -9,7 +9,7 @@ import pytest
 import reference_objectives as reference
 
 import tierank
-from tierank import RANKERS, DataError, LambdaMART, ParameterError, RankingDataset, UMart, URank
+from tierank import RANKERS, Blend, DataError, LambdaMART, ParameterError, RankingDataset, UBoost, UMart, URank
 from tierank.clicks import ClickLog, read_propensities, simulate_clicks, training_data
 from tierank.objectives import LambdaRankObjective, UMartObjective
 from tierank.training.selection import make_judge, means_of
@@ -534,3 +534,53 @@ def test_a_document_that_the_data_have_twice_is_refused():
         training_data(ClickLog.of(**rows, query=["q", "q"], document=["a", "b"]), data)
     unused = RankingDataset(np.eye(4), qid=["q", "q", "r", "r"], document_ids=["a", "b", "b", "b"])
     assert training_data(ClickLog.of(**rows, query=["q", "q"], document=["a", "b"]), unused).n_documents == 2
+
+
+# Training that was interrupted
+
+
+class Interruption(Exception):
+    """What ends a run in the middle."""
+
+
+TREES = {"n_trees": 120, "patience": 200, "n_jobs": 1}
+NETWORK = {"max_epochs": 6, "n_jobs": 1}
+CHANCES = {"propensity": [1.0, 0.6, 0.4, 0.3]}
+CLICK_RANKERS = {
+    "trees that learn propensities": (UMart, TREES, {}),
+    "trees with propensities": (LambdaMART, TREES, CHANCES),
+    "trees with draws": (UMart, TREES | {"bagging_fraction": 0.7, "bagging_freq": 1}, {}),
+    "network with propensities": (URank, NETWORK, CHANCES),
+    "network with a tower": (URank, NETWORK | {"position_tower": "additive"}, {}),
+    "network with a tower and dropout": (URank, NETWORK | {"position_tower": "multiplicative", "dropout": 0.3}, {}),
+    "boosted networks": (UBoost, NETWORK | {"n_learners": 2}, CHANCES),
+    "blend": (Blend, NETWORK | {"n_trees": 4, "rotate": False, "n_configs": 1, "n_seeds": 1}, CHANCES),
+}
+
+
+@pytest.mark.parametrize("name", CLICK_RANKERS)
+@pytest.mark.parametrize("share", [0.6, 0.9])
+def test_interrupted_learning_from_clicks_goes_on_to_the_same_bits(name, share, lists, tmp_path, monkeypatch):
+    """Interrupted after a share of the steps; positions and propensities are part of what a checkpoint is of."""
+    monkeypatch.setattr("tierank.training.networks.loop._EVERY", -1.0)  # a checkpoint after each epoch
+    kind, settings, shown = CLICK_RANKERS[name]
+    train, valid = lists.split(0.7, 0.3)
+    steps = []
+    whole = kind(**settings).fit(train, valid=valid, callbacks=[lambda step: steps.append(step) and None], **shown)
+    last, met = int(share * len(steps)), []
+
+    def interrupt(step):
+        met.append(step)
+        if len(met) == last:
+            raise Interruption("as if killed")
+
+    with pytest.raises(Interruption, match="as if killed"):
+        kind(**settings).fit(train, valid=valid, checkpoint=tmp_path / "kept", callbacks=[interrupt], **shown)
+    again = []
+    resumed = kind(**settings)
+    more = shown | {"valid": valid, "checkpoint": tmp_path / "kept", "callbacks": [lambda s: again.append(s) and None]}
+    with pytest.raises(DataError, match="a checkpoint of this data and these settings, got one of another"):
+        resumed.fit(train.replace(position=train.position % 6 + 1), **more)
+    resumed.fit(train, **more)
+    assert resumed.model_files() == whole.model_files()
+    assert len(again) < len(steps)

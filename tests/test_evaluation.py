@@ -143,6 +143,15 @@ def test_bootstrap_interval_of_two_queries_by_hand():
     assert (low, high) == (0, 1)
 
 
+@pytest.mark.parametrize("shape", [(2,), (3, 7), (2, 2, 300)])
+def test_bootstrap_interval_agrees_with_means_of_drawn_queries(shape):
+    differences, n = np.random.default_rng(4).normal(size=shape), shape[-1]
+    drawn = np.random.default_rng(5).integers(n, size=(200, n))
+    means = np.array([differences[..., queries].mean(axis=-1) for queries in drawn])
+    expected = np.percentile(means, [2.5, 97.5], axis=0)
+    np.testing.assert_allclose(bootstrap_interval(differences, seed=5, n_resamples=200), expected, atol=1e-12)
+
+
 def test_blocks_of_the_bootstrap_cover_every_resample(monkeypatch):
     differences = np.random.default_rng(3).normal(size=(2, 3, 50))
     whole = bootstrap_interval(differences, seed=1, n_resamples=999)

@@ -162,6 +162,12 @@ def test_finished_cells_are_not_run_again_and_half_written_ones_are(folder, tmp_
     assert more.systems == ("lambdamart", "umart")
     assert more.seeds_of("lambdamart") == (0,)
     assert more.seeds_of("umart") == (0, 3)
+    assert str(more).splitlines()[0].endswith("seeds 0, 3 (lambdamart: 0)")
+    (more.store.place(Cell("umart", 1, 3)) / "result.json").unlink()  # as if it had been stopped
+    stopped = Run.open(out)
+    assert stopped.plan.seeds == [0, 3]
+    assert stopped.seeds == (0,)
+    assert str(stopped).splitlines()[0].endswith(", seed 0")
 
 
 def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):

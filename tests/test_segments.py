@@ -161,6 +161,28 @@ def test_segments_of_a_comparison_are_comparisons_of_their_queries(shop):
     assert found.contrasts == tierank.compare(data, scores, metrics=["ndcg@10", "mrr"]).contrasts
 
 
+def test_metrics_that_judge_different_queries_are_compared_over_their_own():
+    """Metrics share the draws of the bootstrap where they judge the same queries, and only there."""
+    rng = np.random.default_rng(8)
+    every, some, same = rng.normal(size=(3, 60))
+    some[::4] = np.nan
+    attribute = Attribute("half", ("a", "b"), np.arange(60) % 2)
+    by_system = {
+        "one": {"every": every, "some": some, "same": same},
+        "two": {"every": -every, "some": some, "same": same},
+    }
+    found = compare_segments(by_system, [attribute], 3, 500)
+    assert [one.metric for one in found] == ["every"] * 4 + ["some"] * 4 + ["same"] * 4
+    for one in found:
+        values = by_system[one.system][one.metric][attribute.codes == "ab".index(one.value)]
+        values = values[~np.isnan(values)]
+        alone = compare_segments({"x": {"m": values}}, [Attribute("all", ("a",), np.zeros(len(values), int))], 3, 500)
+        expected = alone[0].contrast.to_dict()
+        got = one.contrast.to_dict()
+        for name in ("difference", "low", "high", "p", "wins", "ties", "losses", "spread"):
+            assert got[name] == pytest.approx(expected[name], rel=1e-12), name
+
+
 def test_small_segments_are_shown_and_not_tested():
     codes = np.repeat([0, 1], [FEWEST - 1, 30])
     attribute = Attribute("a", ("small", "large"), codes)

@@ -4,7 +4,9 @@ Names are loaded on first use, so that ``import tierank`` and ``tierank --help``
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+
+# Checkers take it for true. ``typing`` has it too, but takes a while to load, and Ctrl-C could come meanwhile.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from tierank import clicks as clicks
@@ -204,7 +206,7 @@ __all__ = ["__version__", *_HOMES]
 
 if not TYPE_CHECKING:  # checkers go by the block above, and so find names that are misspelt
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         # Modules that users call by their names: tierank.distributed.fit.
         is_module = name in ("clicks", "distributed", "serve")
         if not is_module and name not in _HOMES:

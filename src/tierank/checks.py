@@ -62,12 +62,13 @@ def as_array(values: Any) -> NDArray[Any]:
     if not isinstance(values, np.ma.MaskedArray) or not np.ma.is_masked(values):
         try:
             return np.asarray(values)
-        except ValueError as error:
-            if "inhomogeneous" not in str(error):  # numpy's word for lists of different lengths
-                raise
-            raise DataError(
-                f"expected an array, or lists of equal length, got {type(values).__name__} of parts of different shapes"
-            ) from None
+        except MemoryError:
+            raise
+        except Exception as error:  # of the library that the values come from: torch and polars have their own
+            got = f"{type(values).__name__}: {error}"
+            if "inhomogeneous" in str(error):  # numpy's word for lists of different lengths
+                got = f"{type(values).__name__} of parts of different shapes"
+            raise DataError(expected="an array, or lists of equal length", got=got) from None
     is_number = values.dtype.kind in "biuf"
     filled = np.array(values.data, dtype=np.float64 if is_number else object)
     filled[np.ma.getmaskarray(values)] = np.nan if is_number else None
@@ -94,7 +95,8 @@ def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
 def to_numbers(values: NDArray[Any]) -> NDArray[Any] | None:
     """An array of numbers, NaN for None; None if a value is not a number."""
     if values.dtype.kind in "biuf":
-        return values
+        with np.errstate(over="ignore"):  # what no float64 holds is infinite, and refused where it must not be
+            return values.astype(np.float64) if values.dtype == np.longdouble else values
     if not values.size:
         return np.empty(values.shape)
     if values.dtype.kind != "O":
@@ -153,8 +155,19 @@ def is_missing(value: object) -> bool:
         return True
     try:
         return bool(value != value)
+    except ArithmeticError:  # Decimal("sNaN"), the NaN that raises
+        return True
     except (TypeError, ValueError):  # an array is not a missing value
         return False
+
+
+def shape_of(values: Any, array: NDArray[Any]) -> str:
+    """What was handed in where an array of other dimensions was expected: its shape, or its type if it has none.
+
+    >>> shape_of([[1, 2]], np.array([[1, 2]])), shape_of({1, 2}, np.array({1, 2}))
+    ('shape (1, 2)', 'set')
+    """
+    return f"shape {array.shape}" if array.ndim or isinstance(values, np.ndarray) else type(values).__name__
 
 
 def check_finite(
@@ -216,7 +229,7 @@ def as_ratings(y: ArrayLike, n: int, *, may_be_unjudged: bool = False) -> NDArra
     """One checked rating per row; NaN for an unjudged document, if those are allowed."""
     given = _as_vector(as_array(y))
     if given.shape != (n,):
-        raise DataError(f"y: expected {n} ratings, one per row of X, got shape {given.shape}")
+        raise DataError(f"y: expected {n} ratings, one per row of X, got {shape_of(y, given)}")
     ratings = check_ratings(as_numbers(given, "y").astype(np.float64), lambda row: f"y, row {row}")
     if not may_be_unjudged and np.isnan(ratings).any():
         raise DataError(f"y, row {np.isnan(ratings).argmax()}: expected a rating, got NaN, an unjudged document")
@@ -243,7 +256,7 @@ def as_weights(weight: ArrayLike, name: str, n: int, otherwise: str = "") -> NDA
     """N checked weights; ``otherwise`` completes the message with what else could have been given."""
     values = as_numbers(as_array(weight), name).astype(np.float64)
     if values.shape != (n,):
-        raise DataError(f"{name}: expected {n} weights{otherwise}, got shape {values.shape}")
+        raise DataError(f"{name}: expected {n} weights{otherwise}, got {shape_of(weight, values)}")
     bad = ~((values >= 0) & (values <= np.finfo(np.float32).max))  # training uses float32
     if bad.any():
         raise DataError(
@@ -257,7 +270,7 @@ def as_positions(position: ArrayLike, n: int, where: str = "position") -> NDArra
     """N positions where documents were shown, integers that count from 1."""
     values = as_numbers(as_array(position), where)
     if values.shape != (n,):
-        raise DataError(argument=where, expected=f"{n} positions, one per row", got=f"shape {values.shape}")
+        raise DataError(argument=where, expected=f"{n} positions, one per row", got=shape_of(position, values))
     bad = ~((values >= 1) & (values <= MOST_POSITIONS) & (values == np.floor(values)))
     if bad.any():
         got = f"{values[bad.argmax()]:g} at {bad.argmax()}"
@@ -270,7 +283,7 @@ def as_clicks(clicked: ArrayLike, n: int) -> NDArray[np.bool_]:
     """Whether each of n documents was clicked: booleans, or numbers that are 0 or 1."""
     values = as_numbers(as_array(clicked), "clicked")
     if values.shape != (n,):
-        raise DataError(argument="clicked", expected=f"{n} values, one per row", got=f"shape {values.shape}")
+        raise DataError(argument="clicked", expected=f"{n} values, one per row", got=shape_of(clicked, values))
     bad = ~((values == 0) | (values == 1))
     if bad.any():
         got = f"{values[bad.argmax()]:g} at {bad.argmax()}"
@@ -323,7 +336,7 @@ def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.
         hint = ""
         if ids.ndim == 1 and ids.dtype.kind in "iu" and ids.sum() == n:
             hint = "; these look like group sizes: pass qid=np.repeat(np.arange(len(sizes)), sizes)"
-        raise DataError(f"qid: expected {n} query ids, one per row of X, got shape {ids.shape}{hint}")
+        raise DataError(f"qid: expected {n} query ids, one per row of X, got {shape_of(qid, ids)}{hint}")
     # Objects are compared by hash alone: equal neighbours do not always have equal hashes.
     is_new = np.full(n, True) if ids.dtype.kind == "O" else np.concatenate([[True], ids[1:] != ids[:-1]])
     starts = np.flatnonzero(is_new)

@@ -34,6 +34,7 @@ from tierank.markup import Html
 from tierank.memory import allocate, check_width, chunks
 from tierank.relevance import find_tiers
 from tierank.settings import as_whole
+from tierank.tables import by_index, warn_of_row_order
 from tierank.text_blocks import Texts
 
 
@@ -55,7 +56,8 @@ class RankingDataset:
     row_weight : array, optional
         One weight per row.
     query_weight : array or mapping, optional
-        One weight per query in order of appearance, one per row, or a mapping from query id to weight.
+        One weight per query in order of appearance, one per row, or a mapping from query id to weight; a pandas Series
+        whose index holds the query ids is one.
     feature_names : list of str, optional
         One name per feature. Default: the columns of a table.
     document_ids : list, optional
@@ -127,6 +129,7 @@ class RankingDataset:
         propensity: Any = None,
     ) -> None:
         check_declared(X, columns)
+        warn_of_row_order(X=X, y=y, qid=qid, row_weight=row_weight, position=position)
         features, names, self.kinds = as_features(X, columns)
         if feature_names is not None and self.kinds:
             raise DataError(
@@ -233,7 +236,7 @@ class RankingDataset:
     def _rating_words(self) -> str:
         """The lowest and the highest rating, and how many documents have none."""
         known = self.ratings[self.is_judged]
-        words = [f"{known.min():g} to {known.max():g}"] if len(known) else []
+        words = [f"{known.min() + 0.0:g} to {known.max() + 0.0:g}"] if len(known) else []  # not -0
         return ", ".join([*words, *([f"{self.n_unjudged:,} unjudged"] if self.n_unjudged else [])])
 
     @property
@@ -648,6 +651,8 @@ class RankingDataset:
 
     def weights_per_query(self, weight: ArrayLike | Mapping[Hashable, float]) -> NDArray[np.float64]:
         """Query weights given by query id, by query in order of appearance, or by row."""
+        named = by_index(weight, self.query_ids.tolist())
+        weight = weight if named is None else named
         if isinstance(weight, Mapping):
             missing = [q for q in self.query_ids.tolist() if q not in weight]
             if missing:

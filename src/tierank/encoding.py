@@ -447,7 +447,8 @@ def as_features(
     given = as_array(X)
     if given.ndim != 2:
         hint = ". Reshape your data: X[:, None] for one feature, X[None] for one document" if given.ndim == 1 else ""
-        raise DataError(f"X: expected a matrix of documents x features, got {given.ndim} dimension(s){hint}")
+        got = f"{given.ndim} dimension(s){hint}" if given.ndim else type(X).__name__
+        raise DataError(f"X: expected a matrix of documents x features, got {got}")
     given = as_numbers(given, "X")
     _check_matrix(matrix := _as_float32(given), given)
     return matrix, None, {}

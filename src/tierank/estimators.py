@@ -12,7 +12,7 @@ from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.encoding import as_features
 from tierank.errors import DataError, NotFittedError
-from tierank.tables import column_names, is_table, take_columns
+from tierank.tables import column_names, is_table, take_columns, warn_of_row_order
 
 if TYPE_CHECKING:
     # scikit-learn has no types, and a class with an unknown base has every attribute, so that a checker would not
@@ -68,6 +68,7 @@ class Estimator(BaseEstimator):
         given = getattr(self, "feature_names_in_", None)
         names, plan = None if given is None else tuple(given), self._plan
         if names is not None and is_table(X):
+            warn_of_row_order(X=X, qid=qid)
             sources = plan.sources(names)
             _check_columns(sources, column_names(X))
             features, raw, kinds = as_features(take_columns(X, sources), kinds=plan.raw_kinds(names))

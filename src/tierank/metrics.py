@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_array, as_numbers
+from tierank.checks import as_array, as_numbers, shape_of
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.ranking import (
@@ -682,8 +682,38 @@ def as_scores(scores: ArrayLike, n: int) -> Floats:
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
     if given.shape != (n,):
-        raise DataError(f"scores: expected {n}, one per row of the data, got shape {given.shape}")
-    return _plain(as_numbers(given, "scores"))
+        raise DataError(f"scores: expected {n}, one per row of the data, got {shape_of(scores, given)}")
+    numbers = _plain(as_numbers(given, "scores"))
+    _check_told_apart(given, numbers)
+    return numbers
+
+
+# The integers up to here are floats, all of them.
+_WHOLE = 2**53
+
+
+def _check_told_apart(given: NDArray[Any], numbers: Floats) -> None:
+    """Refuse scores that differ and are equal as float64: they would be judged as ties.
+
+    >>> as_scores([2**53, 2**53 + 1], 2)
+    Traceback (most recent call last):
+    tierank.errors.DataError: scores: expected numbers that differ as float64 where they differ, got 9007199254740992
+    and 9007199254740993; give their ranks, such as scipy.stats.rankdata(scores)
+    """
+    is_exact = given.dtype.kind in "bf" and given.dtype != np.longdouble
+    if is_exact or (given.dtype.kind in "iu" and not (np.abs(numbers) >= _WHOLE).any()):
+        return
+    known = np.flatnonzero(~np.isnan(numbers))
+    order = known[np.argsort(numbers[known], kind="stable")]
+    exact = given[order].tolist()
+    for (low, high), (below, above) in zip(pairwise(exact), pairwise(numbers[order]), strict=True):
+        if below == above and low != high:
+            raise DataError(
+                argument="scores",
+                expected="numbers that differ as float64 where they differ",
+                got=f"{low!s:.60} and {high!s:.60}",
+                fix="give their ranks, such as scipy.stats.rankdata(scores)",
+            )
 
 
 def _plain(values: NDArray[Any]) -> Floats:
@@ -695,7 +725,9 @@ def _as_metrics(metrics: Metric | Iterable[Metric] | None, rule: Rule) -> dict[s
     """The metrics by name, each once."""
     if metrics is None:
         return {name: name for name in default_metrics(rule)}
-    asked = [metrics] if isinstance(metrics, str) or callable(metrics) else list(dict.fromkeys(metrics))
+    asked: list[Any] = [metrics]  # one that is neither a name nor a function is refused by what follows
+    if not isinstance(metrics, str) and not callable(metrics) and isinstance(metrics, Iterable):
+        asked = list(dict.fromkeys(metrics))
     if not asked:
         raise ParameterError("metrics: expected at least one, such as 'ndcg@10', got none")
     named = {metric_name(metric): metric for metric in asked}

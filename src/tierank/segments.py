@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.checks import as_array, is_missing, to_numbers
+from tierank.checks import as_array, is_missing, shape_of, to_numbers
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.kinds import Category, Date
@@ -25,7 +25,7 @@ from tierank.significance import (
     two_sample_p,
     verdict_of,
 )
-from tierank.tables import as_column, column_names, is_table
+from tierank.tables import as_column, by_index, column_names, index_of, is_table
 from tierank.types import Floats
 
 # Segments with fewer queries are shown, but not tested: few values may agree by chance.
@@ -182,20 +182,38 @@ def compare_segments(
 ) -> tuple[SegmentContrast, ...]:
     """The differences to the baseline by segment; ``differences[system][metric]`` has one value per query."""
     segments: list[SegmentContrast] = []
-    for metric in next(iter(differences.values()), {}):
-        by_system = np.array([by_metric[metric] for by_metric in differences.values()])
-        judged = ~np.isnan(by_system).any(axis=0)
-        rows: list[tuple[tuple[str, str, str, str], Sequence[Any]]] = []
-        for attribute, code, inside in _queries_of(attributes, judged):
-            numbers = _contrasts(by_system[:, inside], seed, n_resamples)
-            heads = ((attribute.name, attribute.values[code], system, metric) for system in differences)
-            rows += list(zip(heads, zip(*numbers, strict=True), strict=True))
+    for metric, rows in _rows_by_metric(differences, attributes, seed, n_resamples).items():
         p = np.array([numbers[3] for _, numbers in rows])
         adjusted = control_discoveries(p, np.array([numbers[0] for _, numbers in rows]))
-        for (head, row), q in zip(rows, adjusted.tolist(), strict=True):
+        for (names, row), q in zip(rows, adjusted.tolist(), strict=True):
             difference, low, high, p_here, *rest = row
-            segments.append(SegmentContrast(*head, Contrast(difference, low, high, p_here, q, *rest)))
+            segments.append(SegmentContrast(*names, metric, Contrast(difference, low, high, p_here, q, *rest)))
     return tuple(segments)
+
+
+def _rows_by_metric(
+    differences: Mapping[str, Mapping[str, Floats]], attributes: Sequence[Attribute], seed: int, n_resamples: int
+) -> dict[str, list[tuple[tuple[str, str, str], tuple[Any, ...]]]]:
+    """For each metric a row per segment and system: attribute, value and system, and the numbers of ``_contrasts``.
+
+    Metrics that judge the same queries, as they mostly do, share the draws of the bootstrap.
+    """
+    metrics = list(next(iter(differences.values()), {}))
+    rows: dict[str, list[tuple[tuple[str, str, str], tuple[Any, ...]]]] = {metric: [] for metric in metrics}
+    if not metrics or not attributes:
+        return rows
+    every = np.array([[by_metric[metric] for metric in metrics] for by_metric in differences.values()])
+    are_judged, pattern = np.unique(~np.isnan(every).any(axis=0), axis=0, return_inverse=True)
+    for k, judged in enumerate(are_judged):
+        chosen = np.flatnonzero(pattern.reshape(-1) == k).tolist()
+        by_system = every[:, chosen]  # systems x metrics x queries
+        for attribute, code, inside in _queries_of(attributes, judged):
+            numbers = _contrasts(by_system[..., inside], seed, n_resamples)
+            for s, system in enumerate(differences):
+                for m, metric in enumerate(chosen):
+                    names = (attribute.name, attribute.values[code], system)
+                    rows[metrics[metric]].append((names, tuple(number[s][m] for number in numbers)))
+    return rows
 
 
 def cut(
@@ -224,7 +242,9 @@ def _named(data: RankingDataset, by: Any) -> dict[str, Any]:
         are_many = by and all(_is_many(values) for values in by.values())
         return {str(name): values for name, values in by.items()} if are_many else {_UNNAMED: by}
     if is_table(by):
-        return {name: as_column(by, name) for name in column_names(by)}
+        is_indexed = index_of(by) is not None
+        names = column_names(by)
+        return {name: by.iloc[:, k] if is_indexed else as_column(by, name, names) for k, name in enumerate(names)}
     is_short = isinstance(by, (list, tuple)) and len(by) > 0 and len(by) not in (data.n_queries, data.n_documents)
     if is_short and all(isinstance(name, str) for name in by):
         return {name: _feature(data, name) for name in by}
@@ -267,8 +287,10 @@ def _as_dates(days: NDArray[np.floating[Any]]) -> NDArray[np.datetime64]:
 
 def _per_query(data: RankingDataset, name: str, values: Any) -> NDArray[Any]:
     """One value per query, given by query id, by query in order of appearance, or by row."""
-    if isinstance(values, Mapping):
-        return _looked_up(data.query_ids.tolist(), name, values)
+    ids = data.query_ids.tolist()
+    named = values if isinstance(values, Mapping) else by_index(values, ids)
+    if named is not None:
+        return _looked_up(ids, name, named)
     given = as_array(values)
     if given.shape == (data.n_queries,):
         return given
@@ -277,7 +299,7 @@ def _per_query(data: RankingDataset, name: str, values: Any) -> NDArray[Any]:
             argument="by",
             where=name,
             expected=f"{data.n_documents} values (one per row) or {data.n_queries} (one per query)",
-            got=f"shape {given.shape}",
+            got=shape_of(values, given),
         )
     rows = data.arrange(given)
     codes = np.unique(rows.astype(str), return_inverse=True)[1].reshape(-1)
@@ -352,7 +374,8 @@ def _label(number: Any) -> str:
     >>> _label(1234.0), _label(0.25)
     ('1,234', '0.25')
     """
-    return f"{int(number):,}" if float(number).is_integer() else f"{float(number):.4g}"
+    is_whole = float(number).is_integer() and abs(number) < 2**53
+    return f"{int(number):,}" if is_whole else f"{float(number):.4g}"
 
 
 # Numbers of a segment
@@ -378,14 +401,14 @@ def _against(here: Floats, others: Floats) -> tuple[float, float]:
 
 
 def _contrasts(differences: Floats, seed: int, n_resamples: int) -> tuple[list[Any], ...]:
-    """Difference, interval, p, wins, ties, losses and spread of each system, over the queries of a segment."""
-    n = differences.shape[1]
-    unknown = np.full(len(differences), np.nan)
+    """Difference, interval, p, wins, ties, losses and spread of each system and metric, over a segment's queries."""
+    n = differences.shape[-1]
+    unknown = np.full(differences.shape[:-1], np.nan)
     low, high = bootstrap_interval(differences, seed, n_resamples) if n >= FEWEST else (unknown, unknown)
     p = paired_p(differences) if n >= FEWEST else unknown
-    spread = differences.std(axis=1, ddof=1) if n > 1 else unknown
-    wins, losses = (differences > 0).sum(axis=1), (differences < 0).sum(axis=1)
-    numbers = (differences.mean(axis=1), low, high, p, wins, n - wins - losses, losses, spread)
+    spread = differences.std(axis=-1, ddof=1) if n > 1 else unknown
+    wins, losses = (differences > 0).sum(axis=-1), (differences < 0).sum(axis=-1)
+    numbers = (differences.mean(axis=-1), low, high, p, wins, n - wins - losses, losses, spread)
     return tuple(number.tolist() for number in numbers)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
+from tierank.kernels import in_threads, n_threads
+from tierank.kernels.resampling import count_drawn
 from tierank.settings import Number
 from tierank.types import Floats
 
@@ -225,12 +228,14 @@ def bootstrap_interval(differences: Floats, seed: int, n_resamples: int) -> tupl
     values = differences.reshape(-1, n).T
     rng = np.random.default_rng(seed)
     means = np.empty((n_resamples, values.shape[1]))
-    block = max(1, _DRAWS // n)
+    block = min(max(1, _DRAWS // n), n_resamples)
+    counts = np.empty((block, n))
     for start in range(0, n_resamples, block):
         size = min(block, n_resamples - start)
-        drawn = rng.integers(n, size=(size, n)) + n * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * n).reshape(size, n)
-        means[start : start + size] = counts.astype(np.float64) @ values / n
+        drawn = rng.integers(n, size=(size, n), dtype=np.int32)
+        edges = np.linspace(0, size, n_threads(None) + 1).astype(int).tolist()
+        in_threads(count_drawn, [(drawn, counts, *span) for span in pairwise(edges)])
+        means[start : start + size] = counts[:size] @ values / n
     low, high = np.percentile(means, [2.5, 97.5], axis=0).reshape(2, *differences.shape[:-1])
     return low, high
 

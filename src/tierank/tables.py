@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,44 @@ def as_column(table: Any, name: str, names: list[str] | None = None) -> NDArray[
         if getattr(getattr(column, "dtype", None), "fields", None):  # polars would give a matrix of the fields
             return as_objects(column.to_list())
         return np.asarray(column.to_numpy())
-    except (ValueError, TypeError, NotImplementedError) as error:  # Arrow, for types that numpy lacks
+    except MemoryError:
+        raise
+    except Exception as error:  # Arrow and polars raise their own, for types that numpy lacks
         raise DataError(f"column {name!r}: expected numbers or texts, got: {str(error)[:SHOWN]}") from None
+
+
+def index_of(values: Any) -> Any:
+    """The index of what pandas holds; None for anything else."""
+    return values.index if type(values).__module__.partition(".")[0] == "pandas" and hasattr(values, "iloc") else None
+
+
+def warn_of_row_order(**given: Any) -> None:
+    """Warn where things of pandas that belong together have the same index in different orders.
+
+    Rows are matched by their order, as everywhere in scikit-learn, so one of them was probably sorted or shuffled.
+    """
+    indices = {name: index for name, values in given.items() if (index := index_of(values)) is not None}
+    for name, index in list(indices.items())[1:]:
+        first, other = next(iter(indices.items()))
+        is_moved = len(index) == len(other) and not index.equals(other)
+        if is_moved and index.isin(other).all() and other.isin(index).all():
+            warnings.warn(
+                f"{name}: has the index of {first} in another order, and rows are matched by their order, not by their"
+                f" index: give {name}.loc[{first}.index], or {name}.to_numpy() if this is intended",
+                stacklevel=4,
+            )
+
+
+def by_index(values: Any, ids: Sequence[Hashable]) -> dict[Hashable, Any] | None:
+    """The values of a pandas Series by its index, if that holds these ids and nothing else, as after a ``groupby``.
+
+    None for anything else. An index that only numbers the rows names nothing, whatever the ids are.
+    """
+    index = index_of(values)
+    is_counted = index is None or type(index).__name__ == "RangeIndex" or hasattr(values, "columns")
+    if is_counted or len(index) != len(ids) or set(index.tolist()) != set(ids):
+        return None
+    return dict(zip(index.tolist(), values.tolist(), strict=True))
 
 
 def take_columns(table: Any, names: Sequence[str]) -> Any:

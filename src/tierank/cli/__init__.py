@@ -47,6 +47,7 @@ COMMANDS = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # busy-waiting threads slow down shared machines
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # a pipe gets the same bytes as a file of --out, in every locale
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     pipes = Pipes()
@@ -68,6 +69,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"tierank: {pipes.named(line_of(error))}", file=sys.stderr)
         return LEFT_ALONE if isinstance(error, TeamError) and error.is_left_alone else 2
     return 0
+
+
+def _open_closed_streams() -> None:
+    """Lead standard streams that were closed (``>&-``) nowhere: files would get their numbers and what goes to them."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            try:
+                os.fstat(number)
+            except OSError:
+                os.open(os.devnull, os.O_RDWR)  # the lowest free number
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
 
 
 @contextmanager

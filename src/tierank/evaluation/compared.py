@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from tierank import notebook
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
-from tierank.evaluation.judged import Evaluation, as_judged, evaluate_by
+from tierank.evaluation.judged import Evaluation, as_judged, evaluate_by, warn_of_score_order
 from tierank.evaluation.showing import (
     describe_counts,
     describe_segments,
@@ -85,6 +85,9 @@ def compare(
         raise ParameterError(argument="scores", expected="a mapping from names of systems to their scores", got=got)
     if len(scores) < 2:
         raise ParameterError(f"scores: expected at least two systems to compare, got {len(scores)}")
+    for name in (*scores, *([] if baseline is None else [baseline])):
+        if not isinstance(name, str):
+            raise ParameterError(argument="scores", expected="texts as names of systems", got=repr(name))
     as_whole("n_resamples", n_resamples)
     as_whole("seed", seed, 0)
     baseline = next(iter(scores)) if baseline is None else baseline
@@ -92,6 +95,7 @@ def compare(
         raise ParameterError.unknown("baseline", baseline, scores)
     judged = as_judged(data)
     attributes = () if by is None else as_attributes(judged, by)
+    warn_of_score_order(data, scores)
     judge = Judge(judged, metrics, rule, n_jobs=n_jobs)
     evaluations = {name: evaluate_by(judge, given, attributes) for name, given in scores.items()}
     return compare_evaluations(evaluations, baseline, attributes, seed=seed, n_resamples=n_resamples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tierank import notebook
+from tierank.checks import as_array
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation.showing import (
@@ -25,6 +26,7 @@ from tierank.evaluation.showing import (
 from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores
 from tierank.segments import Attribute, Segment, as_attributes, judge_segments
 from tierank.significance import finite
+from tierank.tables import warn_of_row_order
 from tierank.types import Floats
 
 
@@ -53,7 +55,8 @@ def evaluate(
         lists; without, they count as not relevant.
     by : str, array, mapping or table, optional
         An attribute of queries to split the results by, such as their device: the name of a feature; one value per row
-        (the same for all rows of a query) or per query in order of appearance; or a mapping from query ids to values.
+        (the same for all rows of a query) or per query in order of appearance; or a mapping from query ids to values,
+        or a pandas Series indexed by query id.
         For several attributes: a list of features, a table with a column for each, or a mapping by name. Numbers with
         more than 20 different values are cut into five ranges.
     n_jobs : int, optional
@@ -78,6 +81,7 @@ def evaluate(
     """
     judged = as_judged(data)
     attributes = () if by is None else as_attributes(judged, by)
+    warn_of_score_order(data, {"scores": scores})
     return evaluate_by(Judge(judged, metrics, rule, n_jobs=n_jobs), scores, attributes)
 
 
@@ -89,7 +93,17 @@ def as_judged(data: RankingDataset | Sequence[Any]) -> RankingDataset:
         raise DataError(f"data: expected a RankingDataset, (X, y, qid) or (y, qid), got {type(data).__name__}")
     if len(data) == 3:
         return RankingDataset(*data)
-    return RankingDataset(np.zeros((len(data[0]), 1), np.float32), *data)
+    ratings = as_array(data[0])
+    if data[0] is None or not ratings.ndim:
+        raise DataError(argument="data", expected="the ratings first, in (y, qid)", got=type(data[0]).__name__)
+    return RankingDataset(np.zeros((len(ratings), 1), np.float32), *data)
+
+
+def warn_of_score_order(data: RankingDataset | Sequence[Any], scores: Mapping[str, ArrayLike]) -> None:
+    """Warn where scores have the index of the ratings in another order."""
+    ratings = None if isinstance(data, RankingDataset) else data[-2]
+    for name, given in scores.items():
+        warn_of_row_order(y=ratings, **{name: given})
 
 
 def evaluate_by(judge: Judge, scores: ArrayLike, attributes: Sequence[Attribute] = ()) -> Evaluation:

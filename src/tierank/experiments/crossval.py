@@ -348,4 +348,4 @@ def _add_scores(run: Run, given: Mapping[str, Sequence[Any]]) -> None:
     """Add the scores of other tools, which have no seeds, under the first seed."""
     for name, folds in given.items():
         for fold, scores in enumerate(folds):
-            run.store.write(Cell(name, fold, run.seeds[0]), scores, {"scores": run.plan.systems[name]["scores"]})
+            run.store.write(Cell(name, fold, run.plan.seeds[0]), scores, {"scores": run.plan.systems[name]["scores"]})

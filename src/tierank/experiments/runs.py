@@ -74,7 +74,7 @@ class Run:
     systems : tuple of str
         The systems that have results for every fold, in the order of the plan.
     seeds : tuple of int
-        The seeds.
+        The seeds that some system has results for, in every fold.
     metrics : tuple of str
         The metrics.
     rule : Rule
@@ -152,8 +152,9 @@ class Run:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """The seeds."""
-        return tuple(self.plan.seeds)
+        """The seeds that some system has results for, in every fold; ``plan.seeds`` are those that were asked for."""
+        done = {seed for system in self.plan.systems for seed in self.seeds_of(system)}
+        return tuple(seed for seed in self.plan.seeds if seed in done)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -233,7 +234,7 @@ class Run:
         """
         return tuple(
             seed
-            for seed in self.seeds
+            for seed in self.plan.seeds
             if all(self.store.is_done(Cell(system, fold, seed)) for fold in range(self.n_folds))
         )
 
@@ -315,8 +316,8 @@ class Run:
         if system not in self.plan.systems:
             raise ParameterError.unknown("system", system, self.plan.systems)
         self._check_fold(fold)
-        if seed not in self.seeds:
-            expected = f"a seed of the run: {', '.join(map(str, self.seeds))}"
+        if seed not in self.plan.seeds:
+            expected = f"a seed of the run: {', '.join(map(str, self.plan.seeds))}"
             raise ParameterError(argument="seed", expected=expected, got=repr(seed))
         return Cell(system, fold, seed)
 
@@ -460,8 +461,14 @@ class Run:
 
     @property
     def _seeds(self) -> str:
-        seeds = f"seed{'s' * (len(self.seeds) > 1)} {', '.join(map(str, self.seeds))}"
-        return f"{self.n_folds} fold{'s' * (self.n_folds > 1)}, {seeds}"
+        seeds = self.seeds
+        fewer = [
+            f"{system}: {', '.join(map(str, own))}"
+            for system in self.systems
+            if (own := self.seeds_of(system)) != seeds and "scores" not in self.plan.systems[system]
+        ]
+        words = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}" + f" ({'; '.join(fewer)})" * bool(fewer)
+        return f"{self.n_folds} fold{'s' * (self.n_folds > 1)}, {words}"
 
     def _marks(self) -> list[str]:
         return [self.comparison.describe_marks(), self.comparison.describe_queries()]

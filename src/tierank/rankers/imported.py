@@ -104,15 +104,18 @@ def _text_of(model: Any) -> tuple[str, str]:
         model = model.booster_
     if isinstance(model, lightgbm.Booster):
         return "model", model.model_to_string()
-    if not isinstance(model, (str, os.PathLike)):
+    is_text = isinstance(model, str) and "\n" in model
+    if is_text or not isinstance(model, (str, os.PathLike)):
         raise ParameterError(
             argument="model",
             expected="a lightgbm.Booster, a lightgbm.LGBMRanker or the path of a model file",
-            got=type(model).__name__,
+            got="the text of a model" if is_text else type(model).__name__,
+            fix="lightgbm.Booster(model_str=text) makes a booster of it" if is_text else None,
         )
     try:
         return os.fsdecode(model), Path(model).read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise DataError(where=model, expected="a model of LightGBM in text form", got="a binary file") from None
-    except OSError as error:
-        raise DataError(where=model, expected="a file that can be read", got=f": {error.strerror}") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        got = f": {getattr(error, 'strerror', None) or error}"
+        raise DataError(where=model, expected="a file that can be read", got=got) from None

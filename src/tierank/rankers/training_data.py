@@ -18,7 +18,7 @@ from tierank.errors import ColumnWarning, DataError, ParameterError
 from tierank.estimators import as_dataset
 from tierank.kinds import Columns
 from tierank.settings import as_choice
-from tierank.tables import column_names, is_table, take_columns
+from tierank.tables import column_names, is_table, take_columns, warn_of_row_order
 from tierank.team import Team
 from tierank.types import Floats
 
@@ -95,6 +95,7 @@ def as_rows(
         if ignore is not None:
             raise ParameterError(argument="ignore", expected="None with an array, which has no names", got="some")
         return as_dataset(X, y, qid, **weights)
+    warn_of_row_order(X=X, y=y, qid=qid, **weights)
     left_out, known = _as_names(ignore), column_names(X)
     if left_out:
         X = take_columns(X, [name for name in known if name not in left_out])

@@ -26,7 +26,8 @@ def kind_of(path: Path, expected: str = "a file") -> str:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise DataError(f"{path}: expected {expected}, got nothing there{nearby(path)}") from None
+        got = "a link that leads nowhere" if path.is_symlink() else f"nothing there{nearby(path)}"
+        raise DataError(f"{path}: expected {expected}, got {got}") from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise unreadable(path, error) from None
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe"}

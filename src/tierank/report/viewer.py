@@ -237,7 +237,9 @@ def _explain_lists(run: Run, shown: dict[str, Any]) -> str:
             f"To keep the file small it holds the first {depth} documents of each list; the longest has {longest:,}."
         ]
     if len(run.seeds) > 1:
-        words.append(f"Lists and their metrics are those of seed {run.seeds[0]}.")
+        firsts = {run.seeds_of(system)[0] for system in run.systems}
+        which = f"seed {firsts.pop()}" if len(firsts) == 1 else "the first seed of each ranker"
+        words.append(f"Lists and their metrics are those of {which}.")
     words.append("Equal scores are in the order of the rows.")
     words.append(
         "Keys: j and k, or the arrows in the list of queries, for the next and the last; / to search; x to swap sides;"
