@@ -14,7 +14,7 @@ from tierank.cli.printing import print_json, print_table
 from tierank.errors import ParameterError, TierankError
 
 if TYPE_CHECKING:
-    from tierank.clicks import ClickLog, ClickModel, Propensities
+    from tierank.clicks import ClickLog, ClickModel, Judgements, Propensities
     from tierank.report import Table
 
 # What arguments of Python are called here.
@@ -32,6 +32,7 @@ _OPTIONS = {
     "k": "--k",
     "top": "--top",
     "half": "--half",
+    "data": "--data",
     "n_bootstrap": "--bootstrap",
     "held_out": "--held-out",
 }
@@ -77,7 +78,10 @@ def add_clicks(commands: Any) -> None:
         help="a click model, its file, or best: pbm or ubm (default: best)",
     )
     judge.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
-    judge.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")
+    judge.add_argument("--half", type=float, default=40.0, metavar="N", help="examinations for a weight of 0.5 (40)")
+    judge.add_argument(
+        "--data", metavar="F", help="documents with features: write these, rated with the help of similar documents"
+    )
     judge.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
 
     simulate = _add(
@@ -280,9 +284,21 @@ def _judge(options: argparse.Namespace) -> None:
     _check_table(options)
     model = "best" if options.model == "best" else _model(options.model)
     found = judgements(_read(options), model, top=options.top, half=options.half)
+    if options.data is not None:
+        _write_rated(options, found)
+        return
     found.write(made(options.out))
     n_sure = (found.weight > 0.5).sum()
     say(f"wrote {options.out}: {len(found):,} judgements by {found.model.name}, {n_sure:,} with a weight above 0.5")
+
+
+def _write_rated(options: argparse.Namespace, found: Judgements) -> None:
+    """The documents of ``--data``, rated."""
+    from tierank.readers import read, write
+
+    rated = found.rate(read(options.pipes.as_file(options.data)))
+    write(rated, made(options.out))
+    say(f"wrote {options.out}: {rated}, by {found.model.name}")
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -329,7 +345,7 @@ def _check_table(options: argparse.Namespace) -> None:
     """An error, before the work, where no table can be written."""
     from tierank.clicks.log import check_ending
 
-    check_place(options.out, read=[options.log])
+    check_place(options.out, read=[one for one in (options.log, getattr(options, "data", None)) if one is not None])
     check_ending(options.out)
 
 
