@@ -136,8 +136,8 @@ def run(name: str, user: str, n_sessions: int, families: list[str], folds: list[
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             propensity = estimate_propensities(log, "harvest", n_bootstrap=0)
+            by_clicks = judgements(log)
         lists, full = training_data(log, train), shown_with_ratings(train, log.column("row"))
-        by_clicks = judgements(log)
         judged = by_clicks.rate(train, n_jobs=1)
         print(f"{name}, {user}, {n_sessions:,} sessions, fold {fold}: {by_clicks}", flush=True)
         found.setdefault(("logged", "weak"), []).append(ndcg(test, weak["weak 1"].predict(test)))

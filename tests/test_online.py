@@ -280,9 +280,34 @@ def test_the_click_model_of_the_users_is_chosen(model, data, scores):
     assert choose_model(log).name == model
     assert choose_model(log, [model], smoothing=3.0).get_params()["smoothing"] == 3.0
     found = judgements(log)
-    assert found.model.name == choose_model(log, ["pbm", "ubm"]).name
+    assert found.model.name == choose_model(log, ["pbm", "ubm", "dbn"]).name
     same = judgements(log, found.model.name)  # the chosen model is fitted to all sessions
     assert found.rating.tolist() == same.rating.tolist()
+
+
+def test_clicks_of_users_who_stop_are_not_corrected(scores):
+    """Documents below one that satisfies are never examined; the log cannot say what they are worth."""
+    data = tierank.make_ranking(40, n_features=4, mean_length=12, max_length=20, seed=1)
+    few_grades = data.replace(ratings=np.where(data.ratings >= 3, 1.0, 0.0))
+    rankers = {"weak": scores[0], "strong": scores[1]}
+    log, _ = simulate_clicks(few_grades, rankers, model="dbn", n_sessions=5000, k=5)
+    assert choose_model(log, ["pbm", "ubm", "dbn"]).name == "dbn"
+    with pytest.warns(
+        UserWarning, match=r"seem to stop when .*dbn predicts .* than pbm and ubm.* `model`='ubm'"
+    ) as caught:
+        found = judgements(log, smoothing=2.0)
+    assert [one.filename for one in caught] == [__file__]
+    first_rate = log.clicked[log.positions == 1].mean()
+    for i in range(0, len(found), 7):
+        rows = (log.documents == found.model.items_.documents[i]) & (
+            log.queries[log.session_of_row] == found.model.items_.queries[i]
+        )
+        shown, clicks = int(rows.sum()), int(log.clicked[rows].sum())
+        assert found.n_examined[i] == pytest.approx(shown)
+        assert found.n_clicks[i] == clicks
+        relevance = (clicks + 2 * first_rate) / (shown + 2)
+        assert found.rating[i] == pytest.approx(math.log2(1 + 15 * relevance))
+    assert judgements(log, "ubm").n_examined.sum() < found.n_examined.sum()  # asked for, it corrects without a warning
 
 
 def test_ratings_that_are_noise_are_written_with_a_warning(data, scores, tmp_path):

@@ -75,7 +75,7 @@ def add_clicks(commands: Any) -> None:
         "--model",
         default="best",
         metavar="M",
-        help="a click model, its file, or best: pbm or ubm (default: best)",
+        help="a click model, its file, or best: by held-out sessions (default: best)",
     )
     judge.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
     judge.add_argument("--half", type=float, default=40.0, metavar="N", help="examinations for a weight of 0.5 (40)")

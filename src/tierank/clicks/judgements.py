@@ -16,14 +16,17 @@ from tierank.clicks.base import AttractionModel, ClickModel
 from tierank.clicks.choice import choose_model
 from tierank.clicks.log import ClickLog, Ints, check_log, flat_ids, sum_by, write_columns
 from tierank.clicks.models import make_model
+from tierank.clicks.position_models import PositionBased
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.settings import Number, as_least
 from tierank.types import Floats
 
-# Models in which every position is examined now and then. Where users stop at a document, those below it are never
-# examined: among the known ones relevant documents are always the last, and a ranker learns that order.
-_CANDIDATES = ("pbm", "ubm")
+# Models in which every position is examined now and then, so that clicks can be corrected for positions.
+_CORRECTING = ("pbm", "ubm")
+# Users who stop when they are satisfied. What stands below good documents is then never examined: among the known
+# documents relevant ones are always the last, and a ranker would learn that order.
+_STOPPING = "dbn"
 # With fewer documents there is no warning: that is an example, and nobody learns a ranker from it.
 _MANY = 100
 # With fewer examinations a rating by a document's own clicks is mostly noise.
@@ -204,9 +207,10 @@ def judgements(
     log : ClickLog
         The sessions.
     model : str or ClickModel, default "best"
-        A name of ``CLICK_MODELS``, or a model; it is fitted to the log unless it is fitted already. ``"best"``: what
-        ``choose_model`` chooses of ``pbm`` and ``ubm``, in which every position is examined now and then. Models in
-        which users stop at a document know nothing of those below it.
+        A name of ``CLICK_MODELS``, or a model; it is fitted to the log unless it is fitted already. ``"best"``: the
+        one of ``pbm``, ``ubm`` and ``dbn`` that predicts held-out sessions best. If that is ``dbn``, users stop when
+        they are satisfied, and what they did not examine cannot be told from positions. Then there is a warning, and
+        nothing is corrected, as in naive training: a ``pbm`` in which every position is examined.
     top : float, default 4.0
         The rating of a document that everybody clicks, and that satisfies everybody.
     half : float, default 40.0
@@ -232,7 +236,7 @@ def judgements(
     check_log(log)
     Number(above=0, most=_HIGHEST).check("top", top)
     as_least("half", half)
-    clicks = choose_model(log, _CANDIDATES, **settings) if model == "best" else make_model(model, **settings)
+    clicks = _choose(log, **settings) if model == "best" else make_model(model, **settings)
     if clicks.items_ is None:
         clicks.fit(log)
     if not isinstance(clicks, AttractionModel) or clicks.by != "pair":
@@ -258,6 +262,21 @@ def judgements(
         model=clicks,
         top=top,
     )
+
+
+def _choose(log: ClickLog, **settings: Any) -> ClickModel:
+    """The click model that corrects best, or one that corrects nothing where none would be right."""
+    chosen = choose_model(log, (*_CORRECTING, _STOPPING), **settings)
+    if chosen.name != _STOPPING:
+        return chosen
+    warnings.warn(
+        f"users of this log seem to stop when they are satisfied ({_STOPPING} predicts held-out sessions better than"
+        f" {' and '.join(_CORRECTING)}), so clicks are counted per time shown, without a correction for positions: the"
+        " log cannot tell; `model`='ubm' corrects all the same",
+        stacklevel=3,
+    )
+    model = PositionBased(**chosen.get_params())
+    return model.fit_without_positions(log)
 
 
 def _examined(model: AttractionModel, log: ClickLog) -> Floats:
