@@ -5,8 +5,8 @@
 Two weak rankers (10 trees on 2% of the training queries each) show lists of ten, a random one of them in each session;
 users of five kinds click. Every method learns from the same log, with the same number of trees and no validation data;
 ``full`` learns from the true ratings of the documents that were shown. ``ips`` divides clicks by propensities, which
-are estimated from the log itself, by intervention harvesting. ``judged`` learns from ``tierank.clicks.judgements``, by
-the click model that predicts held-out sessions best. ``pairs``, ``position`` and ``unbiased`` learn propensities with
+are estimated from the log itself, by intervention harvesting. ``judged`` learns from ``judgements(log).rate(data)`` of
+``tierank.clicks``. ``pairs``, ``position`` and ``unbiased`` learn propensities with
 the trees. NDCG@10 is over all documents of the test queries of each fold.
 """
 
@@ -25,7 +25,7 @@ from scipy.stats import ttest_rel
 
 import tierank
 from tierank import RankingDataset
-from tierank.clicks import ClickLog, estimate_propensities, judgements, simulate_clicks, training_data
+from tierank.clicks import estimate_propensities, judgements, simulate_clicks, training_data
 from tierank.report import Table
 
 FOLDER = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -63,17 +63,6 @@ def weak_ranker(train: RankingDataset, seed: int) -> tierank.Ranker:
 def shown_with_ratings(train: RankingDataset, rows: np.ndarray) -> RankingDataset:
     places = np.sort(train.restore(np.arange(train.n_documents))[np.unique(rows)])
     return RankingDataset(train.features[places], train.ratings[places], train.query_of_row[places])
-
-
-def shown_with_judgements(train: RankingDataset, log: ClickLog) -> tuple[RankingDataset, str]:
-    """The documents that were shown, rated by their clicks, and the click model that was chosen."""
-    found = judgements(log)
-    rated = found.rate(train)
-    places = np.flatnonzero(rated.is_judged)
-    weight = rated.row_weight[places]
-    return RankingDataset(
-        rated.features[places], rated.ratings[places], rated.query_of_row[places], row_weight=weight
-    ), found.model.name
 
 
 def methods(
@@ -147,9 +136,10 @@ def run(name: str, user: str, n_sessions: int, families: list[str], folds: list[
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             propensity = estimate_propensities(log, "harvest", n_bootstrap=0)
+            by_clicks = judgements(log)
         lists, full = training_data(log, train), shown_with_ratings(train, log.column("row"))
-        judged, chosen = shown_with_judgements(train, log)
-        print(f"{name}, {user}, {n_sessions:,} sessions, fold {fold}: judgements by {chosen}", flush=True)
+        judged = by_clicks.rate(train, n_jobs=1)
+        print(f"{name}, {user}, {n_sessions:,} sessions, fold {fold}: {by_clicks}", flush=True)
         found.setdefault(("logged", "weak"), []).append(ndcg(test, weak["weak 1"].predict(test)))
         for family in families:
             for method, fit in methods(family, lists, full, judged, propensity).items():

@@ -97,6 +97,29 @@ def test_judge_writes_what_read_reads(folder, tmp_path, capsys):
     assert ratings.row_weight is not None
 
 
+def test_judge_rates_documents_with_features(folder, tmp_path, capsys):
+    data = tierank.make_ranking(30, n_features=3, mean_length=12, max_length=20, seed=1)
+    rows = range(data.n_documents)
+    own = tierank.RankingDataset(data.features, qid=data.query_ids[data.query_of_row], document_ids=rows)
+    tierank.write(own, tmp_path / "documents.csv")
+    to, out = tmp_path / "train.csv", ["--data", tmp_path / "documents.csv", "--out", tmp_path / "train.csv"]
+    code, _, err = run(capsys, "judge", folder / "log.csv", "--half", 20, *out)
+    assert code == 0
+    found = tierank.clicks.judgements(tierank.clicks.read(folder / "log.csv"), half=20)
+    assert f"by {found.model.name}" in err
+    rated = found.rate(own)
+    read = tierank.read(to)
+    assert np.array_equal(read.ratings, rated.ratings, equal_nan=True)
+    assert read.query_weight.tolist() == rated.query_weight.tolist()
+    code, _, err = run(capsys, "judge", folder / "log.csv", *out[:3], out[1])
+    assert code == 2
+    assert "expected another file than the one that is read" in err
+    (tmp_path / "none.txt").write_text("0 qid:1 1:0.5\n")
+    code, _, err = run(capsys, "judge", folder / "log.csv", "--data", tmp_path / "none.txt", *out[2:])
+    assert code == 2
+    assert "--data: expected documents with ids" in err
+
+
 def test_simulate_keeps_the_lists(folder, tmp_path, capsys):
     model = tmp_path / "dbn.json"
     assert run(capsys, "fit", folder / "log.csv", "--model", "dbn", "--out", model)[0] == 0

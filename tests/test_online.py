@@ -29,6 +29,7 @@ from tierank.clicks import (
 )
 from tierank.clicks.interleaving import optimized_lists
 from tierank.clicks.offpolicy import new_ranks
+from tierank.training.expectation import LEARNING_RATE, N_ROUNDS, expect_ratings
 
 WITH_DOCUMENTS = sorted(set(CLICK_MODELS) - {"ctr"})
 
@@ -54,7 +55,7 @@ def test_judgements_follow_the_ratings_that_clicks_came_from(model, data, scores
     assert len(found) == len(truth.items_)
     assert ((found.rating >= 0) & (found.rating <= 4)).all()
     assert ((found.weight >= 0) & (found.weight < 1)).all()
-    sure = found.weight > 0.9
+    sure = found.n_examined > 90
     assert sure.sum() > 50
     relevance = (2**found.rating - 1) / 15  # the gain of a rating is proportional to the relevance
     assert np.corrcoef(relevance[sure], truth.relevance()[sure])[0, 1] > 0.9
@@ -75,27 +76,202 @@ def test_a_judgement_is_as_sure_as_often_as_it_was_examined():
     assert pbm.n_examined[0] == pytest.approx(30)
 
 
-def test_judgements_rate_a_data_set(tmp_path):
+def test_judgements_are_written_and_read(tmp_path):
     log = ClickLog.of(
         session=[1, 1, 2, 2], query=["q", "q", "r", "r"], document=[1, 2, 1, 3], position=[1, 2, 1, 2],
         clicked=[0, 1, 1, 0],
     )  # fmt: skip
     found = judgements(log, "sdbn")
-    shuffled = tierank.RankingDataset(
-        np.arange(5.0)[:, None], qid=["r", "q", "r", "q", "q"], document_ids=[1, 2, 9, 1, 7]
-    )
-    rated = found.rate(shuffled)
-    expected = {("r", "1"): 2, ("q", "2"): 1, ("q", "1"): 0}
-    keys = list(zip(rated.query_ids[rated.query_of_row].tolist(), rated.document_ids, strict=True))
-    for i, key in enumerate(keys):
-        assert rated.is_judged[i] == (key in expected)
-        assert key not in expected or rated.ratings[i] == found.rating[expected[key]]
-        assert rated.row_weight[i] == (found.weight[expected[key]] if key in expected else 0)
-    assert rated.restore(rated.features[:, 0]).tolist() == [0, 1, 2, 3, 4]
     found.write(tmp_path / "judgements.csv")
     read = tierank.read(tmp_path / "judgements.csv")
     assert read.restore(read.ratings).tolist() == found.rating.tolist()
     assert read.restore(read.row_weight).tolist() == found.weight.tolist()
+
+
+def test_a_judgement_counts_examinations_and_clicks():
+    """Position-based with known examination: 1 at the first position, a half at the second."""
+    log = ClickLog.of(
+        session=[1, 1, 2, 2, 3, 3], query=["q"] * 6, document=["a", "b", "a", "b", "b", "a"], position=[1, 2] * 3,
+        clicked=[1, 0, 0, 1, 1, 0],
+    )  # fmt: skip
+    model = make_model("pbm").fit(log)
+    model.attraction_, model.examination_ = np.array([0.4, 0.8]), np.array([1.0, 0.5])
+    found = judgements(log, model, half=5)
+    assert found.document.tolist() == ["a", "b"]
+    assert found.n_examined == pytest.approx([2.5, 2.0])
+    assert found.n_clicks.tolist() == [1, 2]
+    assert found.mean_position == pytest.approx([4 / 3, 5 / 3])
+    assert found.weight == pytest.approx([2.5 / 7.5, 2 / 7])
+
+
+# Judgements and features
+
+
+def rated_by_hand(found, data, expected):
+    """The formula of ``rate``, document by document; ``expected`` is by row."""
+    keys = {key: i for i, key in enumerate(zip(found.query.tolist(), map(str, found.document.tolist()), strict=True))}
+    relevance = []
+    for row, query in enumerate(data.query_of_row):
+        i = keys.get((data.query_ids[query], data.document_ids[row]))
+        if i is None:
+            relevance.append(math.nan)
+            continue
+        satisfaction = found.model.satisfaction_[i] if hasattr(found.model, "satisfaction_") else 1.0
+        n, w = found.n_examined[i], found.weight[i]
+        own = min(found.n_clicks[i] * satisfaction / n, 1.0) if n > 0 else 0.0
+        relevance.append(w * own + (1 - w) * min(max(expected[row], 0.0), 1.0))
+    spreads = []
+    for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
+        known = [one for one in relevance[start:end] if not math.isnan(one)]
+        spreads.append(max(known) - min(known) if known else 0.0)
+    mean = sum(spreads) / len(spreads)
+    return [math.log2(1 + (2**found.top - 1) * one) for one in relevance], [one / mean for one in spreads]
+
+
+def named(data, **more):
+    rows = np.arange(data.n_documents)
+    qid = data.query_ids[data.query_of_row]
+    return tierank.RankingDataset(data.features, data.ratings, qid, document_ids=rows, **more)
+
+
+def test_a_few_documents_are_rated_by_hand():
+    """No tree can split four documents, so what is expected of a document is the mean of the other query."""
+    log = ClickLog.of(
+        session=[1, 1, 2, 2, 3, 3], query=["q", "q", "r", "r", "q", "q"], document=[1, 2, 1, 3, 1, 2],
+        position=[1, 2] * 3, clicked=[0, 1, 1, 0, 0, 1],
+    )  # fmt: skip
+    found = judgements(log, "sdbn", half=2, smoothing=0)
+    assert found.n_examined.tolist() == [2, 2, 1, 0]  # nobody looks below a click that satisfies
+    assert found.n_clicks.tolist() == [0, 2, 1, 0]
+    shuffled = tierank.RankingDataset(
+        np.arange(6.0)[:, None], qid=["r", "q", "r", "q", "q", "s"], document_ids=[1, 2, 3, 1, 7, 1]
+    )
+    rated = found.rate(shuffled)
+    # q: 0 of 2 and 2 of 2 clicks; r: 1 of 1, and one that was not examined. Each query expects what the other has.
+    relevance = {
+        ("q", "1"): 0.5 * 0 + 0.5 * 1, ("q", "2"): 0.5 * 1 + 0.5 * 1,
+        ("r", "1"): 1 / 3 * 1 + 2 / 3 * 0.5, ("r", "3"): 0.5,
+    }  # fmt: skip
+    keys = list(zip(rated.query_ids[rated.query_of_row].tolist(), rated.document_ids, strict=True))
+    for key, rating in zip(keys, rated.ratings, strict=True):
+        assert (
+            math.isnan(rating) if key not in relevance else rating == pytest.approx(math.log2(1 + 15 * relevance[key]))
+        )
+    spread = {"q": 1 / 2, "r": 1 / 6, "s": 0.0}  # nothing of s was shown
+    mean = sum(spread.values()) / 3
+    assert rated.query_weight == pytest.approx([spread[query] / mean for query in rated.query_ids])
+    assert rated.row_weight is None
+    assert rated.restore(rated.features[:, 0]).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("model", ["pbm", "dbn"])
+def test_rate_agrees_with_the_slow_twin(model, data, scores):
+    log, _ = simulate_clicks(data, scores[0], model=model, n_sessions=1000, k=8)
+    ours, found = named(data), judgements(log, model, top=3)
+    keys = dict(zip(found.document.tolist(), range(len(found)), strict=True))
+    targets, weights, position = (
+        np.full(len(data.ratings), np.nan),
+        np.zeros(len(data.ratings)),
+        np.zeros(len(data.ratings)),
+    )
+    for document, i in keys.items():
+        satisfied = found.model.satisfaction_[i] if model == "dbn" else 1.0
+        row = int(ours.restore(np.arange(ours.n_documents))[document])
+        targets[row] = min(found.n_clicks[i] * satisfied / max(found.n_examined[i], 1e-300), 1.0)
+        weights[row], position[row] = found.weight[i], found.mean_position[i]
+    expected = expect_ratings(ours.replace(ratings=targets, row_weight=weights), position)
+    ratings, stakes = rated_by_hand(found, ours, expected)
+    rated = found.rate(ours)
+    assert np.allclose(rated.ratings, ratings, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert rated.query_weight == pytest.approx(stakes, rel=1e-12)
+    assert rated.query_weight.mean() == pytest.approx(1.0)
+
+
+def test_weights_of_the_data_are_kept(data, scores):
+    log, _ = simulate_clicks(data, scores[0], n_sessions=1000)
+    found = judgements(log, "pbm")
+    rng = np.random.default_rng(1)
+    row_weight, query_weight = rng.random(data.n_documents) + 0.5, rng.random(data.n_queries) + 0.5
+    plain = found.rate(named(data))
+    weighted = found.rate(named(data).replace(row_weight=row_weight, query_weight=query_weight))
+    assert np.array_equal(weighted.ratings, plain.ratings, equal_nan=True)  # they are for the ranker
+    assert weighted.row_weight.tolist() == row_weight.tolist()
+    assert weighted.query_weight == pytest.approx(plain.query_weight * query_weight)
+
+
+def test_rated_data_do_not_depend_on_threads_or_on_the_order_of_rows(data, scores):
+    log, _ = simulate_clicks(data, scores[0], n_sessions=1000)
+    found, ours = judgements(log, "pbm"), named(data)
+    rated = found.rate(ours, n_jobs=1)
+    assert found.rate(ours, n_jobs=3).ratings.tobytes() == rated.ratings.tobytes()
+    order = np.random.default_rng(2).permutation(data.n_documents)
+    qid = ours.query_ids[ours.query_of_row]
+    scattered = tierank.RankingDataset(ours.features[order], None, qid[order], document_ids=order)
+    again = found.rate(scattered, n_jobs=2)
+    back = dict(zip(again.document_ids, again.ratings.tolist(), strict=True))
+    assert np.array_equal([back[name] for name in ours.document_ids], rated.ratings, equal_nan=True)
+
+
+def test_without_differences_all_queries_count_the_same():
+    log = ClickLog.of(session=[1, 2], query=["q", "r"], document=["a", "a"], position=[1, 1], clicked=[1, 1])
+    data = tierank.RankingDataset(np.eye(2), qid=["q", "r"], document_ids=["a", "a"])
+    assert judgements(log, "pbm").rate(data).query_weight.tolist() == [1, 1]
+
+
+def test_what_is_expected_is_the_mean_of_similar_documents():
+    """With one feature of two values, 60 trees are 60 steps of a tenth from the mean of all to that of each value."""
+    n = 40
+    kind = np.tile([0.0, 0.0, 1.0, 1.0], n)
+    data = tierank.RankingDataset(kind[:, None], np.where(kind, 0.8, 0.2), np.repeat(np.arange(n), 4))
+    expected = expect_ratings(data, np.ones(4 * n))
+    step = 0.3 * (1 - (1 - LEARNING_RATE) ** N_ROUNDS)
+    assert expected == pytest.approx(np.where(kind, 0.5 + step, 0.5 - step), abs=1e-6)
+    weight = np.where(kind, 1.0, 3.0)  # the mean of all moves, and is where the steps begin
+    expected = expect_ratings(data.replace(row_weight=weight), np.ones(4 * n))
+    rest = (1 - LEARNING_RATE) ** N_ROUNDS
+    assert expected == pytest.approx(np.where(kind, 0.8, 0.2) * (1 - rest) + 0.35 * rest, abs=1e-6)
+
+
+def test_what_is_expected_of_a_document_does_not_know_its_own_query(data):
+    rated = data.replace(ratings=data.ratings / 4, row_weight=np.ones(data.n_documents))
+    before = expect_ratings(rated, np.ones(data.n_documents))
+    changed = rated.ratings.copy()
+    own = data.query_of_row == 7
+    changed[own] = 1 - changed[own]
+    after = expect_ratings(rated.replace(ratings=changed), np.ones(data.n_documents))
+    assert (after[own] == before[own]).all()
+    assert (after != before).any()  # others learn from it
+
+
+def test_what_is_expected_does_not_rise_with_the_position():
+    """Where lower documents are the better ones, positions say nothing; where the higher ones are, they do."""
+    position = np.tile(np.arange(1.0, 11), 40)
+    data = tierank.RankingDataset(np.zeros((400, 1)), (position - 1) / 10, np.repeat(np.arange(40), 10))
+    assert np.ptp(expect_ratings(data, position)) < 1e-9
+    falling = expect_ratings(data.replace(ratings=1 - data.ratings), position)
+    assert (np.diff(falling.reshape(40, 10)) <= 0).all()
+    assert np.ptp(falling) > 0.8
+
+
+def test_nothing_is_expected_where_nothing_is_known():
+    data = tierank.RankingDataset(np.zeros((4, 1)), np.ones(4), [1, 1, 2, 2], row_weight=np.zeros(4))
+    assert expect_ratings(data, np.ones(4)).tolist() == [0, 0, 0, 0]
+
+
+def test_features_make_up_for_few_clicks():
+    """With five sessions per query, ratings with the help of features are nearer to the truth than those by clicks."""
+    data = named(tierank.make_ranking(200, n_features=5, mean_length=12, max_length=20, seed=3))
+    rng = np.random.default_rng(0)
+    weak = {name: data.restore(data.ratings) + rng.normal(scale=3, size=data.n_documents) for name in "ab"}
+    log, truth = simulate_clicks(data, weak, n_sessions=1000, k=10)
+    found = judgements(log)
+    rated = found.rate(data)
+    real = np.full(data.n_documents, np.nan)
+    real[data.restore(np.arange(data.n_documents))[found.document.astype(int)]] = truth.relevance()
+    shown = rated.is_judged
+    by_clicks = (((2**found.rating - 1) / 15 - truth.relevance()) ** 2).mean()
+    with_features = (((2 ** rated.ratings[shown] - 1) / 15 - real[shown]) ** 2).mean()
+    assert with_features < 0.9 * by_clicks
 
 
 @pytest.mark.parametrize("model", ["pbm", "cascade"])
@@ -104,22 +280,43 @@ def test_the_click_model_of_the_users_is_chosen(model, data, scores):
     assert choose_model(log).name == model
     assert choose_model(log, [model], smoothing=3.0).get_params()["smoothing"] == 3.0
     found = judgements(log)
-    assert found.model.name == choose_model(log, ["pbm", "ubm"]).name
+    assert found.model.name == choose_model(log, ["pbm", "ubm", "dbn"]).name
     same = judgements(log, found.model.name)  # the chosen model is fitted to all sessions
     assert found.rating.tolist() == same.rating.tolist()
 
 
-def test_documents_that_were_hardly_examined_are_warned_of(data, scores):
-    few, _ = simulate_clicks(data, scores[0], n_sessions=5 * data.n_queries)
+def test_clicks_of_users_who_stop_are_not_corrected(scores):
+    """Documents below one that satisfies are never examined; the log cannot say what they are worth."""
+    data = tierank.make_ranking(40, n_features=4, mean_length=12, max_length=20, seed=1)
+    few_grades = data.replace(ratings=np.where(data.ratings >= 3, 1.0, 0.0))
+    rankers = {"weak": scores[0], "strong": scores[1]}
+    log, _ = simulate_clicks(few_grades, rankers, model="dbn", n_sessions=5000, k=5)
+    assert choose_model(log, ["pbm", "ubm", "dbn"]).name == "dbn"
     with pytest.warns(
-        UserWarning, match=r"^most documents were examined fewer than 10 times, .* mostly noise"
+        UserWarning, match=r"seem to stop when .*dbn predicts .* than pbm and ubm.* `model`='ubm'"
     ) as caught:
-        found = judgements(few)
+        found = judgements(log, smoothing=2.0)
     assert [one.filename for one in caught] == [__file__]
-    assert np.median(found.n_examined) < 10
-    judgements(few, half=1)
+    first_rate = log.clicked[log.positions == 1].mean()
+    for i in range(0, len(found), 7):
+        rows = (log.documents == found.model.items_.documents[i]) & (
+            log.queries[log.session_of_row] == found.model.items_.queries[i]
+        )
+        shown, clicks = int(rows.sum()), int(log.clicked[rows].sum())
+        assert found.n_examined[i] == pytest.approx(shown)
+        assert found.n_clicks[i] == clicks
+        relevance = (clicks + 2 * first_rate) / (shown + 2)
+        assert found.rating[i] == pytest.approx(math.log2(1 + 15 * relevance))
+    assert judgements(log, "ubm").n_examined.sum() < found.n_examined.sum()  # asked for, it corrects without a warning
+
+
+def test_ratings_that_are_noise_are_written_with_a_warning(data, scores, tmp_path):
+    few, _ = simulate_clicks(data, scores[0], n_sessions=5 * data.n_queries)
+    with pytest.warns(UserWarning, match=r"^most .* fewer than 10 times, .* noise: `rate` a data") as caught:
+        judgements(few).write(tmp_path / "few.csv")
+    assert [one.filename for one in caught] == [__file__]
     many, _ = simulate_clicks(data, scores[0], n_sessions=500 * data.n_queries, position_bias=0.2)
-    assert np.median(judgements(many).n_examined) > 10
+    judgements(many).write(tmp_path / "many.csv")
 
 
 def test_models_are_judged_on_sessions_that_they_have_not_seen(data, scores):
@@ -587,7 +784,8 @@ def test_judgements_of_documents_that_several_columns_name(tmp_path):
     written = (tmp_path / "judged.csv").read_text()
     data = tierank.RankingDataset(np.eye(2), qid=["q", "q"], document_ids=["t|1", "s|1"])
     assert all(f'"{name}"' in written for name in data.document_ids)
-    assert found.rate(data).ratings.tolist() == found.rating[::-1].tolist()
+    assert found.rate(data).n_unjudged == 0
+    assert np.argsort(found.rate(data).ratings).tolist() == [1, 0]  # only t|1 was clicked
     assert tierank.clicks.training_data(log, data).features.tolist() == [[0, 1], [1, 0]]
     with pytest.raises(tierank.ParameterError, match="top: expected a number > 0 and <= 1000, got 2000"):
         judgements(log, "pbm", top=2000)

@@ -14,7 +14,7 @@ from tierank.cli.printing import print_json, print_table
 from tierank.errors import ParameterError, TierankError
 
 if TYPE_CHECKING:
-    from tierank.clicks import ClickLog, ClickModel, Propensities
+    from tierank.clicks import ClickLog, ClickModel, Judgements, Propensities
     from tierank.report import Table
 
 # Options for arguments of Python.
@@ -32,6 +32,7 @@ _OPTIONS = {
     "k": "--k",
     "top": "--top",
     "half": "--half",
+    "data": "--data",
     "n_bootstrap": "--bootstrap",
     "held_out": "--held-out",
 }
@@ -93,10 +94,13 @@ def _add_judge(commands: Any) -> None:
         "--model",
         default="best",
         metavar="M",
-        help="a click model, its file, or best: pbm or ubm (default: best)",
+        help="a click model, its file, or best: by held-out sessions (default: best)",
     )
     command.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
-    command.add_argument("--half", type=float, default=10.0, metavar="N", help="examinations for a weight of 0.5 (10)")
+    command.add_argument("--half", type=float, default=40.0, metavar="N", help="examinations for a weight of 0.5 (40)")
+    command.add_argument(
+        "--data", metavar="F", help="documents with features: write these, rated with the help of similar documents"
+    )
     command.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
 
 
@@ -305,9 +309,21 @@ def _judge(options: argparse.Namespace) -> None:
     _check_table(options)
     model = "best" if options.model == "best" else _model(options.model)
     judged = judgements(_read(options), model, top=options.top, half=options.half)
+    if options.data is not None:
+        _write_rated(options, judged)
+        return
     judged.write(made(options.out))
     n_sure = (judged.weight > 0.5).sum()
     say(f"wrote {options.out}: {len(judged):,} judgements by {judged.model.name}, {n_sure:,} with a weight above 0.5")
+
+
+def _write_rated(options: argparse.Namespace, found: Judgements) -> None:
+    """The documents of ``--data``, rated."""
+    from tierank.readers import read, write
+
+    rated = found.rate(read(options.pipes.as_file(options.data)))
+    write(rated, made(options.out))
+    say(f"wrote {options.out}: {rated}, by {found.model.name}")
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -354,7 +370,7 @@ def _check_table(options: argparse.Namespace) -> None:
     """Raise an error before the work if no table can be written."""
     from tierank.clicks.log import check_ending
 
-    check_place(options.out, read=[options.log])
+    check_place(options.out, read=[one for one in (options.log, getattr(options, "data", None)) if one is not None])
     check_ending(options.out)
 
 

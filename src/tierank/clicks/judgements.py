@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from dataclasses import dataclass
@@ -13,20 +14,23 @@ from numpy.typing import NDArray
 
 from tierank.clicks.base import AttractionModel, ClickModel
 from tierank.clicks.choice import choose_model
-from tierank.clicks.log import ClickLog, check_log, flat_ids, sum_by, write_columns
+from tierank.clicks.log import ClickLog, Ints, check_log, flat_ids, sum_by, write_columns
 from tierank.clicks.models import make_model
+from tierank.clicks.position_models import PositionBased
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.settings import Number, as_least
 from tierank.types import Floats
 
-# Models in which every position is examined now and then. Where users stop at a document, those below it are never
-# examined: among the known ones relevant documents are always the last, and a ranker learns that order.
-_CANDIDATES = ("pbm", "ubm")
+# Models in which every position is examined now and then, so that clicks can be corrected for positions.
+_CORRECTING = ("pbm", "ubm")
+# Users who stop when they are satisfied. What stands below good documents is then never examined: among the known
+# documents relevant ones are always the last, and a ranker would learn that order.
+_STOPPING = "dbn"
 # With fewer documents there is no warning: that is an example, and nobody learns a ranker from it.
 _MANY = 100
-
-
+# With fewer examinations a rating by a document's own clicks is mostly noise.
+_FEW = 10
 # The highest rating that can be asked for: gains of 2^rating - 1 are numbers up to there.
 _HIGHEST = 1000
 
@@ -42,11 +46,17 @@ class Judgements:
     rating : array of float64
         log2(1 + (2^top - 1) relevance) with the relevance by the click model, from 0 to ``top``.
     weight : array of float64
-        How sure the rating is, from 0 to 1: n / (n + half) for a document that was examined n times.
+        How much the clicks say about the document, from 0 to 1: n / (n + half) if it was examined n times.
     n_examined : array of float64
         How often the document was examined, as far as the click model can tell.
+    n_clicks : array of float64
+        How often it was clicked.
+    mean_position : array of float64
+        Where it was shown, in the mean.
     model : ClickModel
         The click model, fitted.
+    top : float, default 4.0
+        The highest rating that a document can have.
     """
 
     query: NDArray[Any]
@@ -54,7 +64,10 @@ class Judgements:
     rating: Floats
     weight: Floats
     n_examined: Floats
+    n_clicks: Floats
+    mean_position: Floats
     model: ClickModel
+    top: float = 4.0
 
     def __len__(self) -> int:
         return len(self.rating)
@@ -71,26 +84,76 @@ class Judgements:
             "rating": self.rating,
             "row_weight": self.weight,
             "n_examined": self.n_examined,
+            "n_clicks": self.n_clicks,
+            "mean_position": self.mean_position,
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the judgements as CSV or Parquet, by the ending of ``path``."""
+        """Write the judgements as CSV or Parquet, by the ending of ``path``; warn if most are noise."""
+        if len(self) >= _MANY and np.median(self.n_examined) < _FEW:
+            warnings.warn(
+                f"most documents were examined fewer than {_FEW} times, so their ratings are mostly noise: `rate` a"
+                " data set, which asks documents with similar features too, or take more sessions per query",
+                stacklevel=2,
+            )
         write_columns(self.to_columns(), Path(path))
 
-    def rate(self, data: RankingDataset) -> RankingDataset:
-        """The documents of a data set with the ratings from clicks, and their weights as ``row_weight``.
+    def rate(self, data: RankingDataset, *, n_jobs: int | None = None) -> RankingDataset:
+        """The documents of a data set, rated by their clicks and by those of documents with similar features.
 
-        Documents without a judgement are unjudged: their rating is NaN, and their weight 0.
+        A document that was examined n times, with c clicks, has the relevance
+
+            R = w c s / n + (1 - w) E,   w = n / (n + half),
+
+        with its chance s to satisfy, in the models that have it, and the relevance E that is to be expected of its
+        features and of the mean position it was shown at. E is a regression of c s / n on these by trees, with the
+        weights w, fitted to other queries than that of the document; it does not rise with the position, so rankers
+        that wrote the log are not taken to be worse than chance. The rating is log2(1 + (2^top - 1) R).
+
+        DCG is linear in gains, so what a ranker has to know of a document is its mean relevance, however sure that is:
+        there are no row weights. Leaving out or weighing down what was seldom examined would do harm, since users do
+        not choose at random what they examine: they stop below good documents.
+
+        NDCG divides by what the best order earns, and where all documents are equally relevant, differences are noise:
+        the weight of a query is the difference between the highest and the lowest R in it, divided by the mean of
+        these.
 
         Parameters
         ----------
         data : RankingDataset
-            Documents with features and document ids.
+            Documents with features and document ids. Their ratings are not looked at, their weights are kept.
+        n_jobs : int, optional
+            Number of threads. Default: all.
 
         Returns
         -------
         RankingDataset
+            Documents that the log does not show are unjudged: their rating is NaN.
         """
+        from tierank.training.expectation import expect_ratings  # LightGBM takes a while to load
+
+        rows = self._rows_of(data)
+        places = np.flatnonzero(rows >= 0)
+        known = rows[places]
+        satisfaction = np.broadcast_to(getattr(self.model, "satisfaction_", 1.0), len(self))[known]
+        weight, n_examined = self.weight[known], np.maximum(self.n_examined[known], 1e-300)
+        own = np.minimum(self.n_clicks[known] * satisfaction / n_examined, 1.0)
+        targets, weights = np.full(data.n_documents, np.nan), np.zeros(data.n_documents)
+        positions = np.zeros(data.n_documents)
+        targets[places], weights[places], positions[places] = own, weight, self.mean_position[known]
+        similar = data.replace(ratings=targets, row_weight=weights, query_weight=None, position=None, propensity=None)
+        expected = expect_ratings(similar, positions, n_jobs)[places]
+        relevance = np.full(data.n_documents, np.nan)
+        relevance[places] = weight * own + (1 - weight) * np.clip(expected, 0.0, 1.0)
+        return data.replace(
+            ratings=_rating(relevance, self.top),
+            query_weight=_stakes(relevance, data),
+            position=None,
+            propensity=None,
+        )
+
+    def _rows_of(self, data: RankingDataset) -> Ints:
+        """The judgement of each document; -1: none."""
         if data.document_ids is None:
             raise DataError(argument="data", expected="documents with ids", got="none", fix="pass `document_ids`")
         places = {
@@ -108,44 +171,51 @@ class Judgements:
                 got="none of them",
                 fix="query ids and document ids have to be those of the log",
             )
-        is_judged = rows >= 0
-        return RankingDataset.from_parts(
-            data.features,
-            np.where(is_judged, self.rating[rows], np.nan),
-            data.offsets,
-            data.query_ids,
-            source_rows=None if (np.diff(data.source_rows) == 1).all() else data.source_rows,
-            row_weight=np.where(is_judged, self.weight[rows], 0.0),
-            query_weight=data.query_weight,
-            feature_names=data.feature_names,
-            document_texts=data.document_texts,
-            kinds=data.kinds,
-        )
+        return rows
+
+
+def _rating(relevance: Floats, top: float) -> Floats:
+    """log2(1 + (2^top - 1) relevance)."""
+    return np.asarray(np.log2(1 + (2.0**top - 1) * relevance), np.float64)
+
+
+def _stakes(relevance: Floats, data: RankingDataset) -> Floats:
+    """The weight of each query: how far the relevance of its documents spreads, relative to the mean; NaN: unknown."""
+    starts = data.offsets[:-1]
+    spread = np.nan_to_num(np.fmax.reduceat(relevance, starts) - np.fmin.reduceat(relevance, starts))
+    # The same bits for any order of the queries.
+    mean = math.fsum(spread) / len(spread)
+    relative = spread / mean if mean > 0 else np.ones(len(spread))
+    return relative if data.query_weight is None else relative * data.query_weight
 
 
 def judgements(
-    log: ClickLog, model: str | ClickModel = "best", *, top: float = 4.0, half: float = 10.0, **settings: Any
+    log: ClickLog, model: str | ClickModel = "best", *, top: float = 4.0, half: float = 40.0, **settings: Any
 ) -> Judgements:
     """Ratings of documents from clicks.
 
     The relevance of a document for a query is its attractiveness, times the chance to satisfy in the models that have
     it. The rating is log2(1 + (2^top - 1) relevance): its gain 2^rating - 1 is proportional to the relevance, as in
-    ``simulate_clicks``. Its weight is n / (n + half), where n is how often the document was examined:
-    the sum over the times that it was shown of 1 for a click, and else of e (1 - a) / (1 - e a) with e the chance that
-    it was examined given the clicks above it, and a its attractiveness.
+    ``simulate_clicks``. Its weight is n / (n + half), where n is how often the document was examined: the sum over the
+    times that it was shown of the chance that it was examined, given the clicks above it.
+
+    These ratings are by the clicks of each document alone. To train a ranker, ``rate`` a data set: it also asks what
+    documents with similar features earned, so that few clicks and click models that are not quite right do less harm.
 
     Parameters
     ----------
     log : ClickLog
         The sessions.
     model : str or ClickModel, default "best"
-        A name of ``CLICK_MODELS``, or a model; it is fitted to the log unless it is fitted already. ``"best"``: what
-        ``choose_model`` chooses of ``pbm`` and ``ubm``, in which every position is examined now and then. Models in
-        which users stop at a document know nothing of those below it.
+        A name of ``CLICK_MODELS``, or a model; it is fitted to the log unless it is fitted already. ``"best"``: the
+        one of ``pbm``, ``ubm`` and ``dbn`` that predicts held-out sessions best. If that is ``dbn``, users stop when
+        they are satisfied, and what they did not examine cannot be told from positions. Then there is a warning, and
+        nothing is corrected, as in naive training: a ``pbm`` in which every position is examined.
     top : float, default 4.0
         The rating of a document that everybody clicks, and that satisfies everybody.
-    half : float, default 10.0
-        The number of examinations at which the weight of a rating is 0.5.
+    half : float, default 40.0
+        The number of examinations at which the weight is 0.5: then ``rate`` believes the clicks of a document as much
+        as those of documents with similar features.
     **settings
         Settings of the model, if it is given by name.
 
@@ -166,7 +236,7 @@ def judgements(
     check_log(log)
     Number(above=0, most=_HIGHEST).check("top", top)
     as_least("half", half)
-    clicks = choose_model(log, _CANDIDATES, **settings) if model == "best" else make_model(model, **settings)
+    clicks = _choose(log, **settings) if model == "best" else make_model(model, **settings)
     if clicks.items_ is None:
         clicks.fit(log)
     if not isinstance(clicks, AttractionModel) or clicks.by != "pair":
@@ -180,28 +250,38 @@ def judgements(
     rows = items.find(log)
     known = rows >= 0
     examined = sum_by(rows[known], _examined(clicks, log)[known], len(items))
-    if len(items) >= _MANY and np.median(examined) < half:
-        warnings.warn(
-            f"most documents were examined fewer than {half:g} times, so their ratings are mostly noise: take more"
-            " sessions per query, or train on the clicks themselves (training_data)",
-            stacklevel=2,
-        )
+    n_shown = np.maximum(np.bincount(rows[known], minlength=len(items)), 1)
     return Judgements(
         query=items.query_ids[items.queries],
         document=items.document_ids[items.documents],
-        rating=np.log2(1 + (2.0**top - 1) * clicks.relevance()),
+        rating=_rating(clicks.relevance(), top),
         weight=examined / np.maximum(examined + half, 1e-300),
         n_examined=examined,
+        n_clicks=sum_by(rows[known], log.clicked[known].astype(np.float64), len(items)),
+        mean_position=sum_by(rows[known], log.positions[known].astype(np.float64), len(items)) / n_shown,
         model=clicks,
+        top=top,
     )
 
 
+def _choose(log: ClickLog, **settings: Any) -> ClickModel:
+    """The click model that corrects best, or one that corrects nothing where none would be right."""
+    chosen = choose_model(log, (*_CORRECTING, _STOPPING), **settings)
+    if chosen.name != _STOPPING:
+        return chosen
+    warnings.warn(
+        f"users of this log seem to stop when they are satisfied ({_STOPPING} predicts held-out sessions better than"
+        f" {' and '.join(_CORRECTING)}), so clicks are counted per time shown, without a correction for positions: the"
+        " log cannot tell; `model`='ubm' corrects all the same",
+        stacklevel=3,
+    )
+    model = PositionBased(**chosen.get_params())
+    return model.fit_without_positions(log)
+
+
 def _examined(model: AttractionModel, log: ClickLog) -> Floats:
-    """The chance that the document in each row was examined, given the clicks down to it."""
-    rows = model.items.find(log)
-    attraction = np.where(rows >= 0, model.attraction_[rows], model.prior_)
-    attraction = np.clip(attraction, 1e-9, 1 - 1e-9)
+    """The chance that the document in each row was examined, given the clicks above it."""
+    attraction = np.maximum(model._per_row(log, model.attraction_, model.prior_), 1e-9)
     # Chances are examination times attractiveness; of an attractiveness of 0 nothing can be told, and 1 is assumed.
     chances = model.predict(log, conditional=True)
-    examination = np.where(chances > 0, np.minimum(chances / attraction, 1.0), 1.0 * (attraction <= 1e-9))
-    return np.where(log.clicked, 1.0, examination * (1 - attraction) / (1 - examination * attraction))
+    return np.where(chances > 0, np.minimum(chances / attraction, 1.0), 1.0 * (attraction <= 1e-9))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -76,6 +76,25 @@ class PositionBased(EMModel):
         pairs = Pairs(self.items.find(log), log.positions - 1, len(self.items), log.last_position)
         self.attraction_, self.examination_, n = pairs.fit(self, log, weights)
         self._note_iterations(n)
+
+    def fit_without_positions(self, log: ClickLog) -> Self:
+        """The model in which every position is examined: a is the share of clicks among the times shown.
+
+        Parameters
+        ----------
+        log : ClickLog
+            The sessions to learn from.
+
+        Returns
+        -------
+        self
+        """
+        self.fit(log)
+        items = self.items.find(log)
+        shown, clicks = (sum_by(items, one, len(self.items)) for one in (np.ones(log.n_rows), 1.0 * log.clicked))
+        self.attraction_ = (clicks + self.smoothing * self.prior_) / (shown + self.smoothing)
+        self.examination_ = np.ones_like(self.examination_)
+        return self
 
     def _expected(self, log: ClickLog) -> Floats:
         attraction = self._per_row(log, self.attraction_, self.prior_)
