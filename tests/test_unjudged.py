@@ -1,8 +1,10 @@
 """Unjudged documents in data and files, in metrics (against ir-measures and slow twins), and in training."""
 
+import doctest
 import math
 from dataclasses import dataclass, replace
 from itertools import chain, product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -550,3 +552,10 @@ def test_bounds_need_a_gain_of_0_for_a_rating_of_0():
         with pytest.raises(ParameterError, match="in which documents of rating 0 have a gain, got rule 'odd'"):
             Judge(data, metric, rule)
         assert np.isfinite(Judge(data.drop_unjudged(), metric, rule)([1.0, 0.0])[metric]).all()
+
+
+def test_the_examples_of_the_docs():
+    page = Path(__file__).resolve().parents[1] / "docs" / "unjudged.md"
+    outcome = doctest.testfile(str(page), module_relative=False)
+    assert outcome.attempted > 10
+    assert outcome.failed == 0
