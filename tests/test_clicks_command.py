@@ -113,7 +113,7 @@ def test_judge_rates_documents_with_features(folder, tmp_path, capsys):
     assert read.query_weight.tolist() == rated.query_weight.tolist()
     code, _, err = run(capsys, "judge", folder / "log.csv", *out[:3], out[1])
     assert code == 2
-    assert "expected another file than the one that is read" in err
+    assert "expected a file other than the one that is read" in err
     (tmp_path / "none.txt").write_text("0 qid:1 1:0.5\n")
     code, _, err = run(capsys, "judge", folder / "log.csv", "--data", tmp_path / "none.txt", *out[2:])
     assert code == 2
