@@ -376,5 +376,5 @@ def test_numbers_that_are_none_are_told_by_name(wrong):
     for name, call in calls.items():
         if wrong in accepted.get(name, []):
             continue
-        with pytest.raises(tierank.TierankError, match=f"{name}: |columns: expected the column|lists of one length"):
+        with pytest.raises(tierank.TierankError, match=f"{name}: |columns: expected the column|lists of equal length"):
             call()

@@ -398,7 +398,10 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
                 [tmp_path / "m", "--port", "0", "--api-key-file", tmp_path / "no-keys"],
                 "expected one API key per line",
             ),
-            ([tmp_path / "m", "--workers", "2", "--port", "0", "--api-key-file", tmp_path / "no-keys"], "an API key"),
+            (
+                [tmp_path / "m", "--workers", "2", "--port", "0", "--api-key-file", tmp_path / "no-keys"],
+                "expected one API key per line",
+            ),
             ([tmp_path / "m", "--timeout", "0"], "timeout: expected a number > 0"),
             ([tmp_path / "m", "--idle-timeout", "x"], "invalid float value"),
             ([tmp_path / "m", "--max-connections", "0"], "max_connections: expected an integer"),
