@@ -224,18 +224,19 @@ def test_the_page_on_clicks_runs(folder, tmp_path, monkeypatch, capsys):
         "list_b": "bcd", "session_number": 7, "clicked": [1, 0, 0, 1], "outcomes": [1, -1, 0, 1],
     }  # fmt: skip
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     rng = np.random.default_rng(0)
     names |= {"X": rng.random((12, 2)), "clicks": [0, 1, 0] * 4, "qid": np.arange(12) // 3, "position": [1, 2, 3] * 4}
     lists = tierank.RankingDataset(*(names[name] for name in ("X", "clicks", "qid")), position=names["position"])
     tierank.write(lists, "lists.csv")
+    tierank.write(named, "documents.csv")
     for block in blocks:
         block = block.replace("UMart()", "UMart(n_trees=2)").replace("LambdaMART()", "LambdaMART(n_trees=2)")
         if "simulate_clicks" in block:
             names["scores"] = data.ratings
         exec(compile(block.replace("100_000", "1_000"), "docs/clicks.md", "exec"), names)
     commands = re.findall(r"^tierank ((?:clicks|train) .*?)(?: +#.*)?$", page, re.MULTILINE)
-    assert len(commands) == 10
+    assert len(commands) == 11
     for command in commands:
         few = ["--set", "n_trees=2"] if command.startswith("train") else []
         assert cli.main([*command.split(), *few]) == 0, command
