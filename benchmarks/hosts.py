@@ -160,10 +160,10 @@ class Run:
         self.running = []
         return codes
 
-    def until(self, file: str, limit: float = 900.0) -> None:
-        """Until the first host has written a file."""
-        end = time.monotonic() + limit
-        while not (self.disk(0) / file).exists():
+    def until(self, file: str, since: float = 0.0, limit: float = 900.0) -> None:
+        """Until the first host has written a file, at this time or later."""
+        end, place = time.monotonic() + limit, self.disk(0) / file
+        while not (place.exists() and place.stat().st_mtime >= since):
             if time.monotonic() > end or self.running[0].poll() is not None:
                 raise RuntimeError(f"{file} was not written: {self.wait()} {self.said}")
             time.sleep(0.02)
@@ -182,7 +182,7 @@ def training(n: int, speed: Speed = SLOW) -> Iterator[Run]:
         finally:
             for process in run.running:
                 process.kill()
-                process.wait()
+                process.communicate()
 
 
 # Scenarios

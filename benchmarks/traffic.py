@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from benchmarks.cable import Speed
+from tierank.distributed.processes import SENT_TO_ALL
 
 # A packet of 1,500 bytes has 52 bytes of headers, and every second one is answered by one of 52 bytes.
 OVERHEAD = (1500 + 52 / 2) / 1448
@@ -18,8 +19,6 @@ OVERHEAD = (1500 + 52 / 2) / 1448
 _BIN, _SPLITS, _PARAMETER = 16, 600, 4
 # LightGBM sums larger histograms by a ring where the number of hosts is not a power of two.
 _RING = 10 * 2**20
-# tierank sends arrays to all hosts at once if that are not more bytes than this for each.
-_SENT_TO_ALL = 2**20
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def of_sum(n_hosts: int, size: int) -> Traffic:
     Large ones go around a ring, first sums of parts and then their results, and wait for each other in the same way.
     """
     sent = (n_hosts - 1) * size
-    if sent <= _SENT_TO_ALL:
+    if sent <= SENT_TO_ALL:
         return Traffic(n_hosts * sent, sent, 2)
     return Traffic(2 * sent, 2 * sent / n_hosts, 4 * (n_hosts - 1))
 

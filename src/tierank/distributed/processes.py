@@ -27,7 +27,7 @@ TIMEOUT = 600.0
 _INTERFACE, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
 # Arrays of which a process would send no more bytes than this are summed by sending them to all others at once: one
 # round trip. torch's ring takes one for each process and more, and sends fewer bytes.
-_SENT_TO_ALL = 1 << 20
+SENT_TO_ALL = 1 << 20
 # An address of no machine (RFC 5737): the way to it is the way to other machines.
 _ELSEWHERE = "192.0.2.1"
 
@@ -110,7 +110,7 @@ class Processes(Team):
 
     def _sum(self, own: Tensor) -> Tensor:
         """The sum over the processes: of small tensors in the order of ranks, the same bits in each."""
-        if own.is_cuda or own.nbytes * (self.size - 1) > _SENT_TO_ALL:
+        if own.is_cuda or own.nbytes * (self.size - 1) > SENT_TO_ALL:
             self._together(torch_distributed.all_reduce, own)
             return own
         total, *others = self._exchange(own.contiguous().reshape(-1), [own.numel()] * self.size)
