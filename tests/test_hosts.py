@@ -118,7 +118,7 @@ def test_hosts_that_are_not_a_power_of_two_send_histograms_through_a_neighbour()
 def test_what_a_step_sends():
     assert traffic.of_step(2, 998) == traffic.Traffic(8000, 4000, 2)
     assert traffic.of_step(5, 998) == traffic.Traffic(5 * 16000, 16000, 2)
-    # More than a megabyte from each goes around a ring: a third of it at a time, four times.
+    # More than 4 MiB from each go around a ring: a third of it at a time, four times.
     assert traffic.of_step(3, 3 * 2**20 - 2) == traffic.Traffic(4 * 12 * 2**20, 16 * 2**20, 8)
 
 

@@ -27,7 +27,7 @@ TIMEOUT = 600.0
 _INTERFACE, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
 # Arrays of which a process would send no more bytes than this are summed by sending them to all others at once: one
 # round trip. torch's ring takes one for each process and more, and sends fewer bytes.
-SENT_TO_ALL = 1 << 20
+SENT_TO_ALL = 1 << 22
 # An address of no machine (RFC 5737): the way to it is the way to other machines.
 _ELSEWHERE = "192.0.2.1"
 
