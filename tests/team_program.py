@@ -36,6 +36,8 @@ from tierank.transforms import Standard
 
 # Rankers that can be trained, those that are not on the command line too.
 TRAINED = {name: kind for name, kind in known_classes().rankers.items() if kind is not tierank.LightGBMRanker}
+# What Linux is asked for to know which buffers of a socket are fixed: 1 that for sending, 2 that for receiving, 3 both.
+_SO_BUF_LOCK = 72
 # Losses whose value depends on the scores alone: listmle and its kin shuffle ties.
 STEADY = sorted(set(LOSSES) - {"listmle", "plistmle"})
 
@@ -45,24 +47,32 @@ def generated():
 
 
 def with_limits(work):
-    """The seconds that LightGBM's sockets wait for others while it works, before they are watched and then."""
-    found, watched = [], lightgbm_adapter._watched
+    """The seconds that LightGBM's sockets wait for others while it works, and which of their buffers are fixed.
 
-    def seconds(numbers):
+    As they are when it has connected them, and when they are watched.
+    """
+    found, renew, watched = [], lightgbm_adapter._renew_sockets, lightgbm_adapter._watched
+    before = []
+
+    def limits(numbers):
         for number in numbers:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as opened:
-                yield struct.unpack("ll", opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))[0]
+                seconds = struct.unpack("ll", opened.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16))[0]
+                yield seconds, opened.getsockopt(socket.SOL_SOCKET, _SO_BUF_LOCK)
+
+    def renewed(files, team):
+        before[:] = limits(files)
+        renew(files, team)
 
     @contextlib.contextmanager
     def noted(files, limit):
-        before = list(seconds(files))
         with watched(files, limit):
-            found.append([before, list(seconds(files))])
+            found.append([before[:], list(limits(files))])
             yield
 
-    lightgbm_adapter._watched = noted
+    lightgbm_adapter._renew_sockets, lightgbm_adapter._watched = renewed, noted
     work()
-    lightgbm_adapter._watched = watched
+    lightgbm_adapter._renew_sockets, lightgbm_adapter._watched = renew, watched
     return found
 
 

@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tierank
+from tierank import relevance
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.umart import umart_gradients
-from tierank.objectives import OBJECTIVES, LambdaRankObjective, UMartObjective
+from tierank.objectives import OBJECTIVES, LambdaRankObjective, UMartObjective, umart
 
 WINDOWS = [1, 2, 3, 10, None]
 HESSIANS = ["code", "exact", "paper"]
@@ -327,6 +328,23 @@ def test_same_bits_for_any_number_of_threads(monkeypatch):
     for n_jobs in (2, 3, 8, None):
         for a, b in zip(gradients(ratings, scores, offsets, n_jobs=n_jobs), expected, strict=True):
             assert np.array_equal(a, b)
+
+
+@pytest.mark.parametrize("size", [1, 40, 1000])
+@pytest.mark.parametrize("gain", ["exp2", "linear", lambda ratings: ratings / ratings.max()])
+def test_same_bits_for_any_number_of_queries_at_a_time(size, gain, monkeypatch):
+    """The third gain is no function of one rating: it is asked once, for all of them."""
+    data = tierank.make_ranking(30, n_features=2, mean_length=20, max_length=90, seed=2)
+    scores = np.random.default_rng(0).normal(size=data.n_documents)
+    expected = UMartObjective(gain=gain, n_jobs=1).prepare(data.ratings, data.offsets).gradients(scores)
+    expected = [one.tobytes() for one in expected]
+    asked, block = [], relevance.blocks_of
+    monkeypatch.setattr(relevance, "_BLOCK", size)
+    monkeypatch.setattr(umart, "blocks_of", lambda offsets: [asked.append(one) or one for one in block(offsets)])
+    found = UMartObjective(gain=gain, n_jobs=1).prepare(data.ratings, data.offsets).gradients(scores)
+    assert [one.tobytes() for one in found] == expected
+    assert [rows.stop for _, rows, _ in asked][-1] == data.n_documents
+    assert (len(asked) > 2) == (size < 1000)
 
 
 def test_kept_order_changes_nothing():

@@ -237,11 +237,12 @@ class TeamError(TierankError):
     def lost(cls, number: int, hosts: Sequence[str], error: Exception) -> TeamError:
         """The error of a process that lost contact with another one in the middle of training.
 
-        >>> print(TeamError.lost(0, ["10.0.0.1", "10.0.0.2"], OSError("Connection closed by peer")))
+        >>> print(TeamError.lost(0, ["10.0.0.1", "10.0.0.2"], OSError("[gloo/pair.cc:78] Connection closed by peer")))
         process 0 of 2 on 10.0.0.1: lost contact with the other processes (1 on 10.0.0.2): Connection closed by peer;
         one of them has ended, or its machine is down: train again with the same checkpoint to continue
         """
         what = (str(error) or type(error).__name__).splitlines()[0].partition(". This is typically")[0]
+        what = re.sub(r"^\[[^]]*:\d+\] ", "", what)  # the line of gloo's source
         others = [f"{k} on {host}" for k, host in enumerate(hosts) if k != number]
         listed = ", ".join(others[:8]) + (", ..." if len(others) > 8 else "")
         return cls.left_alone(

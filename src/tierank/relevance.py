@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal, cast
 
@@ -15,6 +15,9 @@ from tierank.types import Floats, Offsets
 
 Gain = Literal["exp2", "linear"] | Sequence[float] | Floats | Mapping[float, float] | Callable[[Floats], ArrayLike]
 
+# Documents that are worked on at a time: some arrays of them fit into the cache of a core.
+_BLOCK = 1 << 16
+
 GAINS = {"exp2": "2^r - 1", "linear": "r"}
 
 
@@ -23,8 +26,11 @@ GAINS = {"exp2": "2^r - 1", "linear": "r"}
 
 def best_first(values: Floats, offsets: Offsets) -> NDArray[np.uint32]:
     """The rows, query by query, by decreasing value; equal values in the order of the rows."""
-    queries = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    return np.lexsort((-values, queries)).astype(np.uint32)
+    order = np.empty(len(values), np.uint32)
+    for _, rows, edges in blocks_of(offsets):
+        queries = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+        order[rows] = np.lexsort((-values[rows], queries)) + rows.start
+    return order
 
 
 def find_tiers(ratings: Floats, offsets: Offsets) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -34,13 +40,32 @@ def find_tiers(ratings: Floats, offsets: Offsets) -> tuple[NDArray[np.uint32], N
     >>> tiers.tolist(), n_tiers.tolist()
     ([1, 0, 0, 2, 0], [3, 1])
     """
-    order = best_first(ratings, offsets)
-    is_new = np.diff(ratings[order], prepend=np.nan) != 0
-    is_new[offsets[:-1]] = False
-    steps = is_new.cumsum()
-    tiers = np.empty(len(ratings), np.uint32)
-    tiers[order] = steps - np.repeat(steps[offsets[:-1]], np.diff(offsets))
-    return tiers, steps[offsets[1:] - 1] - steps[offsets[:-1]] + 1
+    tiers, n_tiers = np.empty(len(ratings), np.uint32), np.empty(len(offsets) - 1, np.int64)
+    for queries, rows, edges in blocks_of(offsets):
+        own = ratings[rows]
+        order = best_first(own, edges)
+        is_new = np.diff(own[order], prepend=np.nan) != 0
+        is_new[edges[:-1]] = False
+        steps = is_new.cumsum()
+        tiers[rows][order] = steps - np.repeat(steps[edges[:-1]], np.diff(edges))
+        n_tiers[queries] = steps[edges[1:] - 1] - steps[edges[:-1]] + 1
+    return tiers, n_tiers
+
+
+def blocks_of(offsets: Offsets) -> Iterator[tuple[slice, slice, Offsets]]:
+    """Queries, their rows, and their offsets from the first of these: as many as stay in the cache.
+
+    So a document costs the same however many there are.
+    """
+    first, n_queries = 0, len(offsets) - 1
+    while first < n_queries:
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, "right")) - 1)
+        yield (
+            slice(first, last),
+            slice(int(offsets[first]), int(offsets[last])),
+            offsets[first : last + 1] - offsets[first],
+        )
+        first = last
 
 
 # Discounts and DCG
@@ -85,11 +110,14 @@ def ideal_dcg_of_copies(gains: Floats, counts: Floats, offsets: Offsets) -> Floa
 def ideal_dcg(gains: Floats, offsets: Offsets, k: int | None = None) -> Floats:
     """The DCG@k of each query in its best order."""
     lengths = np.diff(offsets)
-    query = np.repeat(np.arange(len(lengths)), lengths)
-    best = gains[best_first(gains, offsets)]
-    ranks = np.arange(len(gains)) - offsets[query]
-    counted = np.where(ranks < (len(gains) if k is None else k), best * discounts_to(int(lengths.max()))[ranks], 0.0)
-    return np.add.reduceat(counted, offsets[:-1])
+    discounts = discounts_to(int(lengths.max()))
+    discounts[len(discounts) if k is None else k :] = 0.0
+    ideal = np.empty(len(lengths))
+    for queries, rows, edges in blocks_of(offsets):
+        own = gains[rows]
+        ranks = np.arange(len(own)) - np.repeat(edges[:-1], np.diff(edges))
+        ideal[queries] = np.add.reduceat(own[best_first(own, edges)] * discounts[ranks], edges[:-1])
+    return ideal
 
 
 # Gains

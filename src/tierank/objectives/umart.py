@@ -17,7 +17,7 @@ from tierank.kernels.propensity import Weights, weighted_gradients
 from tierank.kernels.umart import Queries, Room, Rules, umart_gradients
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.objectives.propensity import LearnedWeights
-from tierank.relevance import Gain, as_gain, discounts_to, find_tiers, gains_of, ideal_dcg
+from tierank.relevance import Gain, as_gain, blocks_of, discounts_to, find_tiers, gain_levels, gains_of, ideal_dcg
 from tierank.settings import as_choice, as_flag, as_least, as_limit, as_positive
 from tierank.types import Floats
 
@@ -240,9 +240,12 @@ class UMartObjective(Objective):
         lengths = np.diff(offsets)
         if self.weights == "gain":
             return np.asarray(plain_gains(ratings, self.gain) / np.repeat(np.maximum(n_tiers - 1, 1), lengths))
-        gains = gains_of(ratings, self.gain, np.repeat(np.ceil(np.maximum.reduceat(ratings, offsets[:-1])), lengths))
-        ideal = np.repeat(ideal_dcg(gains, offsets, self.idcg_at), lengths)
-        shares: Floats = np.divide(gains, ideal, out=np.zeros(len(gains)), where=ideal > 0)
+        levels, shares = gain_levels(ratings, self.gain), np.zeros(len(ratings))
+        for queries, rows, edges in blocks_of(offsets):
+            tops = np.repeat(np.ceil(np.maximum.reduceat(ratings[rows], edges[:-1])), lengths[queries])
+            gains = gains_of(ratings[rows], self.gain, tops) if isinstance(self.gain, str) else levels[rows]
+            ideal = np.repeat(ideal_dcg(gains, edges, self.idcg_at), lengths[queries])
+            np.divide(gains, ideal, out=shares[rows], where=ideal > 0)
         return shares
 
 
@@ -355,9 +358,11 @@ def _spans(
 ) -> list[tuple[int, int]]:
     """Spans of queries with about the same number of pairs, several for each thread."""
     lengths = np.diff(offsets)
-    first_tiers = np.concatenate([[0], n_tiers.cumsum()])
-    sizes = np.bincount(np.repeat(first_tiers[:-1], lengths) + tiers, minlength=first_tiers[-1])
-    pairs = (lengths**2 - np.add.reduceat(sizes**2, first_tiers[:-1])) // 2
+    pairs = np.empty_like(lengths)
+    for queries, rows, _ in blocks_of(offsets):
+        first_tiers = np.concatenate([[0], n_tiers[queries].cumsum()])
+        sizes = np.bincount(np.repeat(first_tiers[:-1], lengths[queries]) + tiers[rows], minlength=first_tiers[-1])
+        pairs[queries] = (lengths[queries] ** 2 - np.add.reduceat(sizes**2, first_tiers[:-1])) // 2
     if truncation is not None:
         pairs = np.minimum(pairs, lengths * truncation)
     cost = (pairs + _PAIRS_PER_DOCUMENT * lengths).cumsum()

@@ -13,7 +13,6 @@ from tierank.team import Team
 
 # Packages whose callbacks are refused, with a hint.
 _OTHERS = ("lightgbm", "xgboost", "catboost")
-_STOP, _GO_ON, _FAILED = b"stop", b"go on", b"failed: "
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Callbacks:
         # Processes without callbacks have to know whether the first process has some.
         self._is_heard = bool(self.functions)
         if self.team.size > 1:
-            self._is_heard = self.team.broadcast(_GO_ON if self.functions and self.team.is_first else None) is not None
+            self._is_heard = bool(self.team.all_reduce(np.array([int(self._is_heard and self.team.is_first)]))[0])
 
     def call(self, step: Callable[[], Step]) -> bool:
         """Call the callbacks after a step; returns whether training has to stop."""
@@ -102,17 +101,17 @@ class Callbacks:
     def _wants_to_stop(self, step: Step) -> bool:
         if self.team.size == 1:
             return self._call_all(step)
-        answer: bytes | None = None
-        if self.team.is_first:
-            try:
-                answer = _STOP if self._call_all(step) else _GO_ON
-            except BaseException as error:  # the other processes would wait for an answer
-                self.team.broadcast(_FAILED + (str(error) or type(error).__name__).encode())
-                raise
-        answer = self.team.broadcast(answer) or b""
-        if answer.startswith(_FAILED):
-            raise TeamError(f"process 0: a callback failed: {answer.removeprefix(_FAILED).decode(errors='replace')}")
-        return answer == _STOP
+        try:
+            wants = self.team.is_first and self._call_all(step)
+        except BaseException as error:  # the other processes would wait for an answer
+            self.team.all_reduce(np.array([0, 1]))
+            self.team.broadcast((str(error) or type(error).__name__).encode())
+            raise
+        stopped, failed = self.team.all_reduce(np.array([int(wants), 0]))
+        if failed:
+            words = (self.team.broadcast(None) or b"").decode(errors="replace")
+            raise TeamError(f"process 0: a callback failed: {words}")
+        return bool(stopped)
 
     def _call_all(self, step: Step) -> bool:
         answers = [function(step) for function in self.functions]  # all of them, even if the first one stops

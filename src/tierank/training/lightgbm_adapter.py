@@ -6,6 +6,7 @@ At import it checks that the installed LightGBM has everything that is used, and
 from __future__ import annotations
 
 import ctypes
+import hmac
 import os
 import re
 import socket
@@ -13,7 +14,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ _BATCH, _SCATTERED = 1 << 25, 1 << 12
 _ZERO = 1e-35
 # Minutes in which LightGBM has to connect all processes.
 _CONNECT = 2
+# Bytes by which a process recognises the others, and seconds that one that connects has to send them.
+_KEY, _GREETING = 16, 10.0
 # Seconds between two checks of its connections.
 _LOOK = 0.5
 # Messages of LightGBM when another process is gone.
@@ -121,7 +124,9 @@ def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
         with _silence():
             _call("LGBM_NetworkInit", lightgbm.basic._c_str(",".join(places)), port, _CONNECT, team.size)
-        with _watched(_open_files() - before, team.timeout):
+        files = _open_files() - before
+        _renew_sockets(files, team)
+        with _watched(files, team.timeout):
             # With several processes LightGBM estimates the documents of a leaf, and an estimate of 0 would abort.
             fewest = max(1, params["min_data_in_leaf"])
             yield params | {"num_machines": team.size, "tree_learner": "data", "min_data_in_leaf": fewest}
@@ -240,6 +245,78 @@ def _open_files() -> set[int]:
     """The numbers of the open files and sockets of this process, if the system tells."""
     folder = Path("/proc/self/fd")
     return {int(entry.name) for entry in folder.iterdir()} if folder.is_dir() else set()
+
+
+def _renew_sockets(files: set[int], team: Team) -> None:
+    """Replace each of LightGBM's sockets by one of ours, between the same two processes.
+
+    LightGBM fixes the buffers of its sockets at 100 kB before it connects them. So a process sends that much and waits
+    until the other one has confirmed it: over 20 ms and 100 Mbit/s, that takes twice as long as the bytes themselves
+    (``python -m benchmarks.hosts slow``). The system adapts the buffers of other sockets to the network, but only from
+    the start of a connection.
+    """
+    own = {ends: number for number in files if (ends := _ends(number)) is not None}
+    key = os.urandom(_KEY)
+    with socket.create_server(("", 0), backlog=team.size) as listener:
+        told = team.all_gather([listener.getsockname()[1], key.hex(), list(own)])
+        # LightGBM's sockets by the rank of the process at the other end, which sees the same two ends the other way.
+        numbers = {
+            rank: own[there, here]
+            for rank, (_, _, ends) in enumerate(told)
+            for here, there in ends
+            if (there, here) in own
+        }
+        try:
+            for rank in [rank for rank in numbers if rank < team.rank]:
+                port, wanted, _ = told[rank]
+                link = socket.create_connection((team.hosts[rank], port), team.timeout)
+                link.sendall(bytes.fromhex(wanted) + struct.pack("!i", team.rank))
+                _put(link, numbers.pop(rank))
+            listener.settimeout(team.timeout)
+            while numbers:
+                link, _ = listener.accept()
+                rank = _greeting(link, key)
+                if rank in numbers:
+                    _put(link, numbers.pop(rank))
+                else:
+                    link.close()
+        except OSError as error:
+            raise TeamError.lost(team.rank, team.hosts, error) from None
+
+
+def _greeting(link: socket.socket, key: bytes) -> int | None:
+    """The rank of the process that connected; None for a stranger, who must not hold up the team by saying nothing."""
+    link.settimeout(_GREETING)
+    try:
+        received = _receive(link, _KEY + 4)
+    except OSError:
+        return None
+    known = len(received) == _KEY + 4 and hmac.compare_digest(received[:_KEY], key)
+    return int(struct.unpack("!i", received[_KEY:])[0]) if known else None
+
+
+def _ends(number: int) -> tuple[str, str] | None:
+    """The addresses of both ends of a connected socket; None for any other file."""
+    with suppress(OSError), socket.socket(fileno=os.dup(number)) as found:
+        here, there = found.getsockname(), found.getpeername()
+        return f"{here[0]}:{here[1]}", f"{there[0]}:{there[1]}"
+    return None
+
+
+def _receive(link: socket.socket, length: int) -> bytes:
+    """As many bytes as asked for, or fewer if the other end was closed."""
+    received = b""
+    while len(received) < length and (more := link.recv(length - len(received))):
+        received += more
+    return received
+
+
+def _put(link: socket.socket, number: int) -> None:
+    """Make a file descriptor refer to this socket."""
+    link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    link.setblocking(True)
+    os.dup2(link.fileno(), number)
+    link.close()
 
 
 @contextmanager
