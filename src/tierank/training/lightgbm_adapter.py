@@ -275,9 +275,9 @@ def _renew_sockets(files: set[int], team: Team) -> None:
             listener.settimeout(team.timeout)
             while numbers:
                 link, _ = listener.accept()
-                rank = _greeting(link, key)
-                if rank in numbers:
-                    _put(link, numbers.pop(rank))
+                caller = _greeting(link, key)
+                if caller in numbers:
+                    _put(link, numbers.pop(caller))
                 else:
                     link.close()
         except OSError as error:
