@@ -45,7 +45,7 @@ def test_what_another_library_will_not_convert_is_refused_wherever_an_array_is_t
         lambda: evaluate((RATINGS, QUERIES), SCORES, by=odd),
     ]
     for call in calls:
-        with pytest.raises(DataError, match=f"expected an array, or lists of one length, got Raising: {error}"):
+        with pytest.raises(DataError, match=f"expected an array, or lists of equal length, got Raising: {error}"):
             call()
 
 
@@ -252,7 +252,7 @@ def test_labels_of_segments_stay_short():
 
 def test_a_link_that_leads_nowhere_is_named(tmp_path):
     (tmp_path / "data.txt").symlink_to(tmp_path / "gone.txt")
-    with pytest.raises(DataError, match="expected a file, got a link that leads nowhere"):
+    with pytest.raises(DataError, match="expected a file, got a broken link"):
         tierank.read(tmp_path / "data.txt")
 
 

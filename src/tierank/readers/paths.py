@@ -26,7 +26,7 @@ def kind_of(path: Path, expected: str = "a file") -> str:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        got = "a link that leads nowhere" if path.is_symlink() else f"nothing there{nearby(path)}"
+        got = "a broken link" if path.is_symlink() else f"nothing there{nearby(path)}"
         raise DataError(f"{path}: expected {expected}, got {got}") from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         raise unreadable(path, error) from None
