@@ -152,7 +152,7 @@ def test_transforms_that_only_learn_need_all_documents():
     for found in in_threads(lambda team: Shifted().fit_in_team(data, team).center_, 2):
         np.testing.assert_array_equal(found, expected)
     for error in in_threads(lambda team: Shifted().fit_in_team(team.part(data), team), 2, holds_parts=True):
-        with pytest.raises(ParameterError, match=r"expected transforms that define learn_in_team, .* got Shifted"):
+        with pytest.raises(ParameterError, match=r"expected transforms that define learn_in_team if .*, got Shifted"):
             raise error
     assert not SideBySide([Standard(), Shifted()]).takes_parts
     assert not tierank.URank(feature_transform=Shifted()).takes_parts()
