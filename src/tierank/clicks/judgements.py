@@ -281,7 +281,8 @@ def _choose(log: ClickLog, **settings: Any) -> ClickModel:
 
 def _examined(model: AttractionModel, log: ClickLog) -> Floats:
     """The chance that the document in each row was examined, given the clicks above it."""
-    attraction = np.maximum(model._per_row(log, model.attraction_, model.prior_), 1e-9)
+    rows = model.items.find(log)
+    attraction = np.maximum(np.where(rows >= 0, model.attraction_[rows], model.prior_), 1e-9)
     # Chances are examination times attractiveness; of an attractiveness of 0 nothing can be told, and 1 is assumed.
     chances = model.predict(log, conditional=True)
     return np.where(chances > 0, np.minimum(chances / attraction, 1.0), 1.0 * (attraction <= 1e-9))
