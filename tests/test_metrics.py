@@ -271,20 +271,64 @@ def test_a_tie_of_very_many_documents():
 # Ranking: what is selected is what is sorted
 
 
+def assert_ranked(scores, offsets, k, *, keep_ties):
+    """What ``rank`` finds is what a stable sort of each query finds."""
+    ranking = rank(scores, offsets, k, keep_ties=keep_ties, n_jobs=3)
+    for (start, end), (first, last) in zip(pairwise(offsets), pairwise(ranking.starts), strict=True):
+        rows = sorted(range(start, end), key=lambda row: -scores[row])
+        ends = [sum(scores[start:end] >= scores[row]) if keep_ties else at for at, row in enumerate(rows, start=1)]
+        depth = ends[min(k, len(rows)) - 1] if rows else 0
+        assert ranking.rows[first:last].tolist() == rows[:depth]
+        assert ranking.scores[first:last].tobytes() == scores[rows[:depth]].tobytes()
+        assert ranking.tie_ends[first:last].tolist() == ends[:depth]
+
+
 @pytest.mark.parametrize("k", [1, 5, 17, 40, 199, 1000])
 @pytest.mark.parametrize("levels", [3, 10_000])
 def test_selecting_the_top_agrees_with_sorting_it_all(k, levels):
     rng = np.random.default_rng(k)
-    scores = rng.integers(0, levels, 3000).astype(float)
-    offsets = np.array([0, 1, 1, 200, 1000, 3000])  # a query of one document, and one of none
-    ranking = rank(scores, offsets, k, keep_ties=True)
-    for (start, end), (first, last) in zip(pairwise(offsets), pairwise(ranking.starts), strict=True):
-        depth = last - first
-        whole = start + np.argsort(-scores[start:end], kind="stable")
-        assert depth >= min(k, end - start)
-        assert ranking.rows[first:last].tolist() == whole[:depth].tolist()
-        ends = [int((scores[start:end] >= scores[row]).sum()) for row in whole[:depth]]
-        assert ranking.tie_ends[first:last].tolist() == ends
+    scores = rng.integers(0, levels, 1500).astype(float)
+    offsets = np.array([0, 1, 1, 200, 600, 1500])  # a query of one document, and one of none
+    assert_ranked(scores, offsets, k, keep_ties=True)
+    assert_ranked(np.sort(scores), offsets, k, keep_ties=True)
+    assert_ranked(-np.sort(-scores), offsets, k, keep_ties=True)
+
+
+# A few scores, so that there are ties, among them all that compare oddly.
+ODD = st.sampled_from([-np.inf, -1.5, -5e-324, -0.0, 0.0, 5e-324, 1.0, 1 + 2**-52, 1e308, np.inf])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_the_top_of_any_scores_is_that_of_a_stable_sort(data):
+    score = data.draw(st.sampled_from([ODD, st.floats(allow_nan=False), st.just(-np.inf)]))
+    lengths = data.draw(st.lists(st.sampled_from([0, 1, 2, 31, 32, 33, 47, 63, 64, 65, 130]), min_size=1, max_size=5))
+    n = sum(lengths)
+    scores = np.array(data.draw(st.lists(score, min_size=n, max_size=n)), float)
+    k, keep_ties = data.draw(st.sampled_from([1, 2, 11, 12, 13, 24, 25, 64, 200])), data.draw(st.booleans())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tierank.kernels.ranking._SHARE", data.draw(st.sampled_from([20, 200_000])))  # some threads, one
+        assert_ranked(scores, np.concatenate([[0], np.cumsum(lengths)]), k, keep_ties=keep_ties)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.sampled_from([name + how for name in RULES for how in ("", ":condense")]), st.integers(1, 40))
+def test_a_cutoff_reads_the_same_top_as_the_whole_list(data, rule, k):
+    lengths = data.draw(st.lists(st.sampled_from([1, 5, 40, 75]), min_size=1, max_size=3))
+    n = sum(lengths)
+    rating = st.sampled_from([0.0, 0.0, 1.0, 2.0, 4.0, np.nan])
+    ratings = np.array(data.draw(st.lists(rating, min_size=n, max_size=n)))
+    ratings[0] = 1.0
+    scores = np.array(data.draw(st.lists(ODD, min_size=n, max_size=n)))
+    queries = dataset(ratings, lengths, document_ids=[f"d{i * 7919 % n}" for i in range(n)])
+    parsed = RULES[rule.partition(":")[0]]
+    names = [name for name in WITH_CUTOFF if name != "err" or parsed.err_max is not None]
+    names = [name for name in names if "_" not in name or parsed.ties != "worst"]  # bounds need an order without gains
+    top = Judge(queries, [f"{name}@{k}" for name in names], rule)(scores)
+    both = Judge(queries, [*(f"{name}@{k}" for name in names), "map", "bpref", "ndcg"], rule)(scores)
+    for metric, values in top.items():
+        exact = not metric.startswith(("ndcg_lower", "ndcg_upper"))  # sums over all gains, with those below rank k
+        np.testing.assert_allclose(values, both[metric], rtol=0 if exact else 1e-13, err_msg=metric)
 
 
 def test_threads_change_nothing():

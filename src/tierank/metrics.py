@@ -31,7 +31,7 @@ from tierank.settings import Number
 from tierank.types import Floats
 
 # Maps ranked lists to one value per query.
-Measure = Callable[[Ranking], Floats]
+Measure = Callable[["Lists"], Floats]
 
 Ties = Literal["average", "input", "worst", "document id"]
 Unjudged = Literal["zero", "condense"]
@@ -56,25 +56,29 @@ _TIES = {
 
 def dcg(judge: Judge, k: int | None) -> Measure:
     """DCG@k = sum over ranks r <= k of gain_r / log2(1 + r)."""
-    depth, gains = judge.depth(k), judge.gains
-    if not np.isfinite(discounted_sum(gains, judge.discounts, depth, *judge.ideal)).all():
+    depth = judge.depth(k)
+
+    def measure(lists: Lists) -> Floats:
+        return lists.sum(lists.gains, judge.discounts, depth)
+
+    if not np.isfinite(measure(judge.ideal)).all():
         raise DataError(
             f"dcg: ratings up to {judge.ratings.max():g} have gains beyond what float64 can hold;"
             " use ndcg, which has no such limit, or a rule with other gains"
         )
-    return lambda ranking: discounted_sum(gains, judge.discounts, depth, *ranking)
+    return measure
 
 
 def ndcg(judge: Judge, k: int | None) -> Measure:
     """NDCG@k = DCG@k / the highest DCG@k of any order of the documents; 0 if no document has a gain."""
-    depth, gains = judge.depth(k), judge.relative_gains
-    best = discounted_sum(gains, judge.discounts, depth, *judge.ideal)
+    depth = judge.depth(k)
+    best = judge.ideal.sum(judge.ideal.relative_gains, judge.discounts, depth)
     if judge.rule.short_ndcg == "zero" and k is not None:
         best[judge.lengths < k] = np.inf
     best[best == 0] = np.inf
 
-    def measure(ranking: Ranking) -> Floats:
-        ratio = discounted_sum(gains, judge.discounts, depth, *ranking) / best
+    def measure(lists: Lists) -> Floats:
+        ratio = lists.sum(lists.relative_gains, judge.discounts, depth) / best
         return np.minimum(ratio, 1, out=ratio)  # averaged ties can round to 1 + 2e-16
 
     return measure
@@ -83,13 +87,7 @@ def ndcg(judge: Judge, k: int | None) -> Measure:
 def err(judge: Judge, k: int | None) -> Measure:
     """ERR@k = sum over ranks r <= k of 1/r * R_r * product over i < r of (1 - R_i), with R = (2^rating - 1) / 2^max."""
     depth, tops = judge.depth(k), judge.err_tops
-
-    def measure(ranking: Ranking) -> Floats:
-        # Only of the ranked documents, which are usually few: allocating a large array takes longer than filling it.
-        stops = exp2_gains(np.take(judge.ratings, ranking.rows), ranking.starts, tops)
-        return cascade(stops, depth, ranking.starts, np.arange(len(stops)), ranking.tie_ends)
-
-    return measure
+    return lambda lists: cascade(exp2_gains(lists.ratings, lists.starts, tops), depth, lists.starts, lists.tie_ends)
 
 
 def average_precision(judge: Judge, k: int | None) -> Measure:
@@ -97,32 +95,32 @@ def average_precision(judge: Judge, k: int | None) -> Measure:
 
     Its mean over the queries is MAP@k, hence the name of the metric.
     """
-    depth, relevant = judge.depth(k), judge.relevant
-    divisor = judge.n_relevant
+    depth, divisor = judge.depth(k), judge.n_relevant
     if judge.rule.ap_divisor == "min(k, relevant)":
         divisor = np.minimum(divisor, depth)
-    return lambda ranking: precision_sum(relevant, depth, *ranking) / np.maximum(divisor, 1)
+    divisor = np.maximum(divisor, 1)
+    return lambda lists: precision_sum(lists.relevant, depth, lists.starts, lists.tie_ends) / divisor
 
 
 def mrr(judge: Judge, k: int | None) -> Measure:
     """RR@k = 1 / rank of the first relevant document, 0 if that is beyond k; its mean over the queries is MRR@k."""
-    depth, relevant = judge.depth(k), judge.relevant
-    return lambda ranking: cascade(relevant, depth, *ranking)
+    depth = judge.depth(k)
+    return lambda lists: cascade(lists.relevant, depth, lists.starts, lists.tie_ends)
 
 
 def precision(judge: Judge, k: int | None) -> Measure:
     """Precision@k = relevant documents up to rank k, / k or / min(k, n)."""
-    depth, relevant = judge.depth(k), judge.relevant
-    divisor = judge.lengths if k is None else np.full_like(judge.lengths, k)
+    depth, divisor = judge.depth(k), judge.lengths if k is None else np.full_like(judge.lengths, k)
     if judge.rule.precision_divisor == "min(k, n)":
         divisor = np.minimum(divisor, judge.lengths)
-    return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, *ranking) / np.maximum(divisor, 1)
+    divisor = np.maximum(divisor, 1)
+    return lambda lists: lists.sum(lists.relevant, judge.undiscounted, depth) / divisor
 
 
 def recall(judge: Judge, k: int | None) -> Measure:
     """Recall@k = relevant documents up to rank k, / relevant documents."""
-    depth, relevant, divisor = judge.depth(k), judge.relevant, np.maximum(judge.n_relevant, 1)
-    return lambda ranking: discounted_sum(relevant, judge.undiscounted, depth, *ranking) / divisor
+    depth, divisor = judge.depth(k), np.maximum(judge.n_relevant, 1)
+    return lambda lists: lists.sum(lists.relevant, judge.undiscounted, depth) / divisor
 
 
 def bpref(judge: Judge, k: int | None) -> Measure:
@@ -130,15 +128,15 @@ def bpref(judge: Judge, k: int | None) -> Measure:
 
     R documents are relevant, N are judged and not relevant. Unjudged documents have no effect. It has no cutoff.
     """
-    n_others = judge.count(judge.judged) - judge.n_relevant
-    counts = judge.relevant, judge.judged, judge.n_relevant, n_others
-    return lambda ranking: preference_sum(*counts, *ranking) / np.maximum(judge.n_relevant, 1)
+    counts = judge.n_relevant, judge.count(judge.judged) - judge.n_relevant
+    divisor = np.maximum(judge.n_relevant, 1)
+    return lambda lists: preference_sum(lists.relevant, lists.judged, *counts, lists.starts, lists.tie_ends) / divisor
 
 
 def rbp(judge: Judge, k: int | None) -> Measure:
     """RBP@k = (1 - p) * sum over ranks r <= k with a relevant document of p^(r - 1), with the rule's persistence p."""
-    depth, relevant = judge.depth(k), judge.relevant
-    return lambda ranking: discounted_sum(relevant, judge.persistence, depth, *ranking)
+    depth = judge.depth(k)
+    return lambda lists: lists.sum(lists.relevant, judge.persistence, depth)
 
 
 def rbp_residual(judge: Judge, k: int | None) -> Measure:
@@ -146,16 +144,16 @@ def rbp_residual(judge: Judge, k: int | None) -> Measure:
 
     (1 - p) * sum over ranks r <= k with an unjudged document of p^(r - 1), + p^min(k, n).
     """
-    depth, unjudged = judge.depth(k), 1 - judge.judged
+    depth = judge.depth(k)
     below = judge.rule.persistence ** np.minimum(judge.lengths, depth)
-    return lambda ranking: discounted_sum(unjudged, judge.persistence, depth, *ranking) + below
+    return lambda lists: lists.sum(1 - lists.judged, judge.persistence, depth) + below
 
 
 def judged_share(judge: Judge, k: int | None) -> Measure:
     """Judged@k = judged documents up to rank k, / min(k, n)."""
-    depth, judged = judge.depth(k), judge.judged
+    depth = judge.depth(k)
     divisor = np.maximum(np.minimum(judge.lengths, depth), 1)
-    return lambda ranking: discounted_sum(judged, judge.undiscounted, depth, *ranking) / divisor
+    return lambda lists: lists.sum(lists.judged, judge.undiscounted, depth) / divisor
 
 
 def ndcg_lower(judge: Judge, k: int | None) -> Measure:
@@ -181,7 +179,7 @@ def _bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
             expected="metrics other than bounds of NDCG with this rule, which ranks tied documents by their gains",
             got=f"rule {judge.rule.name!r}",
         )
-    if judge.n_unjudged and judge.gains[judge.judged == 0].max() > 0:
+    if judge.n_unjudged and judge.levels[judge.judged == 0].max() > 0:
         raise ParameterError(
             argument="metrics",
             expected="metrics other than bounds of NDCG with this rule, in which documents of rating 0 have a gain",
@@ -190,11 +188,12 @@ def _bound(judge: Judge, k: int | None, *, upper: bool) -> Measure:
     depth = judge.depth(k)
     top, units = judge.top_gain
     n_unjudged = judge.lengths - judge.count(judge.judged)
-    facts = judge.relative_gains, judge.judged, n_unjudged, units, top, judge.discounts, depth
+    facts = judge.ideal.relative_gains, judge.ideal.starts, n_unjudged, units, top, judge.discounts, depth
     is_short = judge.lengths < (k or 0) if judge.rule.short_ndcg == "zero" else np.zeros(len(judge.lengths), bool)
 
-    def measure(ranking: Ranking) -> Floats:
-        return np.where(is_short, 0.0, bound_ratio(upper, *facts, judge.ideal, ranking))
+    def measure(lists: Lists) -> Floats:
+        ratios = bound_ratio(upper, lists.relative_gains, lists.judged, lists.starts, lists.tie_ends, *facts)
+        return np.where(is_short, 0.0, ratios)
 
     return measure
 
@@ -481,6 +480,8 @@ class Judge:
     lengths: NDArray[np.int64]
     longest: int
     ratings: Floats
+    levels: Floats
+    tops: Floats
     empty: NDArray[np.bool_]
 
     def __init__(
@@ -507,9 +508,10 @@ class Judge:
             self.offsets = np.concatenate([np.zeros(1, np.int64), data.is_judged.cumsum()])[data.offsets]
         self.lengths = np.diff(self.offsets)
         self.longest = int(self.lengths.max())
-        self.ratings, self._levels = self._arrange(ratings), self._arrange(levels)
-        self._tops = highest(self._levels, self.offsets)
-        self.empty = (self._tops if levels is ratings else highest(self.ratings, self.offsets)) == 0
+        self.ratings = self._arrange(ratings)
+        self.levels = self.ratings if levels is ratings else self._arrange(levels)
+        self.tops = highest(self.levels, self.offsets)
+        self.empty = (self.tops if levels is ratings else highest(self.ratings, self.offsets)) == 0
         asked = _as_metrics(metrics, self.rule)
         self.metrics = tuple(asked)
         self._own = {name: metric for name, metric in asked.items() if not isinstance(metric, str)}
@@ -527,7 +529,7 @@ class Judge:
         ``scores`` are **in the order of the data set**; ``evaluate`` takes them in the caller's order.
         """
         values = as_scores(scores, self.data.n_documents)
-        if np.isnan(values).any():
+        if np.isnan(values.min()):  # the lowest of numbers with a NaN is NaN
             row = self.data.source_rows[np.isnan(values).argmax()]
             raise DataError(f"scores: expected a number for every row, got NaN in row {row}")
         own = {name: self._fill(name, self._each_query(metric, values)) for name, metric in self._own.items()}
@@ -535,8 +537,8 @@ class Judge:
             with np.errstate(over="ignore"):
                 values = values.astype(np.float32).astype(np.float64)
         ties = self.rule.ties == "average"
-        ranking = rank(self._arrange(values), self.offsets, self._depth, keep_ties=ties, n_jobs=self.n_jobs)
-        found = {metric: self._fill(name, measure(ranking)) for metric, (name, measure) in self._measures.items()}
+        lists = Lists(self, rank(self._arrange(values), self.offsets, self._depth, keep_ties=ties, n_jobs=self.n_jobs))
+        found = {metric: self._fill(name, measure(lists)) for metric, (name, measure) in self._measures.items()}
         found |= {} if self._whole is None else self._whole(scores)
         return {metric: own[metric] if metric in own else found[metric] for metric in self.metrics}
 
@@ -574,37 +576,24 @@ class Judge:
         return self.longest if k is None else min(k, self.longest)
 
     @cached_property
-    def gains(self) -> Floats:
-        """The gain of each document; infinite where float64 cannot hold it."""
-        return self._exp2_gains(0.0) if self.rule.gain == "exp2" else self._levels
-
-    @cached_property
-    def relative_gains(self) -> Floats:
-        """The gain of each document in units of the query's highest (exp2: of the query's highest, plus 1)."""
-        if self.rule.gain == "exp2":
-            return self._exp2_gains(self._tops)
-        units: Floats = np.repeat(np.where(self._tops > 0, self._tops, 1), self.lengths)
-        return np.divide(self._levels, units)
-
-    @cached_property
     def err_tops(self) -> Floats:
         """The top rating of ERR, for each query."""
-        return self._per_query(self._err_tops())
+        return np.broadcast_to(self._err_tops(), len(self.lengths)).astype(np.float64)
 
     @cached_property
-    def ideal(self) -> Ranking:
+    def ideal(self) -> Lists:
         """The documents of each query by gain, highest first."""
-        return rank(self._levels, self.offsets, self._depth, keep_ties=False, n_jobs=self.n_jobs)
+        ranking = rank(self.levels, self.offsets, self._depth, keep_ties=False, n_jobs=self.n_jobs)
+        return Lists(self, ranking, ranking.scores)
 
-    @cached_property
-    def relevant(self) -> Floats:
-        """1 for each relevant document, 0 for the others."""
-        return ((self.ratings > 0) & (self.ratings >= self.rule.relevant_from)).astype(np.float64)
+    def relevance(self, ratings: Floats) -> Floats:
+        """1 for each rating that makes a document relevant, 0 for the others."""
+        return ((ratings > 0) & (ratings >= self.rule.relevant_from)).astype(np.float64)
 
     @cached_property
     def n_relevant(self) -> NDArray[np.int64]:
         """Number of relevant documents of each query."""
-        return self.count(self.relevant)
+        return self.count(self.relevance(self.ratings))
 
     @cached_property
     def judged(self) -> Floats:
@@ -614,10 +603,10 @@ class Judge:
     @cached_property
     def top_gain(self) -> tuple[float, Floats]:
         """The highest gain of the data in its own unit, and in that the unit of each query's ``relative_gains``."""
-        top = float(self._tops.max())
+        top = float(self.tops.max())
         if self.rule.gain == "exp2":
-            return -float(np.expm1(-np.log(2.0) * top)), np.exp2(self._tops - top)
-        return float(top > 0), np.where(self._tops > 0, self._tops, 1.0) / (top or 1.0)
+            return -float(np.expm1(-np.log(2.0) * top)), np.exp2(self.tops - top)
+        return float(top > 0), np.where(self.tops > 0, self.tops, 1.0) / (top or 1.0)
 
     def count(self, marks: Floats) -> NDArray[np.int64]:
         """Number of documents of each query that are marked with 1."""
@@ -655,12 +644,6 @@ class Judge:
             )
         return float(of)
 
-    def _exp2_gains(self, tops: float | Floats) -> Floats:
-        return exp2_gains(self.ratings, self.offsets, self._per_query(tops))
-
-    def _per_query(self, values: float | Floats) -> Floats:
-        return np.broadcast_to(values, len(self.lengths)).astype(np.float64)
-
     def _parse(self, metric: str) -> tuple[str, int | None]:
         name, k = parse_metric(metric)
         return name, None if name == "map" and self.rule.ap_depth == "list" else k
@@ -674,6 +657,61 @@ class Judge:
         elif name not in _OF_ALL_QUERIES:
             values[self.empty] = self.rule.empty.get(_FILLED_AS.get(name, name), 0.0)
         return values
+
+
+class Lists:
+    """Ranked documents as metrics read them: one array for each fact, in the order of the ranks.
+
+    Facts are looked up for the ranked documents alone: mostly a small part of all, and shared by the metrics.
+    """
+
+    def __init__(self, judge: Judge, ranking: Ranking, levels: Floats | None = None) -> None:
+        self._judge = judge
+        self.starts, self._rows, _, self.tie_ends = ranking
+        self._levels = levels
+
+    def sum(self, values: Floats, discounts: Floats, depth: int) -> Floats:
+        """The sum of value times discount to this depth, for each query."""
+        return discounted_sum(values, discounts, depth, self.starts, self.tie_ends)
+
+    @cached_property
+    def levels(self) -> Floats:
+        """What the gain of each document is made of."""
+        return self._of(self._judge.levels) if self._levels is None else self._levels
+
+    @cached_property
+    def ratings(self) -> Floats:
+        """The rating of each document."""
+        return self.levels if self._judge.levels is self._judge.ratings else self._of(self._judge.ratings)
+
+    @cached_property
+    def gains(self) -> Floats:
+        """The gain of each document; infinite where float64 cannot hold it."""
+        if self._judge.rule.gain == "exp2":
+            return exp2_gains(self.levels, self.starts, np.zeros(len(self.starts) - 1))
+        return self.levels
+
+    @cached_property
+    def relative_gains(self) -> Floats:
+        """The gain of each document in units of the query's highest (exp2: of the query's highest, plus 1)."""
+        tops = self._judge.tops
+        if self._judge.rule.gain == "exp2":
+            return exp2_gains(self.levels, self.starts, tops)
+        units: Floats = np.repeat(np.where(tops > 0, tops, 1), np.diff(self.starts))
+        return np.divide(self.levels, units)
+
+    @cached_property
+    def relevant(self) -> Floats:
+        """1 for each relevant document, 0 for the others."""
+        return self._judge.relevance(self.ratings)
+
+    @cached_property
+    def judged(self) -> Floats:
+        """1 for each document with a rating, 0 for the others."""
+        return self._of(self._judge.judged)
+
+    def _of(self, values: Floats) -> Floats:
+        return np.take(values, self._rows, mode="clip")  # faster than checking rows that are known to be there
 
 
 def as_scores(scores: ArrayLike, n: int) -> Floats:

@@ -154,7 +154,7 @@ def look_up(query_ids: Sequence[Hashable], by: Mapping[str, Mapping[Hashable, An
 def judge_segments(per_query: Mapping[str, Floats], attributes: Sequence[Attribute]) -> tuple[Segment, ...]:
     """Each segment against all other queries, in each metric."""
     segments: list[Segment] = []
-    for metric, values in per_query.items():
+    for metric, values in per_query.items() if attributes else ():
         judged = ~np.isnan(values)
         n, total = int(judged.sum()), float(values[judged].sum())
         rows = []

@@ -12,12 +12,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kernels import Vector, allocating, in_threads, inner, n_threads
+from tierank.kernels import Vector, allocating, compiled, in_threads, inner, n_threads
 from tierank.kernels.sorting import sort_down
 from tierank.types import Floats
 
-# The k highest of n documents are selected where k * k < _SELECT * n: else sorting all of them is faster (measured).
-_SELECT = 16
+# Documents that are compared at once when the highest are selected: the network below is written for this number.
+_LANES = 16
+# The k highest of a query are looked for in groups of lanes, each with its share of the k: at most this many.
+_PER_GROUP = 12
 # One more thread for each of so many documents: with fewer, starting it takes longer than it saves (measured).
 _SHARE = 200_000
 
@@ -28,141 +30,145 @@ _WHOLE = 50
 class Ranking(NamedTuple):
     """The upper part of each query's list: query q owns the places ``starts[q]:starts[q+1]`` of the other arrays.
 
-    It has as many documents as were asked for, and the rest of the last tie. ``rows`` has the row of the document at
-    each rank; ``tie_ends`` the lowest rank (1-based) of the tie that the document is in.
+    It has as many documents as were asked for, and the rest of the last tie. ``rows`` and ``scores`` have the row and
+    the score of the document at each rank; ``tie_ends`` the lowest rank (1-based) of the tie that the document is in.
+    Values that a metric sums up come in this order too.
     """
 
     starts: NDArray[np.int64]
     rows: NDArray[np.int64]
+    scores: NDArray[np.float64]
     tie_ends: NDArray[np.int64]
+
+
+class _Room(NamedTuple):
+    """What the documents of one query are ranked in."""
+
+    keys: NDArray[np.float64]
+    spare_keys: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    spare_rows: NDArray[np.int64]
+    lanes: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, size: int) -> _Room:
+        keys, rows = np.empty((2, size)), np.empty((2, size), np.int64)
+        return cls(keys[0], keys[1], rows[0], rows[1], np.empty(_LANES))
 
 
 def rank(
     scores: NDArray[np.float64], offsets: NDArray[np.int64], k: int, *, keep_ties: bool, n_jobs: int | None = 1
 ) -> Ranking:
-    """The documents of each query from the highest score down, to rank k at least.
+    """The documents of each query from the highest score down, to rank k.
 
-    Tied documents stand in the order of their rows. With ``keep_ties`` they are marked as one tie; without, each
-    is a tie of one.
+    Tied documents stand in the order of their rows. With ``keep_ties`` they are marked as one tie, and the tie at rank
+    k is there to its end; without, each is a tie of one.
     """
     n_queries, n = len(offsets) - 1, len(scores)
     n_parts = min(n_threads(n_jobs), 1 + n // _SHARE)
     cuts = np.searchsorted(offsets, np.linspace(0, n, n_parts + 1)[1:-1])
     spans = list(pairwise([0, *cuts.tolist(), n_queries]))
-    lowest, depths = np.empty(n_queries), np.empty(n_queries, np.int64)
-    in_threads(_survey, ((scores, offsets, k, keep_ties, lowest, depths, *span) for span in spans), n_jobs)
-    starts = np.concatenate([np.zeros(1, np.int64), depths.cumsum()])
-    ranking = Ranking(starts, np.empty(starts[-1], np.int64), np.empty(starts[-1], np.int64))
-    in_threads(_fill, ((scores, offsets, k, keep_ties, lowest, *ranking, *span) for span in spans), n_jobs)
-    return ranking
+    # Each span fills the beginning of its part: memory that nobody writes to costs nothing.
+    ranked = Ranking(np.zeros(n_queries + 1, np.int64), np.empty(n, np.int64), np.empty(n), np.empty(n, np.int64))
+    size = int(np.diff(offsets).max(initial=0)) + 1  # a row is written before it is known whether it counts
+    parts = ((scores, offsets, k, keep_ties, *ranked, *span, _Room.of(size)) for span in spans)
+    in_threads(_rank_span, parts, n_jobs)
+    starts, *columns = ranked
+    np.cumsum(starts, out=starts)
+    filled = [slice(offsets[first], offsets[first] + starts[last] - starts[first]) for first, last in spans]
+    if len(filled) == 1:
+        return Ranking(starts, *(column[filled[0]] for column in columns))
+    return Ranking(starts, *(np.concatenate([column[span] for span in filled]) for column in columns))
 
 
-@allocating
-def _survey(
+@compiled
+def _rank_span(
     scores: Vector[np.float64],
     offsets: Vector[np.int64],
     k: int,
     keep_ties: bool,
-    lowest: NDArray[np.float64],
     depths: NDArray[np.int64],
-    first: int,
-    last: int,
-) -> None:
-    """Find the score at rank k and how many documents are to be ranked, for a span of queries."""
-    top = np.empty(k, np.float64)
-    for q in range(first, last):
-        start, end = offsets[q], offsets[q + 1]
-        depths[q] = end - start
-        if _is_selected(k, end - start):
-            score = _kth_highest(scores, start, end, top)
-            lowest[q], depths[q] = score, k
-            if keep_ties:
-                depth = 0
-                for row in range(start, end):
-                    depth += scores[row] >= score
-                depths[q] = depth
-
-
-@allocating
-def _fill(
-    scores: Vector[np.float64],
-    offsets: Vector[np.int64],
-    k: int,
-    keep_ties: bool,
-    lowest: Vector[np.float64],
-    starts: Vector[np.int64],
     rows: NDArray[np.int64],
+    ranked_scores: NDArray[np.float64],
     tie_ends: NDArray[np.int64],
     first: int,
     last: int,
+    room: _Room,
 ) -> None:
-    """Rank the documents of a span of queries."""
-    longest = np.int64(0)
+    """Rank the documents of a span of queries: query after query, from the place of its first document on.
+
+    ``depths`` gets the number of ranked documents of query q at q + 1.
+    """
+    keys, spare_keys, own_rows, spare_rows, lanes = room
+    place = offsets[first]
     for q in range(first, last):
-        longest = max(longest, offsets[q + 1] - offsets[q])
-    keys, spare_keys = np.empty(longest), np.empty(longest)
-    own_rows, spare_rows = np.empty(longest, np.int64), np.empty(longest, np.int64)
-    for q in range(first, last):
-        start, end = offsets[q], offsets[q + 1]
-        place, n = starts[q], starts[q + 1] - starts[q]
-        if _is_selected(k, end - start):
-            _select(scores, start, end, lowest[q], rows, place, n)
-        else:
-            for i in range(n):
-                keys[i], own_rows[i] = scores[start + i], start + i
-            sort_down(n, keys, own_rows, spare_keys, spare_rows)
-            for i in range(n):
-                rows[place + i] = own_rows[i]
+        own = scores[offsets[q] : offsets[q + 1]]
+        bound = _lower_bound(own, k, lanes)
+        n = 0
+        for i in range(len(own)):
+            own_rows[n] = i
+            n += int(own[i] > bound)
+        for i in range(n):
+            keys[i] = own[own_rows[i]]
+        sort_down(n, keys, own_rows, spare_keys, spare_rows)
+        if n < min(k, len(own)):  # then the bound is the score at rank k itself
+            for i in range(len(own)):
+                own_rows[n], keys[n] = i, bound
+                n += int(own[i] == bound)
+        depth = min(k, n)
+        while keep_ties and depth < n and keys[depth] == keys[depth - 1]:
+            depth += 1
         tie = 0
-        for j in range(1, n + 1):
-            if j == n or not keep_ties or scores[rows[place + j]] != scores[rows[place + j - 1]]:
+        for j in range(1, depth + 1):
+            rows[place + j - 1], ranked_scores[place + j - 1] = offsets[q] + own_rows[j - 1], keys[j - 1]
+            if j == depth or not keep_ties or keys[j] != keys[j - 1]:
                 for i in range(tie, j):
                     tie_ends[place + i] = j
                 tie = j
+        depths[q + 1] = depth
+        place += depth
 
 
 @inner
-def _is_selected(k: int, n: int) -> bool:
-    return k < n and k * k < _SELECT * n
+def _lower_bound(scores: Vector[np.float64], k: int, lanes: NDArray[np.float64]) -> float:
+    """A score that at least k documents reach: close to the one at rank k, and -inf where all are to be sorted.
+
+    The documents are dealt out to groups of lanes. If c lanes have a highest score of t or more, at least c documents
+    have one too.
+    """
+    n_groups = (k + _PER_GROUP - 1) // _PER_GROUP
+    width = n_groups * _LANES
+    if len(scores) < 2 * width:
+        return -np.inf
+    share = (k + n_groups - 1) // n_groups
+    bound = np.inf
+    for group in range(0, width, _LANES):
+        for j in range(_LANES):
+            lanes[j] = scores[group + j]
+        for block in range(group + width, len(scores) - _LANES + 1, width):
+            for j in range(_LANES):
+                score = scores[block + j]
+                lanes[j] = score if score > lanes[j] else lanes[j]
+        _sort_lanes(lanes)
+        bound = min(bound, lanes[share - 1])
+    return bound
 
 
 @inner
-def _kth_highest(scores: Vector[np.float64], start: int, end: int, top: NDArray[np.float64]) -> float:
-    """The score at rank ``len(top)``; ``top`` is working space."""
-    for j in range(len(top)):
-        top[j] = -np.inf
-    last = len(top) - 1
-    for row in range(start, end):
-        score = scores[row]
-        if score > top[last]:
-            j = last
-            while j > 0 and top[j - 1] < score:
-                top[j] = top[j - 1]
-                j -= 1
-            top[j] = score
-    return top[last]
-
-
-@inner
-def _select(
-    scores: Vector[np.float64], start: int, end: int, lowest: float, rows: NDArray[np.int64], place: int, n: int
-) -> None:
-    """Fill n places, best first, with the rows above ``lowest``, then those equal to it as far as there is room."""
-    found = place
-    for row in range(start, end):
-        if scores[row] > lowest:
-            j = found
-            while j > place and scores[rows[j - 1]] < scores[row]:
-                rows[j] = rows[j - 1]
-                j -= 1
-            rows[j] = row
-            found += 1
-    row = start
-    while found < place + n:
-        if scores[row] == lowest:
-            rows[found] = row
-            found += 1
-        row += 1
+def _sort_lanes(lanes: NDArray[np.float64]) -> None:
+    """Sort the lanes, highest first, by Batcher's bitonic network: no branches, and all in registers."""
+    size = 2
+    while size <= _LANES:
+        stride = size // 2
+        while stride > 0:
+            for i in range(_LANES):
+                j = i ^ stride
+                if i < j:
+                    one, other = lanes[i], lanes[j]
+                    high, low = (one, other) if one > other else (other, one)
+                    lanes[i], lanes[j] = (high, low) if i & size == 0 else (low, high)
+            stride //= 2
+        size *= 2
 
 
 @allocating
@@ -171,7 +177,6 @@ def discounted_sum(
     discounts: Vector[np.float64],
     k: int,
     starts: Vector[np.int64],
-    rows: Vector[np.int64],
     tie_ends: Vector[np.int64],
 ) -> NDArray[np.float64]:
     """The sum over ranks r <= k of value_r * discount_r, for each query.
@@ -180,25 +185,26 @@ def discounted_sum(
     """
     sums = np.zeros(len(starts) - 1)
     for q in range(len(sums)):
-        start = starts[q]
-        depth = min(k, starts[q + 1] - start)
+        own_values, own_ends = values[starts[q] : starts[q + 1]], tie_ends[starts[q] : starts[q + 1]]
+        depth = min(k, len(own_values))
+        total = 0.0
         tie = 0
         while tie < depth:
-            end = tie_ends[start + tie]
-            value = 0.0
-            for j in range(tie, end):
-                value += values[rows[start + j]]
-            discount = 0.0
-            for j in range(tie, min(end, depth)):
+            end = own_ends[tie]
+            value, discount = own_values[tie], discounts[tie]
+            for j in range(tie + 1, end):
+                value += own_values[j]
+            for j in range(tie + 1, min(end, depth)):
                 discount += discounts[j]
-            sums[q] += value / (end - tie) * discount
+            total += value / (end - tie) * discount
             tie = end
+        sums[q] = total
     return sums
 
 
 @allocating
 def cascade(
-    stops: Vector[np.float64], k: int, starts: Vector[np.int64], rows: Vector[np.int64], tie_ends: Vector[np.int64]
+    stops: Vector[np.float64], k: int, starts: Vector[np.int64], tie_ends: Vector[np.int64]
 ) -> NDArray[np.float64]:
     """The sum over ranks r <= k of 1/r * stop_r * product over i < r of (1 - stop_i), for each query.
 
@@ -215,11 +221,11 @@ def cascade(
         while tie < depth and reach > 0:
             end = tie_ends[start + tie]
             if end == tie + 1:
-                stop = stops[rows[start + tie]]
+                stop = stops[start + tie]
                 sums[q] += reach * stop / end
                 reach *= 1 - stop
             else:
-                passed = _pass_chances(stops, rows[start + tie : start + end], min(end, depth) - tie)
+                passed = _pass_chances(stops[start + tie : start + end], min(end, depth) - tie)
                 for j in range(len(passed) - 1):
                     sums[q] += reach * (passed[j] - passed[j + 1]) / (tie + j + 1)
                 reach *= passed[-1]
@@ -228,7 +234,7 @@ def cascade(
 
 
 @inner
-def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -> NDArray[np.float64]:
+def _pass_chances(stops: NDArray[np.float64], n: int) -> NDArray[np.float64]:
     """S_j for j = 0 .. n: the expected product of (1 - stop) over j of these documents, drawn at random.
 
     Document i is among j drawn from the first i with chance j/i:
@@ -240,17 +246,17 @@ def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -
     passed = np.ones(n + 1)
     i = 0
     total = 0.0
-    for row in rows:
-        i += stops[row] == 0
-        total += stops[row]
+    for stop in stops:
+        i += stop == 0
+        total += stop
     if total == 0:
         return passed
-    last = min(n, int(42 * len(rows) / total) + 1)
+    last = min(n, int(42 * len(stops) / total) + 1)
     passed[last + 1 :] = 0
-    for row in rows:
-        if stops[row] != 0:
+    for stop in stops:
+        if stop != 0:
             i += 1
-            go_on = 1 - stops[row]
+            go_on = 1 - stop
             for j in range(min(i, last), 0, -1):
                 passed[j] = ((i - j) * passed[j] + j * go_on * passed[j - 1]) / i
     return passed
@@ -258,7 +264,7 @@ def _pass_chances(stops: NDArray[np.float64], rows: NDArray[np.int64], n: int) -
 
 @allocating
 def precision_sum(
-    relevant: Vector[np.float64], k: int, starts: Vector[np.int64], rows: Vector[np.int64], tie_ends: Vector[np.int64]
+    relevant: Vector[np.float64], k: int, starts: Vector[np.int64], tie_ends: Vector[np.int64]
 ) -> NDArray[np.float64]:
     """The sum over ranks r <= k with a relevant document of (relevant documents to rank r) / r, for each query.
 
@@ -276,7 +282,7 @@ def precision_sum(
             size = end - tie
             found = 0.0
             for j in range(tie, end):
-                found += relevant[rows[start + j]]
+                found += relevant[start + j]
             spread = (found - 1) / (size - 1) if size > 1 else 0.0
             for j in range(min(end, depth) - tie):
                 sums[q] += found / size * (before + 1 + j * spread) / (tie + j + 1)
@@ -292,7 +298,6 @@ def preference_sum(
     n_relevant: Vector[np.int64],
     n_others: Vector[np.int64],
     starts: Vector[np.int64],
-    rows: Vector[np.int64],
     tie_ends: Vector[np.int64],
 ) -> NDArray[np.float64]:
     """The sum over relevant documents of 1 - min(above, R) / min(R, N), for each query.
@@ -309,10 +314,9 @@ def preference_sum(
         while tie < n:
             end = tie_ends[start + tie]
             found, others = 0.0, 0
-            for j in range(tie, end):
-                row = rows[start + j]
-                found += relevant[row]
-                others += judged[row] > relevant[row]
+            for j in range(start + tie, start + end):
+                found += relevant[j]
+                others += judged[j] > relevant[j]
             if found > 0:
                 passed = 0.0
                 for j in range(above, above + others + 1):
@@ -328,45 +332,45 @@ def bound_ratio(
     upper: bool,
     gains: Vector[np.float64],
     judged: Vector[np.float64],
+    starts: Vector[np.int64],
+    tie_ends: Vector[np.int64],
+    best_gains: Vector[np.float64],
+    best_starts: Vector[np.int64],
     n_unjudged: Vector[np.int64],
     units: Vector[np.float64],
     top: float,
     discounts: Vector[np.float64],
     k: int,
-    by_gain: Ranking,
-    by_score: Ranking,
 ) -> NDArray[np.float64]:
     """The lowest or highest NDCG@k of each query, if unjudged documents may have the gain 0 or any gain of the data.
 
     Gains are in units of the query, unit times as large as those of ``top``, the highest gain of the data. Those of
-    unjudged documents are 0.
+    unjudged documents are 0. ``best_gains`` has those of each query from the highest down.
     """
-    values = np.zeros(len(by_score.starts) - 1)
+    values = np.zeros(len(starts) - 1)
     sums = np.zeros(k + 1)  # D(m): the sum of the discounts of the first m ranks
     for i in range(k):
         sums[i + 1] = sums[i] + discounts[i]
     for q in range(len(values)):
-        start = by_score.starts[q]
-        depth = min(k, by_score.starts[q + 1] - start)
-        seen = np.zeros(by_score.starts[q + 1] - start + 1)  # E(m): that of the m highest discounts of unjudged ones
+        start = starts[q]
+        depth = min(k, starts[q + 1] - start)
+        seen = np.zeros(starts[q + 1] - start + 1)  # E(m): that of the m highest discounts of unjudged ones
         n_seen, tie = 0, 0
         dcg = 0.0
         while tie < depth:
-            end = by_score.tie_ends[start + tie]
+            end = tie_ends[start + tie]
             discount = (sums[min(end, depth)] - sums[tie]) / (end - tie)
-            for j in range(tie, end):
-                row = by_score.rows[start + j]
-                if judged[row] > 0:
-                    dcg += gains[row] * discount
+            for j in range(start + tie, start + end):
+                if judged[j] > 0:
+                    dcg += gains[j] * discount
                 else:
                     seen[n_seen + 1] = seen[n_seen] + discount
                     n_seen += 1
             tie = end
-        best = np.empty(by_gain.starts[q + 1] - by_gain.starts[q])  # the gains above 0, highest first
-        n_best = 0
+        best = best_gains[best_starts[q] : best_starts[q + 1]]
+        n_best = 0  # the gains above 0
         ideal = 0.0
-        while n_best < len(best) and gains[by_gain.rows[by_gain.starts[q] + n_best]] > 0:
-            best[n_best] = gains[by_gain.rows[by_gain.starts[q] + n_best]]
+        while n_best < len(best) and best[n_best] > 0:
             if n_best < k:
                 ideal += best[n_best] * discounts[n_best]
             n_best += 1

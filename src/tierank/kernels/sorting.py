@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from tierank.kernels import inner
 
-# Runs of so many are sorted by insertion.
-_RUN = 8
+# Runs of this many keys are sorted by comparing each with all, which the compiler does for many at once.
+_RUN = 64
 
 
 @inner
@@ -19,15 +19,10 @@ def sort_down(
 ) -> None:
     """Sort the first n keys, highest first, and the rows with them; equal keys keep their order, none may be NaN.
 
-    Short runs are sorted by insertion, and then merged, two by two.
+    Runs are sorted by counting, and then merged, two by two.
     """
-    for i in range(n):
-        key, row = keys[i], rows[i]
-        j = i
-        while j > i - i % _RUN and keys[j - 1] < key:
-            keys[j], rows[j] = keys[j - 1], rows[j - 1]
-            j -= 1
-        keys[j], rows[j] = key, row
+    for low in range(0, n, _RUN):
+        _sort_run(min(_RUN, n - low), keys[low : low + _RUN], rows[low : low + _RUN], spare_keys, spare_rows)
     width = _RUN
     while width < n:
         for low in range(0, n - width, 2 * width):
@@ -37,18 +32,38 @@ def sort_down(
             for i in range(width):
                 spare_keys[i], spare_rows[i] = keys[low + i], rows[low + i]
             left, right, to = 0, middle, low
-            while left < width and right < high:
-                if keys[right] > spare_keys[left]:
-                    keys[to], rows[to] = keys[right], rows[right]
-                    right += 1
-                else:
-                    keys[to], rows[to] = spare_keys[left], spare_rows[left]
-                    left += 1
+            while left < width and right < high:  # without branches: they would be wrong every other time
+                is_right = keys[right] > spare_keys[left]
+                keys[to] = keys[right] if is_right else spare_keys[left]
+                rows[to] = rows[right] if is_right else spare_rows[left]
+                right += is_right
+                left += not is_right
                 to += 1
             for i in range(left, width):
                 keys[to], rows[to] = spare_keys[i], spare_rows[i]
                 to += 1
         width *= 2
+
+
+@inner
+def _sort_run(
+    n: int,
+    keys: NDArray[np.floating],
+    rows: NDArray[np.int64],
+    spare_keys: NDArray[np.floating],
+    spare_rows: NDArray[np.int64],
+) -> None:
+    """Sort n keys and their rows: the place of a key is the number of higher ones, and of equal ones before it."""
+    for i in range(n):
+        key = keys[i]
+        place = np.int32(0)
+        for j in range(n):
+            place += np.int32(keys[j] > key)
+        for j in range(i):
+            place += np.int32(keys[j] == key)
+        spare_keys[place], spare_rows[place] = key, rows[i]
+    for i in range(n):
+        keys[i], rows[i] = spare_keys[i], spare_rows[i]
 
 
 @inner
