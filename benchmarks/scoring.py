@@ -182,7 +182,8 @@ def make_goals(n_lists: int) -> Iterator[Goal]:
     ranker = tierank.UMart(**TREES).fit(with_gaps(train))
     gaps = [drop_values(rows, seed) for seed, rows in enumerate(lists)]
     yield tree_goal(f"the same trees, a tenth of the values missing, lists of {LENGTH:,}", ranker, gaps, "CPU", 0.10)
-    blend = tierank.Blend(n_configs=3, n_seeds=2, rotate=False, n_trees=300, max_epochs=1, n_jobs=1).fit(train)
+    small = {"rotate": False, "n_trees": 300, "max_epochs": 1, "n_jobs": 1}
+    blend = tierank.Blend(trees="lambdamart", n_configs=3, n_seeds=2, **small).fit(train)
     n = len(blend.members_)
     yield Goal(
         f"Blend of {n}, lists of 100, 10 at once", by_queries(blend.predict), plain_blend(blend), lists, "CPU", 0.25
