@@ -80,7 +80,7 @@ class Blend(JudgedRanker):
         F(d) = sum over families k of w_k z(mean over members of k of z(f(d))),   w >= 0,  sum of w = 1
 
     ``trees`` are uMart models with the preset ``stochastic`` that see each feature relative to its query too; ``plain
-    trees`` (with ``plain_trees``) see features as they are only; ``networks`` are uRank networks with the inputs of the
+    trees`` (with ``plain_trees``) only see the features themselves; ``networks`` are uRank networks with the inputs of the
     preset ``rich-inputs``; ``linear`` is ``LinearRanker``.
 
     With ``rotate`` the queries, those of ``valid`` included, are cut into four parts; each part validates once, and the
