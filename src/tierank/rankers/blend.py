@@ -80,8 +80,8 @@ class Blend(JudgedRanker):
         F(d) = sum over families k of w_k z(mean over members of k of z(f(d))),   w >= 0,  sum of w = 1
 
     ``trees`` are uMart models with the preset ``stochastic`` that see each feature relative to its query too; ``plain
-    trees`` (with ``plain_trees``) only see the features themselves; ``networks`` are uRank networks with the inputs of the
-    preset ``rich-inputs``; ``linear`` is ``LinearRanker``.
+    trees`` (with ``plain_trees``) only see the features themselves; ``networks`` are uRank networks with the inputs of
+    the preset ``rich-inputs``; ``linear`` is ``LinearRanker``.
 
     With ``rotate`` the queries, those of ``valid`` included, are cut into four parts; each part validates once, and the
     members of that turn learn from the other three. So the ratings of ``valid`` are learned from too; ``rotate=False``
