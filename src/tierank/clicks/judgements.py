@@ -92,8 +92,8 @@ class Judgements:
         """Write the judgements as CSV or Parquet, by the ending of ``path``; warn if most are noise."""
         if len(self) >= _MANY and np.median(self.n_examined) < _FEW:
             warnings.warn(
-                f"most documents were examined fewer than {_FEW} times, so their ratings are mostly noise: `rate` a"
-                " data set, which asks documents with similar features too, or take more sessions per query",
+                f"most documents were examined fewer than {_FEW} times, so their ratings are mostly noise: use `rate`,"
+                " which also uses documents with similar features, or more sessions per query",
                 stacklevel=2,
             )
         write_columns(self.to_columns(), Path(path))
@@ -105,30 +105,29 @@ class Judgements:
 
             R = w c s / n + (1 - w) E,   w = n / (n + half),
 
-        with its chance s to satisfy, in the models that have it, and the relevance E that is to be expected of its
-        features and of the mean position it was shown at. E is a regression of c s / n on these by trees, with the
-        weights w, fitted to other queries than that of the document; it does not rise with the position, so rankers
-        that wrote the log are not taken to be worse than chance. The rating is log2(1 + (2^top - 1) R).
+        where s is its probability of satisfaction, in models that have one, and E the relevance predicted from its
+        features and the mean position at which it was shown. E is a regression of c s / n by trees, with the weights w,
+        fitted to other queries. It never rises with the position: the rankers that wrote the log were at least as good
+        as chance. The rating is log2(1 + (2^top - 1) R).
 
-        DCG is linear in gains, so what a ranker has to know of a document is its mean relevance, however sure that is:
-        there are no row weights. Leaving out or weighing down what was seldom examined would do harm, since users do
-        not choose at random what they examine: they stop below good documents.
+        DCG is linear in gains, so a ranker needs the mean relevance of a document, however uncertain it is: there are
+        no row weights. Leaving out rarely examined documents, or giving them less weight, would do harm, because users
+        do not examine documents at random: they stop below good ones.
 
-        NDCG divides by what the best order earns, and where all documents are equally relevant, differences are noise:
-        the weight of a query is the difference between the highest and the lowest R in it, divided by the mean of
-        these.
+        NDCG divides by the DCG of the best order, so queries whose documents are all equally relevant would amplify
+        noise. The weight of a query is the highest minus the lowest R of its documents, divided by the mean of that.
 
         Parameters
         ----------
         data : RankingDataset
-            Documents with features and document ids. Their ratings are not looked at, their weights are kept.
+            Documents with features and document ids. Their ratings are ignored, their weights are kept.
         n_jobs : int, optional
             Number of threads. Default: all.
 
         Returns
         -------
         RankingDataset
-            Documents that the log does not show are unjudged: their rating is NaN.
+            The documents with ratings; those that the log does not show are unjudged (NaN).
         """
         from tierank.training.expectation import expect_ratings  # LightGBM takes a while to load
 
@@ -180,7 +179,7 @@ def _rating(relevance: Floats, top: float) -> Floats:
 
 
 def _stakes(relevance: Floats, data: RankingDataset) -> Floats:
-    """The weight of each query: how far the relevance of its documents spreads, relative to the mean; NaN: unknown."""
+    """The weight of each query: the spread of its relevance, relative to the mean spread; NaN is unknown."""
     starts = data.offsets[:-1]
     spread = np.nan_to_num(np.fmax.reduceat(relevance, starts) - np.fmin.reduceat(relevance, starts))
     # The same bits for any order of the queries.

@@ -1,4 +1,4 @@
-"""What is to be expected of a document, by documents with similar features of other queries."""
+"""Predict ratings of documents from documents with similar features in other queries."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from tierank.training.order import canonical_rows
 from tierank.training.trees import with_categories
 from tierank.types import Floats
 
-# Trees that say little about few documents: they are to give means, not an order.
+# Small trees: they predict means, not an order.
 N_ROUNDS, LEARNING_RATE, _N_LEAVES, _MIN_DOCUMENTS = 60, 0.1, 8, 20
-# A document is never among those that say what is expected of it.
+# A document is never used for its own prediction.
 N_PARTS = 5
 
 
 def expect_ratings(data: RankingDataset, falling: Floats, n_jobs: int | None = None) -> Floats:
-    """The rating that is to be expected of each document, by the ratings of similar documents of other queries.
+    """Predict the rating of each document from similar documents of other queries.
 
-    The queries are cut into 5 parts. For each of them 60 trees of 8 leaves are fitted to the others, by least squares:
-    they minimise the sum of w (rating - expected)^2, with the row weights w. Where nothing can be told apart, what is
-    expected is the weighted mean of the other parts.
+    The queries are cut into 5 parts. For each part, 60 trees of 8 leaves are fitted to the other parts by least
+    squares: they minimise the sum of w (rating - prediction)^2, with the row weights w. If no split helps, the
+    prediction is the weighted mean of the other parts.
 
     Parameters
     ----------
     data : RankingDataset
         Documents with ratings and row weights; unjudged documents are not learned from.
     falling : array of float64, shape (n_documents,)
-        Another feature; what is expected does not rise with it.
+        Another feature; the prediction never rises with it.
     n_jobs : int, optional
         Number of threads. Default: all.
 
     Returns
     -------
     array of float64, shape (n_documents,)
-        In the order of the data. The same bits for any number of threads and any order of rows.
+        One prediction per document. The same bits for any number of threads and any order of rows.
     """
     features = np.column_stack([data.features, falling.astype(np.float32)])
     weights = np.ones(data.n_documents) if data.row_weight is None else data.row_weight
@@ -51,7 +51,7 @@ def expect_ratings(data: RankingDataset, falling: Floats, n_jobs: int | None = N
     params = _parameters(data, n_jobs)
     expected = np.zeros(data.n_documents)
     for one in np.unique(part):
-        # The documents of a single query have no others.
+        # A single query has no other parts.
         learned_from = counts & (part != one) if data.n_queries > 1 else counts
         asked = part == one
         ratings, rows_count = data.ratings[learned_from], weights[learned_from]
@@ -76,7 +76,7 @@ def _parameters(data: RankingDataset, n_jobs: int | None) -> dict[str, Any]:
 def _fitted(
     features: Any, ratings: Floats, weights: Floats, asked: Any, params: dict[str, Any], n_jobs: int | None
 ) -> Floats:
-    """What trees that were fitted to these documents expect of others."""
+    """Fit trees to some documents, and predict others."""
     if not len(ratings):
         return np.zeros(len(asked))
     mean = math.fsum(weights * ratings) / math.fsum(weights)
@@ -85,7 +85,7 @@ def _fitted(
     def squares(scores: Any, _: Any) -> tuple[Any, Any]:
         return exact_in_sums((weights * (mean + scores - ratings)).astype(np.float32)), hessian
 
-    # Labels are asked for, and not looked at.
+    # LightGBM needs labels, but the objective does not use them.
     train = lightgbm.Dataset(features, np.zeros(len(ratings), np.float32))
     booster = lightgbm.train({**params, "objective": squares}, train, N_ROUNDS)
     return mean + predicted(booster, asked, n_jobs)
