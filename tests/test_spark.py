@@ -167,7 +167,7 @@ def test_columns_of_all_kinds(session):
     data = tierank.make_ranking(9, n_features=3, mean_length=8, max_length=12, seed=3)
     frame = as_frame(data)
     frame = frame.assign(session=[f"ü{i}`" for i in frame["qid"]], query_weight=1.0 + frame["qid"] % 3)
-    frame["is.new"] = frame["feature_3"] > 0
+    frame["is.new"] = frame["feature_3"] > frame["feature_3"].median()
     table = session.createDataFrame(pyarrow.Table.from_pandas(frame, preserve_index=False))
     table = table.withColumn("price", sql.col("feature_2").cast("decimal(12,4)")).withColumnRenamed("rating", "grade")
     columns = {"query": "session", "rating": "grade", "features": ["feature_1", "price", "is.new"]}
