@@ -312,7 +312,7 @@ def test_clicks_of_users_who_stop_are_not_corrected(scores):
 
 def test_ratings_that_are_noise_are_written_with_a_warning(data, scores, tmp_path):
     few, _ = simulate_clicks(data, scores[0], n_sessions=5 * data.n_queries)
-    with pytest.warns(UserWarning, match=r"^most .* fewer than 10 times, .* noise: use `rate`, which also uses") as caught:
+    with pytest.warns(UserWarning, match=r"^most .* fewer than 10 times, .* noise: use `rate`, which also") as caught:
         judgements(few).write(tmp_path / "few.csv")
     assert [one.filename for one in caught] == [__file__]
     many, _ = simulate_clicks(data, scores[0], n_sessions=500 * data.n_queries, position_bias=0.2)
