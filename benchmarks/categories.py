@@ -32,7 +32,10 @@ SYSTEMS: dict[str, tuple[str, Callable[[int], tierank.Ranker]]] = {
     "URank, means": ("means", lambda seed: tierank.URank(seed=seed, n_jobs=1)),
     "UMart, splits by category": ("categories", lambda seed: tierank.UMart(seed=seed, n_jobs=1)),
     "UMart, means": ("means", lambda seed: tierank.UMart(seed=seed, n_jobs=1)),
-    "Blend": ("categories", lambda seed: tierank.Blend(seed=seed, n_jobs=1, rotate=False)),
+    "Blend": (
+        "categories",
+        lambda seed: tierank.Blend(trees="lambdamart", n_trees=500, seed=seed, n_jobs=1, rotate=False),
+    ),
 }
 
 
