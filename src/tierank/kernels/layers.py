@@ -20,8 +20,8 @@ from tierank.kernels.lanes import address, fill, lowered
 
 # Outputs at a time: layers have a multiple of this many, the last ones 0 where there are fewer.
 WIDTH = 64
-# Documents whose outputs stay near while one feature after the other is added.
-_NEAR = 64
+# Documents whose outputs stay near while features are added, and features that are added at a time (measured).
+_NEAR, _FEATURES = 64, 16
 # A cache line, in which tables begin.
 _LINE = 64
 
@@ -142,12 +142,17 @@ def apply_layer(
                     a = add_product(a, inputs[row * n_inputs + i], load(weights, i * n_outputs + output))
                 store(a, outputs, row * n_outputs + output)
                 row += 1
-            for feature in range(n_features):
+            for feature in range(0, n_features, _FEATURES):
                 for one in range(first, last):
-                    share = shares[one * n_features + feature]
-                    at = feature * per_feature + np.int64(places[one * n_features + feature]) * n_outputs + output
-                    a = add_product(load(outputs, one * n_outputs + output), share, load(sums, at + n_outputs))
-                    store(add_product(a, np.float32(1) - share, load(sums, at)), outputs, one * n_outputs + output)
+                    at = one * n_outputs + output
+                    a = load(outputs, at)
+                    for own in range(
+                        one * n_features + feature, one * n_features + min(feature + _FEATURES, n_features)
+                    ):
+                        of_place = (own - one * n_features) * per_feature + np.int64(places[own]) * n_outputs + output
+                        a = add_product(a, shares[own], load(sums, of_place + n_outputs))
+                        a = add_product(a, np.float32(1) - shares[own], load(sums, of_place))
+                    store(a, outputs, at)
         for i in range(first * n_outputs, last * n_outputs):
             value = outputs[i]
             outputs[i] = value if value > 0 else np.float32(slope * value)

@@ -24,7 +24,7 @@ from tierank.training.networks.ensemble import Ensemble
 from tierank.training.networks.inputs import Inputs
 from tierank.training.networks.portable import embeddings_of, layers_of
 from tierank.training.sharing import share
-from tierank.transforms import TRANSFORMS, Piecewise, SideBySide, blocks
+from tierank.transforms import TRANSFORMS, Log1p, Piecewise, SideBySide, blocks
 from tierank.types import Floats
 
 # The slope below 0 of activations that are straight on both sides of it. Others would round by the place of a number
@@ -77,8 +77,13 @@ class SplitInputs:
         values = transform.apply_parts(transform.parts_[:-1], features, offsets)
         places, shares = np.empty(features.shape, np.uint8), np.empty(features.shape, np.float32)
         low, slope = np.ascontiguousarray(self.pieces.low_.T), np.ascontiguousarray(self.pieces.slope_.T)
-        room = np.empty(features.shape[1])
-        find_places(features, self.pieces.rescaled(features), low, slope, room, places, shares)
+        logs = next((k for k, part in enumerate(transform.parts_) if type(part) is Log1p), None)
+        if logs is None:
+            scaled = self.pieces.rescaled(features)
+        else:  # these are among the values, kept within the same limits
+            before = sum(part.n_columns(features.shape[1]) for part in transform.parts_[:logs])
+            scaled = np.ascontiguousarray(values[:, before : before + features.shape[1]])
+        find_places(features, scaled, low, slope, np.empty(features.shape[1]), places, shares)
         return Numbers(values, places, shares)
 
 
