@@ -22,7 +22,8 @@ import numpy as np
 import tierank
 from tierank import RANKERS, TARGETS, ParameterError, RankingDataset
 from tierank.export import Model
-from tierank.training.blend import TREES as TREE_FAMILY
+from tierank.training.blend import NETWORKS as NETWORKS_OF_BLEND
+from tierank.training.blend import TREES as TREES_OF_BLEND
 from tierank.training.model import Resources, Seen
 from tierank.transforms import add_query_copies
 
@@ -204,14 +205,18 @@ def by_queries(predict: Callable[..., np.ndarray]) -> System:
 
 def plain_blend(blend: tierank.Blend) -> System:
     """The same members by LightGBM and torch, each by itself; scores are not even averaged."""
-    boosters = [member.model.booster for member in blend.members_ if member.family == TREE_FAMILY]
-    networks = [member.model for member in blend.members_ if member.family != TREE_FAMILY]
+    boosters = [member.model.booster for member in blend.members_ if member.family == TREES_OF_BLEND]
+    networks = [member.model for member in blend.members_ if member.family == NETWORKS_OF_BLEND]
+    others = [member.model for member in blend.members_ if member.family not in (TREES_OF_BLEND, NETWORKS_OF_BLEND)]
 
     def score(rows: np.ndarray, qid: np.ndarray) -> list[np.ndarray]:
         data = RankingDataset(rows, qid=qid)
         copies = add_query_copies(data, 1).features
         scores = [booster.predict(copies, raw_score=True, num_threads=1) for booster in boosters]
-        return scores + [network.predict(data, Resources(1)) for network in networks]
+        for model in networks:
+            lists = model.lists(data, Resources(1))
+            scores += [lists.torch_scores(network) for network in model.networks("cpu")]
+        return scores + [model.predict(data, Resources(1)) for model in others]
 
     return by_queries(score)
 

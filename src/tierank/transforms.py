@@ -330,7 +330,7 @@ class Rescaling(Transform):
         """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
         out = np.empty(features.shape, np.float32)
         if self.needs_queries and offsets is not None:
-            for rows, bounds in _blocks(offsets, features.shape[1]):
+            for rows, bounds in blocks(offsets, features.shape[1]):
                 values = self._prepared(features[rows])
                 scaling.rescale(values, bounds, *self._scales(values, bounds), *self.LIMITS, out[rows])
             return out
@@ -547,8 +547,12 @@ class Piecewise(Log1p):
         out = np.empty((len(features), self.n_columns(features.shape[1])), np.float32)
         # Transposed, so that neighbours are read together and the compiler vectorises over features.
         low, slope = np.ascontiguousarray(self.low_.T), np.ascontiguousarray(self.slope_.T)
-        scaling.encode_pieces(features, super().apply(features, None), low, slope, out)
+        scaling.encode_pieces(features, self.rescaled(features), low, slope, out)
         return out
+
+    def rescaled(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The numbers z that are encoded."""
+        return super().apply(features, None)
 
     def learn(self, features: NDArray[np.float32]) -> None:
         """Mean and deviation of each feature, and its quantiles."""
@@ -615,9 +619,15 @@ class SideBySide(Transform):
 
     def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
         """The transformed features of whole queries, grouped as in a ``RankingDataset``; None: queries are unknown."""
-        columns = np.empty((len(features), self.n_columns(features.shape[1])), np.float32)
+        return self.apply_parts(self.parts_, features, offsets)
+
+    def apply_parts(
+        self, parts: Sequence[Transform], features: NDArray[np.float32], offsets: NDArray[np.int64] | None
+    ) -> NDArray[np.float32]:
+        """What ``apply`` gives, of some of the parts."""
+        columns = np.empty((len(features), sum(part.n_columns(features.shape[1]) for part in parts)), np.float32)
         first = 0
-        for part in self.parts_:
+        for part in parts:
             values = np.asarray(part.apply(features, offsets), np.float32)
             np.clip(values, -self.LIMIT, self.LIMIT, out=columns[:, first : first + values.shape[1]])
             first += values.shape[1]
@@ -733,7 +743,7 @@ def _all_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
     return np.array([0, len(values)])
 
 
-def _blocks(offsets: NDArray[np.int64], n_features: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+def blocks(offsets: NDArray[np.int64], n_features: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
     """Blocks of whole queries that fit the processor's caches, with the offsets of their queries."""
     n_rows = _VALUES_AT_ONCE // max(n_features, 1)
     first = 0

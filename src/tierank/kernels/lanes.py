@@ -51,7 +51,7 @@ _BYTE_ARRAY, _SHORT_ARRAY = types.Array(types.uint8, 1, "C"), types.Array(types.
 Emit = Callable[[Any, Any, Any, Any], Any]
 
 
-def _lowered(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[[Emit], Emit]]:
+def lowered(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[[Emit], Emit]]:
     """Compile calls of a function, which has these types, to the instructions that a second function emits."""
 
     def of_function(function: Callable[..., Any]) -> Callable[[Emit], Emit]:
@@ -67,7 +67,7 @@ def no_bits() -> Bytes:
     return np.zeros(WIDTH, np.uint8)
 
 
-@_lowered(_LANES)(no_bits)
+@lowered(_LANES)(no_bits)
 def _emit_no_bits(_context: Any, _builder: Any, _signature: Any, _arguments: Any) -> Any:
     return _constant(_BYTES, 0)
 
@@ -77,11 +77,11 @@ def add_ruled_out(gone: Bytes, places: Bytes, at: int, place: int, if_above: int
     return gone | np.where(places[at : at + WIDTH] > place, np.uint8(if_above), np.uint8(if_not))
 
 
-@_lowered(_LANES, _LANES, _BYTE_ARRAY, types.uint64, *[types.uint8] * 3)(add_ruled_out)
+@lowered(_LANES, _LANES, _BYTE_ARRAY, types.uint64, *[types.uint8] * 3)(add_ruled_out)
 def _emit_add_ruled_out(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     gone, places, at, *numbers = arguments
-    place, if_above, if_not = (_repeated(builder, number) for number in numbers)
-    row = builder.load(_address(context, builder, signature.args[1], places, at, _BYTES), align=1)
+    place, if_above, if_not = (fill(builder, number, _BYTES) for number in numbers)
+    row = builder.load(address(context, builder, signature.args[1], places, at, _BYTES), align=1)
     return builder.or_(gone, builder.select(builder.icmp_unsigned(">", row, place), if_above, if_not))
 
 
@@ -90,7 +90,7 @@ def unless_all(gone: Bytes, old: Bytes, new: Bytes) -> Bytes:
     return np.where(gone == _ALL, old, new)
 
 
-@_lowered(_LANES, *[_LANES] * 3)(unless_all)
+@lowered(_LANES, *[_LANES] * 3)(unless_all)
 def _emit_unless_all(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
     gone, old, new = arguments
     return builder.select(builder.icmp_unsigned("==", gone, _constant(_BYTES, _ALL)), old, new)
@@ -101,9 +101,9 @@ def repeated(number: int) -> Bytes:
     return np.full(WIDTH, number, np.uint8)
 
 
-@_lowered(_LANES, types.uint8)(repeated)
+@lowered(_LANES, types.uint8)(repeated)
 def _emit_repeated(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-    return _repeated(builder, arguments[0])
+    return fill(builder, arguments[0], _BYTES)
 
 
 def store_leaves(words: Bytes, gone: Bytes, leaves: NDArray[np.uint16], at: int) -> None:
@@ -112,7 +112,7 @@ def store_leaves(words: Bytes, gone: Bytes, leaves: NDArray[np.uint16], at: int)
     leaves[at : at + WIDTH] = words * np.uint16(8) + first
 
 
-@_lowered(types.void, _LANES, _LANES, _SHORT_ARRAY, types.uint64)(store_leaves)
+@lowered(types.void, _LANES, _LANES, _SHORT_ARRAY, types.uint64)(store_leaves)
 def _emit_store_leaves(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     words, gone, leaves, at = arguments
     none = _constant(_BYTES, 0)
@@ -122,8 +122,8 @@ def _emit_store_leaves(context: Any, builder: Any, signature: Any, arguments: An
         is_clear = builder.icmp_unsigned("==", builder.and_(lowest, _constant(_BYTES, bits)), none)
         leaf = builder.or_(leaf, builder.select(is_clear, none, _constant(_BYTES, number)))
     of_word = builder.shl(builder.zext(words, _SHORTS), _constant(_SHORTS, 3))
-    address = _address(context, builder, signature.args[2], leaves, at, _SHORTS)
-    builder.store(builder.or_(of_word, builder.zext(leaf, _SHORTS)), address, align=2)
+    place = address(context, builder, signature.args[2], leaves, at, _SHORTS)
+    builder.store(builder.or_(of_word, builder.zext(leaf, _SHORTS)), place, align=2)
     return context.get_dummy_value()
 
 
@@ -131,14 +131,14 @@ def _constant(vector: Any, number: int) -> Any:
     return ir.Constant(vector, [number] * WIDTH)
 
 
-def _repeated(builder: Any, number: Any) -> Any:
+def fill(builder: Any, number: Any, vector: Any) -> Any:
     """A vector of one number."""
-    undefined = ir.Constant(_BYTES, ir.Undefined)
+    undefined = ir.Constant(vector, ir.Undefined)
     one = builder.insert_element(undefined, number, ir.Constant(_INT, 0))
-    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_INT, WIDTH), None))
+    return builder.shuffle_vector(one, undefined, ir.Constant(ir.VectorType(_INT, vector.count), None))
 
 
-def _address(context: Any, builder: Any, kind: Any, array: Any, at: Any, vector: Any) -> Any:
+def address(context: Any, builder: Any, kind: Any, array: Any, at: Any, vector: Any) -> Any:
     """Where the vector begins that starts at a place of an array."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), vector.as_pointer())

@@ -16,8 +16,9 @@ from tierank.export import QueryCopies, Scorer, StandardisedMean, Sum, Trees
 from tierank.team import Team
 from tierank.training.model import FittedModel, Resources, Seen
 from tierank.training.numbering import Numbering
-from tierank.training.order import canonical_rows, shared_order
+from tierank.training.order import canonical_rows
 from tierank.training.selection import mean_of_standardised
+from tierank.training.sharing import shared_work
 from tierank.transforms import add_query_copies
 from tierank.types import Floats, Rows
 
@@ -158,7 +159,7 @@ class BlendModel(FittedModel):
 
     def _scores(self, members: Sequence[Member], data: RankingDataset, resources: Resources) -> list[Floats]:
         scores = []
-        with shared_order():
+        with shared_work():
             for member in members:
                 check_deadline()  # there can be dozens of members
                 scores.append(member.model.predict(data, resources))

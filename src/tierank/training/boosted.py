@@ -28,6 +28,7 @@ from tierank.training.networks import (
     begun,
     build_network,
 )
+from tierank.training.networks.ensemble import Ensemble
 from tierank.training.selection import Selection, means_of
 from tierank.transforms import Transform
 from tierank.types import Floats, Rows
@@ -86,10 +87,10 @@ class BoostedModel(NetworkModel):
         first = 1 if self.settings.get("base") is None else 2
         return self._ensemble(list(range(first, self.settings["n_learners"] + 1)), "cpu")
 
-    def _ensemble(self, numbers: list[int], device: str) -> _Ensemble:
+    def _ensemble(self, numbers: list[int], device: str) -> Ensemble:
         seed = self.settings["seed"]
         learners = {n: self.learner(n, seed, device) for n in numbers}
-        return _Ensemble(learners, self.settings["coefficient"])
+        return Ensemble(learners, self.settings["coefficient"])
 
     def member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
         """The scores of each ensemble, added to those of the base."""
@@ -123,7 +124,7 @@ class BoostedModel(NetworkModel):
         }
         networks = {n: network for n, (network, _) in learners.items()}
         given = [own for _, own in learners.values()]
-        return _Ensemble(networks, self.settings["coefficient"], shares_inputs=False), torch.cat(given, dim=1)
+        return Ensemble(networks, self.settings["coefficient"], shares_inputs=False), torch.cat(given, dim=1)
 
     def portable_member(self, member: nn.Module) -> Scorer:
         """One ensemble in the neutral form."""
@@ -297,22 +298,6 @@ class _Frozen:
     def add(self, network: nn.Module, coefficient: float) -> None:
         """Add a learner."""
         self.of_networks = self.of_networks + coefficient * self.lists.scores(network)
-
-
-class _Ensemble(nn.ModuleDict):
-    """f_1 + coefficient (f_2 + f_3 + ...), learners by their numbers; f_1 is missing if a base ranker gives it."""
-
-    def __init__(self, learners: Mapping[int, nn.Module], coefficient: float, *, shares_inputs: bool = True) -> None:
-        super().__init__({str(number): network for number, network in learners.items()})
-        self.coefficient, self.shares_inputs = coefficient, shares_inputs
-
-    def forward(self, features: Tensor, batch: Batch) -> Tensor:
-        """One score per document; learners see all columns, or their own where they do not share them."""
-        scores = torch.zeros(len(features), dtype=torch.float64, device=features.device)
-        given = [features] * len(self) if self.shares_inputs else features.chunk(len(self), dim=1)
-        for (number, network), own in zip(self.items(), given, strict=True):
-            scores = scores + (1.0 if number == "1" else self.coefficient) * network(own, batch).double()
-        return scores
 
 
 def on_base(base: Scorer, learners: Scorer) -> Scorer:

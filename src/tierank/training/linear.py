@@ -22,8 +22,9 @@ from tierank.relevance import Gain, gain_levels
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_best, as_history
-from tierank.training.order import canonical_rows, join_contents, shared_order
+from tierank.training.order import canonical_rows, join_contents
 from tierank.training.selection import Judging, Selection, make_judge, means_of
+from tierank.training.sharing import shared_work
 from tierank.transforms import Transform, make_transform
 from tierank.types import Floats, Rows
 
@@ -172,7 +173,7 @@ def train_linear(
     settings: Mapping[str, Any], train: RankingDataset, valid: RankingDataset | None, context: FitContext
 ) -> LinearModel:
     """Sum up, solve for every ridge, keep the best."""
-    with shared_order():
+    with shared_work():
         return _train(settings, train, valid, context)
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -15,6 +13,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.kernels import content, in_threads, n_threads
 from tierank.memory import release_pages, rows_in
+from tierank.training.sharing import share
 from tierank.types import Rows
 
 # Bytes of features after which pages of a mapped matrix are released.
@@ -56,23 +55,6 @@ class Order(NamedTuple):
     digests: Hashes
 
 
-# The results of ``canonical_rows`` by data set, inside a block of ``shared_order``.
-_SHARED: ContextVar[list[tuple[RankingDataset, bool, Order]] | None] = ContextVar("_SHARED", default=None)
-
-
-@contextmanager
-def shared_order() -> Iterator[None]:
-    """Inside this block ``canonical_rows`` processes each data set once, for all members of a model.
-
-    The data must not change meanwhile.
-    """
-    before = _SHARED.set([])
-    try:
-        yield
-    finally:
-        _SHARED.reset(before)
-
-
 def canonical_rows(data: RankingDataset, n_jobs: int | None, *, rated: bool = True) -> Order:
     """Rows in an order that depends on their content, not on the caller's order.
 
@@ -82,14 +64,7 @@ def canonical_rows(data: RankingDataset, n_jobs: int | None, *, rated: bool = Tr
     The order ignores what should not matter: query ids, the sign of 0, and factors that are powers of two, for all
     features or for some. If hashes that ignore such factors are equal, values are compared.
     """
-    known = _SHARED.get()
-    if known is None:
-        return _find_order(data, n_jobs, rated)
-    for other, was_rated, order in known:
-        if other is data and was_rated == rated:
-            return order
-    known.append((data, rated, _find_order(data, n_jobs, rated)))
-    return known[-1][2]
+    return share(data, ("order", rated), lambda: _find_order(data, n_jobs, rated))
 
 
 def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool) -> Order:

@@ -102,10 +102,10 @@ def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = N
 
 def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDataset) -> NDArray[np.float64]:
     """The mean of several scores, each standardised within each query."""
-    total, query, starts = np.zeros(data.n_documents), data.query_of_row, data.offsets[:-1]
+    total, query, starts, lengths = np.zeros(data.n_documents), data.query_of_row, data.offsets[:-1], data.lengths
     for one in scores:
         order = np.lexsort((one, query))  # sums of sorted numbers are the same bits for rows in any order
-        centred = one - np.repeat(np.add.reduceat(one[order], starts) / data.lengths, data.lengths)
-        spread = np.sqrt(np.add.reduceat(centred[order] ** 2, starts) / data.lengths)
-        total += centred / np.repeat(np.where(spread > 0, spread, 1.0), data.lengths)
+        centred = one - (np.add.reduceat(one[order], starts) / lengths)[query]
+        spread = np.sqrt(np.add.reduceat(centred[order] ** 2, starts) / lengths)
+        total += centred / np.where(spread > 0, spread, 1.0)[query]
     return total / len(scores)

@@ -66,6 +66,10 @@ class Inputs:
         values = self.transform.apply(features, offsets)
         if not self.levels:
             return values
+        return np.concatenate([values[:, self.numbers], self.levels_of(features)], axis=1)
+
+    def levels_of(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The level of each category; the number of levels if it is missing or unknown."""
         codes, n_levels = features[:, list(self.levels)], np.array(list(self.levels.values()), np.float32)
         is_known = (codes > -1) & (codes < n_levels)  # as trees have it: the whole part counts
-        return np.concatenate([values[:, self.numbers], np.where(is_known, np.trunc(codes), n_levels)], axis=1)
+        return np.where(is_known, np.trunc(codes), n_levels)

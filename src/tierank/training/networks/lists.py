@@ -16,6 +16,7 @@ from tierank.memory import release_pages
 from tierank.relevance import Gain
 from tierank.team import Team
 from tierank.training.model import Resources
+from tierank.training.networks.compiled import CompiledModel, Kept, terms_of
 from tierank.training.networks.device import as_device
 from tierank.training.networks.inputs import Inputs
 from tierank.training.numbering import Numbering
@@ -51,7 +52,10 @@ class QueryLists:
         self.device = as_device(resources.device)
         self.team = team or Team()
         self._seen = 0
+        self._keeps = False
         self._kept: Tensor | None = None
+        self._numbers: Kept | None = None
+        self._n_jobs = resources.n_jobs
         self._singles: dict[int, Batch] = {}
         self._found = canonical_rows(data, resources.n_jobs, rated=False)
         self.order, offsets = self._listed = self._found.rows, self._found.offsets  # whole lists
@@ -112,8 +116,13 @@ class QueryLists:
     def batch(self, queries: Tensor) -> tuple[Tensor, Batch]:
         """The features of some queries, and the queries as losses know them."""
         batch = self._single(queries) if len(queries) == 1 else self.whole.take(queries)
+        if self._keeps and self._kept is None:
+            self._kept = self._all_inputs()
         if self._kept is not None:
             return self._kept.index_select(0, batch.rows), batch
+        return self._inputs(queries, batch), batch
+
+    def _inputs(self, queries: Tensor, batch: Batch) -> Tensor:
         numbers, offsets = batch.rows.cpu().numpy(), batch.offsets.cpu().numpy()
         is_partial = len(self.order) < len(self._listed[0])
         if is_partial:
@@ -123,18 +132,20 @@ class QueryLists:
         self._let_go(rows.nbytes)
         values = self.inputs.apply(rows, offsets if self.has_queries else None)
         values = values[self.data.is_judged[listed]] if is_partial else values
-        return torch.from_numpy(values).to(self.device), batch
+        return torch.from_numpy(values).to(self.device)
 
     def keep_inputs(self) -> Self:
-        """Transform all features now, once for all epochs, if they take little memory."""
-        n_documents, n_columns = len(self.order), self.inputs.n_columns
-        if 4 * n_documents * n_columns <= _KEPT_BYTES:
-            inputs = torch.empty(n_documents, n_columns, dtype=torch.float32, device=self.device)
-            for queries in self._chunks():
-                features, batch = self.batch(queries)
-                inputs[batch.rows] = features
-            self._kept = inputs
+        """Transform all features once for all epochs, if they take little memory."""
+        self._keeps = 4 * len(self.order) * self.inputs.n_columns <= _KEPT_BYTES
+        self._numbers = {} if self._keeps else None
         return self
+
+    def _all_inputs(self) -> Tensor:
+        inputs = torch.empty(len(self.order), self.inputs.n_columns, dtype=torch.float32, device=self.device)
+        for queries in self._chunks():
+            batch = self.whole.take(queries)
+            inputs[batch.rows] = self._inputs(queries, batch)
+        return inputs
 
     def _single(self, queries: Tensor) -> Batch:
         """The batch of one query, which is the same in every epoch except for random numbers."""
@@ -148,7 +159,19 @@ class QueryLists:
         return batch
 
     def scores(self, network: nn.Module) -> Floats:
-        """A score per document, in the order of the data set."""
+        """A score per document, in the order of the data set, bit-identical to the predictions of a model."""
+        scores = np.zeros(self.data.n_documents)
+        for factor, one in terms_of(network):
+            compiled = CompiledModel.of([one], self.inputs) if self.device.type == "cpu" else None
+            if compiled is None:
+                scores += factor * self.torch_scores(one)
+            else:
+                found = compiled.scores(self.data, self.has_queries, self._n_jobs, self._numbers)[0]
+                scores[self.order] += factor * found[self.order]
+        return scores
+
+    def torch_scores(self, network: nn.Module) -> Floats:
+        """The scores computed by torch, which differ by rounding."""
         network.eval()
         scores = np.zeros(self.data.n_documents)
         with torch.no_grad():

@@ -19,6 +19,7 @@ from tierank.settings import as_whole
 from tierank.training.attribution import integrate_gradients
 from tierank.training.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history
 from tierank.training.networks.building import build_network, make_inputs, network_class
+from tierank.training.networks.compiled import CompiledModel
 from tierank.training.networks.device import torch_threads
 from tierank.training.networks.inputs import Inputs
 from tierank.training.networks.lists import QueryLists
@@ -50,9 +51,10 @@ class NetworkModel(FittedModel):
         self.history, self.best = [], {}
         self.n_epochs: list[int] = []
         self._built: tuple[str, list[nn.Module]] | None = None
+        self._compiled: tuple[list[nn.Module], CompiledModel | None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_built": None}
+        return vars(self) | {"_built": None, "_compiled": None}
 
     def build(self, weights: Weights, device: str) -> nn.Module:
         """A network with these weights."""
@@ -88,10 +90,16 @@ class NetworkModel(FittedModel):
         return scores[0] if len(scores) == 1 else mean_of_standardised(scores, data)
 
     def member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
-        """The scores of each member, in the order of the data set."""
+        """The scores of each member, in the order of the data set, by compiled code if possible, otherwise by torch."""
+        networks = self.networks(resources.device)
+        if self._compiled is None or self._compiled[0] is not networks:
+            on_cpu = torch.device(resources.device).type == "cpu"
+            self._compiled = networks, CompiledModel.of(networks, self.inputs) if on_cpu else None
+        if self._compiled[1] is not None:
+            return list(self._compiled[1].scores(data, self.seen.has_queries, resources.n_jobs))
         with torch_threads(resources.n_jobs):
             lists = self.lists(data, resources)
-            return [lists.scores(network) for network in self.networks(resources.device)]
+            return [lists.scores(network) for network in networks]
 
     def contributions(self, data: RankingDataset, above: Rows, below: Rows, resources: Resources) -> Floats:
         """Integrated gradients; those of several members are divided by the spread of their scores."""
