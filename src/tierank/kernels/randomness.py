@@ -7,9 +7,13 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numpy.typing import NDArray
 
-from tierank.kernels import inner
+from tierank.kernels import compiled, inner
 from tierank.kernels.lanes import lowered
+
+# 2^64: random numbers are below it.
+_END = 18446744073709551616.0
 
 # The increment of splitmix64, and the factors and shifts of its finaliser.
 STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -82,3 +86,11 @@ def logarithm(value: float) -> float:
     series = series * square + 1 / 5
     series = series * square + 1 / 3
     return exponent * _LN2 + 2.0 * ratio * (1.0 + series * square)
+
+
+@compiled
+def draw_kept(seed: int, rate: float, kept: NDArray[np.float32]) -> None:
+    """0 with the probability ``rate``, which is below 1, and 1 / (1 - rate) otherwise: a mask for dropout."""
+    first, least, factor = mixed(np.uint64(seed) + STEP), np.uint64(rate * _END), np.float32(1.0 / (1.0 - rate))
+    for i in range(len(kept)):
+        kept[i] = factor if mixed(first + np.uint64(i) * STEP) >= least else np.float32(0)
