@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tierank.kernels import scaling
 from tierank.memory import chunks
+from tierank.relevance import blocks_of
 from tierank.team import Team
 from tierank.transforms.base import Transform
 from tierank.types import Floats
@@ -163,9 +164,4 @@ def _all_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
 
 def blocks(offsets: NDArray[np.int64], n_features: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
     """Blocks of whole queries that fit the processor's caches, with the offsets of their queries."""
-    n_rows = _VALUES_AT_ONCE // max(n_features, 1)
-    first = 0
-    while first < len(offsets) - 1:
-        last = max(int(np.searchsorted(offsets, offsets[first] + n_rows, side="right")) - 1, first + 1)
-        yield slice(offsets[first], offsets[last]), offsets[first : last + 1] - offsets[first]
-        first = last
+    return ((rows, edges) for _, rows, edges in blocks_of(offsets, _VALUES_AT_ONCE // max(n_features, 1)))

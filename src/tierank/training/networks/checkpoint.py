@@ -13,8 +13,9 @@ from torch import nn
 
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
+from tierank.training.model import inside
 from tierank.training.networks.adam import Adam
-from tierank.training.networks.weights import Weights, inside
+from tierank.training.networks.weights import Weights
 
 
 @dataclass

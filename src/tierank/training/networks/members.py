@@ -11,14 +11,14 @@ from torch import nn
 
 from tierank.dataset import RankingDataset
 from tierank.networks import WithTower
-from tierank.training.model import FitContext, Resources, TrainingStopped
+from tierank.training.model import FitContext, Resources, TrainingStopped, inside
 from tierank.training.networks.building import build_network
 from tierank.training.networks.device import torch_threads
 from tierank.training.networks.lists import QueryLists
 from tierank.training.networks.loop import Training
 from tierank.training.networks.model import NetworkModel
 from tierank.training.networks.task import Loss, NetworkFit
-from tierank.training.networks.weights import Weights, inside
+from tierank.training.networks.weights import Weights
 from tierank.training.selection import make_judge, means_of
 
 

@@ -17,14 +17,14 @@ from tierank.export import Network, Scorer
 from tierank.networks import Embedded
 from tierank.settings import as_whole
 from tierank.training.attribution import integrate_gradients
-from tierank.training.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history
+from tierank.training.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history, inside
 from tierank.training.networks.building import build_network, make_inputs, network_class
 from tierank.training.networks.compiled import CompiledModel
 from tierank.training.networks.device import torch_threads
 from tierank.training.networks.inputs import Inputs
 from tierank.training.networks.lists import QueryLists
 from tierank.training.networks.portable import embeddings_of, layers_of, mean_scorer
-from tierank.training.networks.weights import Weights, inside
+from tierank.training.networks.weights import Weights
 from tierank.training.selection import mean_of_standardised
 from tierank.transforms import Transform
 from tierank.types import Floats, Rows
