@@ -8,5 +8,5 @@ Weights = dict[str, Tensor]
 
 
 def copied(network: nn.Module) -> Weights:
-    """A copy of the weights of a network, in main memory."""
+    """A copy of the weights of a network, on the CPU."""
     return {name: tensor.detach().cpu().clone() for name, tensor in network.state_dict().items()}
