@@ -12,7 +12,7 @@ from tierank.kernels.sorting import sort_down
 from tierank.kernels.umart import Queries, Rules
 from tierank.types import Floats
 
-# Where sigma times the spread of the scores is above this, exponentials are taken pair by pair.
+# If sigma times the spread of the scores is above this, exponentials are computed pair by pair.
 _WIDEST = 300.0
 _FACTOR, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
@@ -28,8 +28,8 @@ class Chance(NamedTuple):
     decays: Floats  # by place
 
 
-class Room(NamedTuple):
-    """Arrays that a query is worked out in, by document or by place."""
+class Workspace(NamedTuple):
+    """Work arrays of a query, by document or by place."""
 
     keys: Floats
     spare_keys: Floats
@@ -40,8 +40,8 @@ class Room(NamedTuple):
     spare_rows: NDArray[np.int64]
 
     @classmethod
-    def for_queries(cls, longest: int) -> Room:
-        """Room for queries of at most this many documents."""
+    def for_queries(cls, longest: int) -> Workspace:
+        """A workspace for queries of at most this many documents."""
         return cls(*np.empty((5, longest)), *np.empty((2, longest), np.int64))
 
 
@@ -54,19 +54,19 @@ def stochastic_gradients(
     queries: Queries,
     rules: Rules,
     chance: Chance,
-    room: Room,
+    work: Workspace,
     gradient: NDArray[np.float32],
     hessian: NDArray[np.float32],
 ) -> None:
     """Gradient and hessian of the queries first to last - 1, as means over draws; ``bits`` are those of the scores.
 
-    In each draw the documents stand by z = f + noise g, highest first, with g = -ln(-ln u). Each document d meets the
-    lower-rated ones among the next ``window`` below it, and among the next above it. With k the sum of e^(sigma f) of
-    one such group, p' and p as in ``umart_gradients`` and a the higher place of the two, a pair has the weight
-    decays[a] |gain(d) - gain(d')|, where ``by_rank`` times the distance of the discounts of both places.
+    In each draw the documents are sorted by z = f + noise g, highest first, with g = -ln(-ln u). Each document d is
+    compared with the lower-rated ones among the next ``window`` below it, and among the next above it. With k the sum
+    of e^(sigma f) of one such group, p' and p as in ``umart_gradients`` and a the higher place of the two, a pair has
+    the weight decays[a] |gain(d) - gain(d')|, with ``by_rank`` times the distance of the discounts of both places.
     """
     offsets, sigma = queries.offsets, rules.sigma
-    keys, spare_keys, powers, sums, curvatures, rows, spare_rows = room
+    keys, spare_keys, powers, sums, curvatures, rows, spare_rows = work
     for query in range(first, last):
         start, n = offsets[query], offsets[query + 1] - offsets[query]
         if queries.n_tiers[query] < 2:
@@ -74,7 +74,7 @@ def stochastic_gradients(
                 gradient[row], hessian[row] = 0.0, 0.0
             continue
         wide = _take_powers(start, n, sigma, scores, powers)
-        # What is random depends on the query's own scores: the same wherever it stands and whoever computes it.
+        # Random numbers depend only on the scores of the query: the same at any position and in any process.
         stream = _mixed(np.uint64(chance.seed) + _FACTOR)
         for i in range(n):
             stream = _mixed((stream ^ bits[start + i]) + _FACTOR)
@@ -88,7 +88,7 @@ def stochastic_gradients(
             sort_down(n, keys, rows, spare_keys, spare_rows)
             for place in range(n):
                 for side in (1, -1):
-                    _meet(start, n, place, side, wide, scores, queries, rules, chance.decays, room)
+                    _meet(start, n, place, side, wide, scores, queries, rules, chance.decays, work)
         for i in range(n):
             gradient[start + i] = sigma * sums[i] / chance.n_draws
             hessian[start + i] = rules.kappa * sigma * sigma * curvatures[i] / chance.n_draws
@@ -96,7 +96,7 @@ def stochastic_gradients(
 
 @inner
 def _take_powers(start: int, n: int, sigma: float, scores: Floats, powers: Floats) -> bool:
-    """e^(sigma f) relative to the highest score; False where they fit into float64, True where they were not taken."""
+    """e^(sigma f) relative to the highest score; True, and nothing computed, if they do not fit into float64."""
     best, worst = scores[start], scores[start]
     for i in range(1, n):
         best, worst = max(best, scores[start + i]), min(worst, scores[start + i])
@@ -107,7 +107,7 @@ def _take_powers(start: int, n: int, sigma: float, scores: Floats, powers: Float
     return False
 
 
-@inner(forceinline=True)  # it does little for what it is handed: a call takes a third of the time
+@inner(forceinline=True)  # inlined: with this many arguments, calls would take a third of the time
 def _meet(
     start: int,
     n: int,
@@ -118,17 +118,17 @@ def _meet(
     queries: Queries,
     rules: Rules,
     decays: Floats,
-    room: Room,
+    work: Workspace,
 ) -> None:
-    """The document at a place against the lower-rated ones of the next ``window`` places below (side 1) or above."""
+    """Compare a document with the lower-rated ones of the next ``window`` places below it (side 1) or above it."""
     _, tiers, _, gains, discounts = queries
     window, _, sigma, by_rank, _, _, _, steep, _ = rules
-    _, _, powers, sums, curvatures, rows, _ = room
+    _, _, powers, sums, curvatures, rows, _ = work
     document = rows[place]
     tier, score = tiers[start + document], scores[start + document]
     reach = min(window, n - 1 - place if side > 0 else place)
     top = score
-    for step in range(1, reach + 1):  # the highest score that takes part: exponentials are relative to it
+    for step in range(1, reach + 1):  # the highest score of the group: exponentials are relative to it
         other = rows[place + side * step]
         if tiers[start + other] > tier:
             top = max(top, scores[start + other])
