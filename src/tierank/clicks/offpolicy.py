@@ -17,6 +17,7 @@ from tierank.clicks.models import make_model
 from tierank.clicks.position_models import PositionBased
 from tierank.clicks.propensity import Propensities, estimate_propensities
 from tierank.errors import DataError, ParameterError
+from tierank.files import for_json
 from tierank.settings import as_choice, as_limit, as_number, as_positive
 from tierank.types import Floats
 
@@ -45,8 +46,8 @@ class Value:
     level: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON; NaN becomes None."""
-        return {name: None if one != one else one for name, one in asdict(self).items()}
+        """A dict for JSON with all fields; unknown numbers are None."""
+        return for_json(asdict(self))
 
     def __str__(self) -> str:
         return (

@@ -101,7 +101,7 @@ class Rule:
                 raise ParameterError.unknown("metric", metric, METRICS)
 
     def describe(self) -> str:
-        """The rule in words."""
+        """The rule in words, as one line."""
         relevant = f"from {self.relevant_from:g} up" if self.relevant_from > 0 else "above 0"
         parts = [
             f"gain {self._gain_words()}",
@@ -122,7 +122,7 @@ class Rule:
         return f"{self.name}: {'; '.join(parts)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The rule for JSON."""
+        """A dict for JSON with all settings of the rule."""
         settings = {name: getattr(self, name) for name in self.__dataclass_fields__}
         empty = None if self.empty is None else dict(self.empty)
         return settings | {"gain": self._gain_words(), "empty": empty}

@@ -89,7 +89,7 @@ class Seen:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The facts for a model file."""
+        """The facts as plain values for JSON; ``from_json`` reads them."""
         names = None if self.feature_names is None else list(self.feature_names)
         return {
             "n_features": self.n_features,
