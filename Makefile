@@ -1,4 +1,4 @@
-# Each target sets up what it needs: `make demo` and `make test` are all a newcomer has to know.
+# Each target installs what it needs. Newcomers only need `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -8,15 +8,15 @@ READY := .venv/.ready
 help:
 	@echo "make demo     the full workflow on generated data"
 	@echo "make test     all tests"
-	@echo "make test-lowest  all tests with the lowest versions that pyproject.toml admits, in .venv-lowest (gigabytes)"
+	@echo "make test-lowest  all tests with the lowest versions that pyproject.toml allows, in .venv-lowest (gigabytes)"
 	@echo "make test-python PYTHON=...  the tests on another Python, without torch, in .venv-python"
-	@echo "make package  wheel and sdist, checked and tried in .venv-package"
+	@echo "make package  build wheel and sdist, check them, and run the demo from the wheel in .venv-package"
 	@echo "make check    ruff and mypy, as CI runs them"
 	@echo "make format   ruff format and safe fixes"
 	@echo "make bench    the benchmark tables (an hour)"
 	@echo "make docs     the documentation as a site, in site/"
-	@echo "make install  set up .venv alone"
-	@echo "make clean    remove .venv and every cache"
+	@echo "make install  only set up .venv"
+	@echo "make clean    remove all environments, caches and build results"
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c "import sys; sys.exit('tierank needs Python 3.11 or newer, this is ' + sys.version.split()[0]) if sys.version_info < (3, 11) else None"
@@ -32,7 +32,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/pytest -n auto --dist loadfile
 
-# Old versions warn of what newer ones removed, so warnings are no errors here.
+# Old versions warn about what newer ones removed, so warnings are not errors here.
 test-lowest: .venv-lowest/.ready
 	.venv-lowest/bin/pytest -n auto --dist loadfile -W default
 
@@ -43,13 +43,13 @@ test-lowest: .venv-lowest/.ready
 	.venv-lowest/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
-# Another Python, without torch and the peers: make test-python PYTHON=python3.13
+# Another Python, without torch and the libraries of the benchmarks: make test-python PYTHON=python3.13
 test-python:
 	$(PYTHON) -m venv .venv-python
 	.venv-python/bin/pip install --quiet --disable-pip-version-check -e ".[test]"
 	.venv-python/bin/pytest -n auto --dist loadfile -W default
 
-# Wheel and sdist, checked, and the wheel tried in an empty environment.
+# Build wheel and sdist, check them, and run the demo from the wheel in an empty environment.
 package: .venv/.ready-package
 	rm -rf dist .venv-package
 	$(BIN)/python -m build --outdir dist > /dev/null
@@ -86,7 +86,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.export
 	$(BIN)/python -m benchmarks.scale
 
-# NO_MKDOCS_2_WARNING: Material's own notice about later versions of MkDocs.
+# NO_MKDOCS_2_WARNING hides Material's notice about later versions of MkDocs.
 docs: .venv/.ready-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 

@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Fixtures that several test files share."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real data sets, which are not part of the project."""
+    """The folder of public data sets, which are not part of the project; the test is skipped if it does not exist."""
     if not REAL_DATA.is_dir():
         pytest.skip(f"no real data at {REAL_DATA}")
     return REAL_DATA

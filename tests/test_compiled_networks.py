@@ -153,7 +153,7 @@ def test_twins_and_rows_in_any_order_have_the_same_bits(data):
 def test_blocks_of_queries_and_threads_change_nothing(data, monkeypatch):
     ranker = URank(n_seeds=2, **QUICK).fit(data)
     whole = ranker.predict(data)
-    monkeypatch.setattr("tierank.transforms._VALUES_AT_ONCE", 1)  # a query at a time
+    monkeypatch.setattr("tierank.transforms.rescaling._VALUES_AT_ONCE", 1)  # a query at a time
     np.testing.assert_array_equal(ranker.predict(data), whole)
     np.testing.assert_array_equal(ranker.model_.predict(data, Resources(3)), whole)
 

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 import tierank
 from tests.thread_team import in_threads
-from tierank import transforms
 from tierank.errors import DataError, ParameterError
 from tierank.training import blend, order
 from tierank.training.numbering import Numbering
@@ -129,7 +128,7 @@ def test_transforms_of_parts_are_those_of_all_documents(name, drawn):
 
 
 def test_quantiles_of_many_documents_are_those_of_the_same_sample(monkeypatch):
-    monkeypatch.setattr(transforms, "_SAMPLE", 50)
+    monkeypatch.setattr("tierank.transforms.sampling._SAMPLE", 50)
     data = tierank.make_ranking(30, n_features=4, mean_length=9, max_length=30)
     assert data.n_documents > 200
     expected = TRANSFORMS["quantile"]().fit(data).state()

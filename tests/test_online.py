@@ -1,8 +1,10 @@
 """Judgements, off-policy values, interleaving and power: worked by hand, and true on average."""
 
 import math
+import tracemalloc
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -251,6 +253,45 @@ def test_what_is_expected_does_not_rise_with_the_position():
     falling = expect_ratings(data.replace(ratings=1 - data.ratings), position)
     assert (np.diff(falling.reshape(40, 10)) <= 0).all()
     assert np.ptp(falling) > 0.8
+
+
+def test_categories_are_expected_to_differ_in_any_way():
+    """Categories whose ratings do not follow the order of their names, in trees that split by sets of them."""
+    rng = np.random.default_rng(0)
+    level = rng.integers(0, 20, 4000)
+    truth = rng.permutation(20)[level] / 20
+    table = pd.DataFrame({"noise": rng.random(4000), "shop": [f"shop {one}" for one in level]})
+    data = tierank.RankingDataset(table, truth, np.repeat(np.arange(200), 20))
+    assert expect_ratings(data, np.ones(4000)) == pytest.approx(truth, abs=0.02)
+
+
+def test_bins_of_a_sample_do_not_depend_on_the_order_of_rows(data, monkeypatch):
+    monkeypatch.setattr("tierank.training.lightgbm_adapter._SAMPLE", 50)
+    rng = np.random.default_rng(3)
+    position, weight = rng.integers(1, 11, data.n_documents) / 1.0, rng.random(data.n_documents)
+    expected = expect_ratings(data.replace(row_weight=weight), position)
+    order = rng.permutation(data.n_documents)
+    qid = data.query_ids[data.query_of_row]
+    scattered = tierank.RankingDataset(data.features[order], data.ratings[order], qid[order], row_weight=weight[order])
+    again = scattered.restore(expect_ratings(scattered, scattered.arrange(position[order])))
+    assert again.tobytes() == expected[order].tobytes()
+
+
+def test_features_are_not_copied_for_predictions_from_similar_documents(monkeypatch):
+    monkeypatch.setattr("tierank.training.lightgbm_adapter._SAMPLE", 200)
+    monkeypatch.setattr("tierank.training.lightgbm_adapter._BATCH", 1 << 18)
+    monkeypatch.setattr("tierank.training.expectation.N_ROUNDS", 2)
+    rng = np.random.default_rng(4)
+    features = rng.random((8000, 300), np.float32)
+    data = tierank.RankingDataset(features, features[:, 0], np.repeat(np.arange(400), 20))
+    expect_ratings(data.select(range(20)), np.ones(400))  # loads compiled code
+    tracemalloc.start()
+    try:
+        expect_ratings(data, np.ones(8000))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < features.nbytes / 2
 
 
 def test_nothing_is_expected_where_nothing_is_known():

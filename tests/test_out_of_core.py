@@ -573,8 +573,8 @@ def test_quantiles_of_a_sample_are_near_those_of_all(monkeypatch):
     features = np.column_stack([rng.normal(size=60_000), rng.exponential(size=60_000), rng.integers(0, 3, 60_000)])
     features[::7, 1] = np.nan
     exact = Quantile().fit(features).transform(features)
-    monkeypatch.setattr("tierank.transforms._SAMPLE", 1 << 14)
-    monkeypatch.setattr("tierank.transforms._SORTED", 1 << 14)  # one column at a time
+    monkeypatch.setattr("tierank.transforms.sampling._SAMPLE", 1 << 14)
+    monkeypatch.setattr("tierank.transforms.sampling._SORTED", 1 << 14)  # one column at a time
     sampled = Quantile().fit(features).transform(features)
     # Five standard deviations of a share among 2^14, and a knot's worth of interpolation.
     assert np.abs(sampled - exact).max() < 5 * 0.5 / 2**7 + 1 / 256
@@ -586,8 +586,8 @@ def test_quantiles_of_a_sample_are_near_those_of_all(monkeypatch):
 def test_quantiles_of_up_to_the_sample_size_are_exact(monkeypatch):
     features = np.random.default_rng(1).normal(size=(1000, 3)).astype(np.float32)
     exact = Quantile().fit(features)
-    monkeypatch.setattr("tierank.transforms._SAMPLE", 1000)
-    monkeypatch.setattr("tierank.transforms._FETCHED", 77)
+    monkeypatch.setattr("tierank.transforms.sampling._SAMPLE", 1000)
+    monkeypatch.setattr("tierank.transforms.sampling._FETCHED", 77)
     np.testing.assert_array_equal(Quantile().fit(features).knots_, exact.knots_)
 
 

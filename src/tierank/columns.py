@@ -179,7 +179,7 @@ class Plan:
         return Columns(**given, now=now)
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as JSON holds it."""
+        """The plan as plain values for JSON; ``from_json`` reads them."""
         return kinds_to_json(self.kinds)
 
     def files(self) -> dict[str, bytes]:

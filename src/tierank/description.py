@@ -13,6 +13,7 @@ from tierank import notebook
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.doubts import LEAKS_FROM, find_skills
 from tierank.drift import DRIFTS_FROM, Drift, find_distances, find_drift, same_features
+from tierank.files import for_json
 from tierank.markup import Html
 from tierank.memory import chunks
 from tierank.types import Floats
@@ -81,7 +82,7 @@ class Description:
     drift: Drift | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON; ``drift`` only if there were other data."""
+        """A dict for JSON with all fields; ``drift`` only if there were other data."""
         levels = {name: {f"{rating:g}": n for rating, n in getattr(self, name).items()} for name in _PER_RATING}
         drift = {} if self.drift is None else {"drift": self.drift.to_dict()}
         return self._counts() | levels | drift
@@ -258,12 +259,12 @@ class Profile:
     features: tuple[Feature, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the lengths, for JSON; undefined numbers are None."""
+        """A dict for JSON: ``data``, ``test``, and a dict for each of the ``features``; undefined numbers are None."""
         rows = [asdict(feature) | {"leaks": feature.leaks, "drifts": feature.drifts} for feature in self.features]
         return {
             "data": self.description.to_dict(),
             "test": None if self.test is None else self.test.to_dict(),
-            "features": [{name: None if value != value else value for name, value in row.items()} for row in rows],
+            "features": for_json(rows),
         }
 
     def to_pandas(self) -> Any:

@@ -87,7 +87,7 @@ class Drift:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
+        """A dict for JSON: ``advice``, and a dict for each of the ``changes``."""
         return {
             "advice": self.advice,
             "changes": [asdict(change) | {"drifts": change.drifts} for change in self.changes],

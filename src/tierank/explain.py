@@ -82,7 +82,7 @@ class Explanation:
         return np.asarray(order[self.contributions[order] != 0][:n], np.int64)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON; missing feature values are None."""
+        """A dict for JSON with all fields, and a dict for each feature; missing values are None."""
         rows = [
             {
                 "feature": self.features[j],

@@ -5,6 +5,7 @@ import errno
 import fnmatch
 import glob
 import json
+import math
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import IO, Any
+from typing import IO, Any, overload
 
 from tierank.errors import DataError, WriteError
 
@@ -88,6 +89,23 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name}, which is not valid JSON")
+
+
+@overload
+def for_json(value: dict[str, Any]) -> dict[str, Any]: ...
+@overload
+def for_json(value: float | list[Any]) -> Any: ...
+def for_json(value: Any) -> Any:
+    """The value with None for NaN and infinity, which JSON does not have; also inside dicts and lists.
+
+    >>> for_json({"mean": 0.5, "intervals": [float("nan"), 1.0]})
+    {'mean': 0.5, 'intervals': [None, 1.0]}
+    """
+    if isinstance(value, dict):
+        return {name: for_json(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [for_json(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def contents(folder: Path) -> list[Path]:

@@ -52,14 +52,18 @@ def find_tiers(ratings: Floats, offsets: Offsets) -> tuple[NDArray[np.uint32], N
     return tiers, n_tiers
 
 
-def blocks_of(offsets: Offsets) -> Iterator[tuple[slice, slice, Offsets]]:
-    """Queries, their rows, and their offsets from the first of these: as many as stay in the cache.
+def blocks_of(offsets: Offsets, n_documents: int | None = None) -> Iterator[tuple[slice, slice, Offsets]]:
+    """Blocks of whole queries: the queries, their rows, and their offsets from the first of these rows.
 
-    So a document costs the same however many there are.
+    A block has at most ``n_documents``, or one query that is longer. By default a block stays in the cache, so that a
+    document costs the same however many there are.
+
+    >>> [(rows.start, rows.stop, edges.tolist()) for _, rows, edges in blocks_of(np.array([0, 3, 5, 9, 30]), 6)]
+    [(0, 5, [0, 3, 5]), (5, 9, [0, 4]), (9, 30, [0, 21])]
     """
-    first, n_queries = 0, len(offsets) - 1
+    first, n_queries, most = 0, len(offsets) - 1, _BLOCK if n_documents is None else n_documents
     while first < n_queries:
-        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + _BLOCK, "right")) - 1)
+        last = max(first + 1, int(np.searchsorted(offsets, offsets[first] + most, "right")) - 1)
         yield (
             slice(first, last),
             slice(int(offsets[first]), int(offsets[last])),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tierank.checks import as_array, is_missing, shape_of, to_numbers
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.files import for_json
 from tierank.kinds import Category, Date
 from tierank.significance import (
     ROUNDING,
@@ -20,7 +21,6 @@ from tierank.significance import (
     Verdict,
     bootstrap_interval,
     control_discoveries,
-    finite,
     paired_p,
     two_sample_p,
     verdict_of,
@@ -87,8 +87,8 @@ class Segment:
         return "too few queries" if math.isnan(self.p) else verdict_of(self.difference, self.adjusted_p)
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers and the verdict, for JSON."""
-        return {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__} | {"verdict": self.verdict}
+        """A dict for JSON: the fields, and ``verdict``."""
+        return for_json(asdict(self)) | {"verdict": self.verdict}
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class SegmentContrast:
         return "too few queries" if math.isnan(self.contrast.p) else self.contrast.verdict
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers and the verdict, for JSON."""
+        """A dict for JSON: the fields, those of the contrast, and ``verdict``."""
         names = {name: getattr(self, name) for name in ("attribute", "value", "system", "metric", "n_queries")}
         return names | self.contrast.to_dict() | {"verdict": self.verdict}
 
@@ -410,7 +410,3 @@ def _contrasts(differences: Floats, seed: int, n_resamples: int) -> tuple[list[A
     wins, losses = (differences > 0).sum(axis=-1), (differences < 0).sum(axis=-1)
     numbers = (differences.mean(axis=-1), low, high, p, wins, n - wins - losses, losses, spread)
     return tuple(number.tolist() for number in numbers)
-
-
-def _plain(value: Any) -> Any:
-    return finite(value) if isinstance(value, float) else value

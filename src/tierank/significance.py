@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 
+from tierank.files import for_json
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.resampling import count_drawn
 from tierank.settings import Number
@@ -103,9 +104,8 @@ class Contrast:
         return detectable_difference(self.spread, self.n_queries, power=power)
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers, the verdict, and the queries needed to see a difference of 0.005, for JSON."""
-        numbers = {name: finite(getattr(self, name)) for name in self.__dataclass_fields__}
-        return numbers | {"verdict": self.verdict, "queries_needed": self.queries_needed()}
+        """A dict for JSON: the fields, ``verdict``, and ``queries_needed`` to see a difference of 0.005."""
+        return for_json(asdict(self)) | {"verdict": self.verdict, "queries_needed": self.queries_needed()}
 
 
 def verdict_of(difference: float, adjusted_p: float) -> Verdict:
@@ -113,11 +113,6 @@ def verdict_of(difference: float, adjusted_p: float) -> Verdict:
     if not adjusted_p < SIGNIFICANT:
         return "no difference shown"
     return "better" if difference > 0 else "worse"
-
-
-def finite(value: float) -> float | None:
-    """JSON has no NaN."""
-    return None if math.isnan(value) else value
 
 
 def paired_p(differences: Floats) -> Floats:

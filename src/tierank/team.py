@@ -39,44 +39,127 @@ class Team:
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the process that writes files and shows progress."""
+        """Whether this is the first process, which writes files and shows progress."""
         return self.rank == 0
 
     def name_of(self, rank: int) -> str:
-        """A process in messages: its number, and its machine if there are several."""
+        """The name of a process in messages: its rank, and its machine if there are several.
+
+        Parameters
+        ----------
+        rank : int
+            The rank of the process.
+
+        Returns
+        -------
+        str
+            Such as "process 1 of 4 on 10.0.0.2".
+        """
         where = f" on {self.hosts[rank]}" if len(set(self.hosts)) > 1 else ""
         return f"process {rank} of {self.size}{where}"
 
     def all_reduce(self, values: T) -> T:
-        """The sum of an array or tensor over the processes; the argument may be overwritten."""
+        """The sum over all processes.
+
+        Parameters
+        ----------
+        values : array or Tensor
+            The values of this process, of the same shape in all; they may be overwritten.
+
+        Returns
+        -------
+        array or Tensor
+            The sum, the same in all processes.
+        """
         return values
 
     def all_gather(self, value: Any) -> list[Any]:
-        """The values of all processes in the order of their ranks: anything that JSON can hold."""
+        """The values of all processes.
+
+        Parameters
+        ----------
+        value : object
+            The value of this process: anything that JSON can hold.
+
+        Returns
+        -------
+        list
+            The values in the order of the ranks.
+        """
         return [value]
 
     def gather_rows(self, rows: NDArray[Any]) -> NDArray[Any]:
-        """The rows of all processes, in the order of their ranks; all matrices have the same type and width."""
+        """The rows of all processes.
+
+        Parameters
+        ----------
+        rows : array
+            The rows of this process, of the same type and width in all.
+
+        Returns
+        -------
+        array
+            All rows, in the order of the ranks.
+        """
         return rows
 
     def broadcast(self, content: bytes | None) -> bytes | None:
-        """The value of the first process, in all processes."""
+        """The content that the first process has.
+
+        Parameters
+        ----------
+        content : bytes or None
+            The content, in the first process; ignored in the others.
+
+        Returns
+        -------
+        bytes or None
+            The content of the first process, in all processes.
+        """
         return content
 
     def rows(self, n: int) -> slice:
-        """The share of this process of ``n`` rows that all processes have."""
+        """The rows that this process works on, of those that all processes have.
+
+        Parameters
+        ----------
+        n : int
+            Number of rows.
+
+        Returns
+        -------
+        slice
+            The rows of this process; all rows if each process has its own part of the data.
+        """
         if self.holds_parts:
             return slice(0, n)
         return slice(n * self.rank // self.size, n * (self.rank + 1) // self.size)
 
     def of_parts(self) -> Self:
-        """The same team, for data that are already split: each process has its own part."""
+        """The same team, for data that are already split.
+
+        Returns
+        -------
+        Team
+            A copy with ``holds_parts`` set: each process has its own part of the data.
+        """
         team = copy(self)
         team.holds_parts = True
         return team
 
     def part(self, data: RankingDataset) -> RankingDataset:
-        """The queries of this process: a contiguous range with a fair share of the documents."""
+        """The queries that this process learns from.
+
+        Parameters
+        ----------
+        data : RankingDataset
+            The data of all processes, or the part of this one if ``holds_parts``.
+
+        Returns
+        -------
+        RankingDataset
+            A contiguous range of queries with a fair share of the documents.
+        """
         if self.holds_parts or self.size == 1:
             return data
         cuts = cut_queries(data.offsets, self.size)

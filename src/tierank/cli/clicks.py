@@ -224,6 +224,7 @@ def _fit(options: argparse.Namespace) -> None:
     import numpy as np
 
     from tierank.clicks import CLICK_MODELS, compare_models, make_model, save
+    from tierank.files import for_json
     from tierank.settings import Number
 
     Number(above=0, below=1).check("--held-out", options.held_out)
@@ -242,7 +243,7 @@ def _fit(options: argparse.Namespace) -> None:
                 "perplexity": float(np.nanmean(one.perplexity)),
                 "conditional_perplexity": float(np.nanmean(one.conditional_perplexity)),
                 "log_likelihood": one.log_likelihood,
-                "perplexity_by_position": [None if value != value else value for value in one.perplexity.tolist()],
+                "perplexity_by_position": for_json(one.perplexity.tolist()),
             }
             for name, one in by_model.items()
         }

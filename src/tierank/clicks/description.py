@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tierank.clicks.log import ClickLog
+from tierank.files import for_json
 
 # Sessions in which everything was clicked are suspicious if they are at least this long.
 _LONG = 5
@@ -33,8 +34,8 @@ class LogDescription:
     problems: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON."""
-        return asdict(self) | {"click_through": [None if rate != rate else rate for rate in self.click_through]}
+        """A dict for JSON with all fields; unknown rates are None."""
+        return for_json(asdict(self))
 
     def __str__(self) -> str:
         head = (

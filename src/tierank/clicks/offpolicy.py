@@ -17,6 +17,7 @@ from tierank.clicks.models import make_model
 from tierank.clicks.position_models import PositionBased
 from tierank.clicks.propensity import Propensities, estimate_propensities
 from tierank.errors import DataError, ParameterError
+from tierank.files import for_json
 from tierank.settings import as_choice, as_limit, as_number, as_positive
 from tierank.types import Floats
 
@@ -45,8 +46,8 @@ class Value:
     level: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything, for JSON; NaN becomes None."""
-        return {name: None if one != one else one for name, one in asdict(self).items()}
+        """A dict for JSON with all fields; unknown numbers are None."""
+        return for_json(asdict(self))
 
     def __str__(self) -> str:
         return (
@@ -203,6 +204,21 @@ def evaluate_ranking(
     worth = _at(propensities, places) if metric == "clicks" else 1 / np.log2(1 + places)
     last = log.last_position if k is None else k
     worth = np.where(places <= last, worth, 0.0)
+    weights = _weights(worth, examination, clip)
+    earned = log.per_session(weights * log.clicked)
+    if method == "dr":
+        attraction = _attraction(log, model)
+        earned = log.per_session(worth * attraction + weights * (log.clicked - examination * attraction))
+    elif method == "snips":
+        earned = _normalised(earned, log.per_session(worth), log.per_session(examination * weights))
+    logged_worth = examination if metric == "clicks" else 1 / np.log2(1 + log.positions)
+    logged_worth = np.where(log.positions <= last, logged_worth / examination, 0.0)
+    logged = float(log.per_session(logged_worth * log.clicked).mean())
+    return _value(earned, logged, _effective(weights, log.n_sessions), method, level)
+
+
+def _weights(worth: Floats, examination: Floats, clip: float | None) -> Floats:
+    """The weight of a click on each document: its worth at the new rank, / its examination in the log."""
     with np.errstate(over="ignore"):
         weights = worth / examination
     if clip is not None:
@@ -214,16 +230,7 @@ def evaluate_ranking(
             got=f"{examination.min():g} and {examination.max():g}",
             fix="pass `clip`",
         )
-    earned = log.per_session(weights * log.clicked)
-    if method == "dr":
-        attraction = _attraction(log, model)
-        earned = log.per_session(worth * attraction + weights * (log.clicked - examination * attraction))
-    elif method == "snips":
-        earned = _normalised(earned, log.per_session(worth), log.per_session(examination * weights))
-    logged_worth = examination if metric == "clicks" else 1 / np.log2(1 + log.positions)
-    logged_worth = np.where(log.positions <= last, logged_worth / examination, 0.0)
-    logged = float(log.per_session(logged_worth * log.clicked).mean())
-    return _value(earned, logged, _effective(weights, log.n_sessions), method, level)
+    return weights
 
 
 def new_ranks(log: ClickLog, scores: Floats) -> Ints:

@@ -22,7 +22,7 @@ from tierank.clicks.position_models import Pairs, PositionBased, at_positions
 from tierank.clicks.regression import regression
 from tierank.errors import DataError, ParameterError
 from tierank.extras import needing
-from tierank.files import read_json
+from tierank.files import for_json, read_json
 from tierank.kernels import clicks as kernels
 from tierank.settings import as_number, as_whole
 from tierank.types import Floats
@@ -64,13 +64,9 @@ class Propensities:
         return at_positions(filled, as_positions(given.ravel(), given.size, "positions").reshape(given.shape))
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
-
-        def listed(values: Floats) -> list[float | None]:
-            return [value if np.isfinite(value) else None for value in values.tolist()]
-
-        numbers = {"propensity": listed(self.values), "low": listed(self.low), "high": listed(self.high)}
-        return {"method": self.method, "level": self.level, **numbers}
+        """A dict for JSON: ``method``, ``level``, lists of ``propensity``, ``low`` and ``high``; None if unknown."""
+        numbers = {"propensity": self.values.tolist(), "low": self.low.tolist(), "high": self.high.tolist()}
+        return {"method": self.method, "level": self.level, **for_json(numbers)}
 
     def __str__(self) -> str:
         rows = [

@@ -141,7 +141,7 @@ class _Partitioned(Source):
         self.cluster = cluster
         addresses = [worker.address for worker in cluster.workers]
         self.partitions = cluster.client.compute(_grouped_blocks(collections, columns), workers=addresses)
-        sizes = cluster.results([cluster.submit(_sizes, partition) for partition in self.partitions])
+        sizes = cluster.results([cluster.submit(sizes_of, partition) for partition in self.partitions])
         self.pieces = _Pieces(sizes)
         self.lengths = self.pieces.lengths
 
@@ -262,7 +262,7 @@ def grouped(where: str, columns: dict[str, Any], *blocks: Any) -> RankingDataset
     return data.replace(document_texts=None)  # training does not need them
 
 
-def _sizes(data: RankingDataset | None) -> tuple[NDArray[Any], Counts] | None:
+def sizes_of(data: RankingDataset | None) -> tuple[NDArray[Any], Counts] | None:
     """The queries of a partition, and how many documents of each it holds."""
     return None if data is None else (data.query_ids, data.lengths)
 

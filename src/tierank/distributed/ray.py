@@ -16,7 +16,7 @@ from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
 from tierank.distributed.parts import Training, advice, check_ranker
-from tierank.distributed.placement import grouped, join_pieces
+from tierank.distributed.placement import grouped, join_pieces, sizes_of
 from tierank.distributed.processes import TIMEOUT, open_meeting
 from tierank.distributed.scored_tables import score_table, scored_columns
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
@@ -216,7 +216,7 @@ class _Source:
     def __init__(self, data: Any, columns: dict[str, Any]) -> None:
         import ray
 
-        group, size = ray.remote(_grouped_block), ray.remote(_sizes)
+        group, size = ray.remote(_grouped_block), ray.remote(sizes_of)
         self.blocks = [group.remote(number, columns, block) for number, block in enumerate(data.to_arrow_refs())]
         sizes = [found for found in _results([size.remote(block) for block in self.blocks]) if found is not None]
         if not sizes:
@@ -243,10 +243,6 @@ class _Source:
 
 def _grouped_block(number: int, columns: dict[str, Any], block: Any) -> RankingDataset | None:
     return grouped(f"block {number}", columns, block)
-
-
-def _sizes(data: RankingDataset | None) -> tuple[NDArray[Any], NDArray[np.int64]] | None:
-    return None if data is None else (data.query_ids, data.lengths)
 
 
 def _deal(data: RankingDataset | None, ends: NDArray[Any]) -> list[RankingDataset | None]:

@@ -258,7 +258,7 @@ class Comparison:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything except the values per query, for JSON."""
+        """A dict for JSON with all results except the values per query."""
         return describe_counts(self._baseline) | {
             "baseline": self.baseline,
             "seed": self.seed,

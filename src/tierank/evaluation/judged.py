@@ -23,9 +23,9 @@ from tierank.evaluation.showing import (
     segments_text,
     segments_to_pandas,
 )
+from tierank.files import for_json
 from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores
 from tierank.segments import Attribute, Segment, as_attributes, judge_segments
-from tierank.significance import finite
 from tierank.tables import warn_of_row_order
 from tierank.types import Floats
 
@@ -230,9 +230,9 @@ class Evaluation:
         return sorted(found, key=lambda one: one.difference)
 
     def to_dict(self) -> dict[str, Any]:
-        """Means, standard errors, counts and the rule, for JSON; segments if there are any."""
+        """A dict for JSON: the rule, counts, mean and standard error of each metric, and segments if there are any."""
         means = {
-            metric: {"mean": self.mean(metric), "standard_error": finite(self.standard_error(metric))}
+            metric: {"mean": self.mean(metric), "standard_error": for_json(self.standard_error(metric))}
             for metric in self.metrics
         }
         return describe_counts(self) | {"metrics": means} | describe_segments(self.segments)

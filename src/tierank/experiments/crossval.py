@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from numbers import Integral
@@ -136,15 +136,22 @@ def cross_validate(
         paper=paper,
     )
     experiment = _Experiment(design, chosen, outside, trials, name)
-    if out is not None:
-        return experiment.run(Path(out), data, reading, jobs, progress)
+
+    def run_in(folder: Path) -> Run:
+        return experiment.run(folder, data, reading, jobs, progress)
+
+    return _in_temporary_folder(run_in) if out is None else run_in(Path(out))
+
+
+def _in_temporary_folder(run_in: Callable[[Path], Run]) -> Run:
+    """A run in a folder that is removed with it."""
     folder = Path(mkdtemp(prefix="tierank-"))
     try:
-        run = experiment.run(folder, data, reading, jobs, progress)
+        run = run_in(folder)
     except BaseException:
         shutil.rmtree(folder)
         raise
-    finalize(run, shutil.rmtree, folder, ignore_errors=True)  # the folder lives as long as the run
+    finalize(run, shutil.rmtree, folder, ignore_errors=True)
     return run
 
 

@@ -96,7 +96,7 @@ class Plan(Design):
             fresh.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False), encoding="utf-8")
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan for JSON."""
+        """A dict for JSON: the content of ``run.json``."""
         values = {name: getattr(self, name) for name in _KINDS}
         written = {"data": self.data._asdict(), "rule": encode(self.rule, "rule")}
         return {"format": RUN_FORMAT} | values | written

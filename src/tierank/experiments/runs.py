@@ -18,6 +18,7 @@ from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Fold, found_folds
 from tierank.experiments.plan import Plan, digest_data
 from tierank.experiments.store import Cell, Store
+from tierank.files import for_json
 from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name
 from tierank.rankers import Ranker
 from tierank.text_blocks import Texts
@@ -411,12 +412,10 @@ class Run:
         return float(np.mean([self.store.result(cell).get("cpu_seconds", np.nan) for cell in self.cells(system)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan and the results, for JSON."""
-        spreads = {
-            system: {metric: _finite(self.spread(system, metric)) for metric in self.metrics} for system in self.systems
-        }
-        seconds = {system: _finite(self.cpu_seconds(system)) for system in self.systems}
-        results = {"spread": spreads, "cpu_seconds": seconds, "comparison": self.comparison.to_dict()}
+        """A dict for JSON: the plan, ``spread``, ``cpu_seconds`` and ``comparison``."""
+        spreads = {system: {metric: self.spread(system, metric) for metric in self.metrics} for system in self.systems}
+        seconds = {system: self.cpu_seconds(system) for system in self.systems}
+        results = for_json({"spread": spreads, "cpu_seconds": seconds}) | {"comparison": self.comparison.to_dict()}
         return self.plan.to_dict() | results
 
     def tidy(self) -> Tidy:
@@ -500,7 +499,3 @@ class Run:
     @cached_property
     def _per_query(self) -> dict[str, list[dict[str, Floats]]]:
         return {}
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None

@@ -1,9 +1,10 @@
-"""Compiled loops: arrays in, arrays out. The only home of numba.
+"""Compiled loops: arrays in, arrays out. The only package that imports numba.
 
-A kernel is a plain loop over one part of the work (a span of bytes, a span of queries) under ``@compiled``, which
-releases the interpreter's lock; ``in_threads`` runs it on the parts side by side. What kernels call is ``@inner``.
-numba's own parallel loops are not used: their thread pools do not survive a fork, and they take several times longer to
-compile. ``compiling`` says how kernels are compiled, ``keeping`` where their code is kept.
+A kernel is a plain loop over one part of the work (a span of bytes, a span of queries). ``@compiled`` makes it release
+the interpreter lock, and ``in_threads`` runs it on the parts in parallel. Functions that only kernels call are
+``@inner``. numba's own parallel loops are not used: their thread pools do not survive a fork, and they take several
+times as long to compile. ``compiling`` says how kernels are compiled, and ``keeping`` where the compiled code is
+stored.
 """
 
 import os
@@ -27,11 +28,11 @@ _ALONE = ContextVar("_ALONE", default=False)
 
 
 def n_threads(n_jobs: int | None) -> int:
-    """How many threads to use: None and -1 mean one for each core that this process may run on.
+    """The number of threads to use: None and -1 mean one for each core that this process may run on.
 
-    The processes of a team on one machine share its cores: they are told by ``LOCAL_WORLD_SIZE``, as torchrun sets it.
-    A process that was forked off has one: OpenMP's threads, torch's and LightGBM's, do not survive a fork, and waiting
-    for them never ends.
+    The processes of a team on one machine share its cores: ``LOCAL_WORLD_SIZE`` says how many there are, as with
+    torchrun. A forked process gets one thread: the OpenMP threads of torch and LightGBM do not survive a fork, and
+    waiting for them would never end.
     """
     if n_jobs is not None and (not isinstance(n_jobs, (int, np.integer)) or (n_jobs < 1 and n_jobs != -1)):
         raise ParameterError(
@@ -48,7 +49,7 @@ def n_threads(n_jobs: int | None) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Inside this block ``n_threads`` is 1, for the thread that is in it: where many small jobs run side by side.
+    """Inside this block ``n_threads`` returns 1, for the current thread: for many small jobs that run in parallel.
 
     >>> with one_thread():
     ...     n_threads(8)
@@ -62,7 +63,7 @@ def one_thread() -> Iterator[None]:
 
 
 def in_threads(work: Callable[..., T], parts: Iterable[tuple[Any, ...]], n_jobs: int | None = None) -> list[T]:
-    """``work(*part)`` for every part, in threads; results in the order of the parts."""
+    """Call ``work(*part)`` for every part, in threads; returns the results in the order of the parts."""
     parts = list(parts)
     workers = min(n_threads(n_jobs), len(parts))
     if workers <= 1:

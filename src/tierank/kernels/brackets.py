@@ -1,7 +1,7 @@
-"""Where the elements of a list or object of JSON stand in its text, without a look at what they are.
+"""Finds the elements of a JSON list or object in its text, without parsing them.
 
-A long text can so be cut into pieces that a JSON reader then reads one by one. The loop counts brackets and steps over
-strings; whether the pieces are JSON is for the reader to say.
+So a long text can be cut into pieces that a JSON reader reads one by one. The loop counts brackets and skips strings;
+whether the pieces are valid JSON is up to the reader.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from tierank.kernels import OutMatrix, Vector, compiled
 TAB, LINE_FEED, RETURN, SPACE, QUOTE, COMMA, BACKSLASH = 9, 10, 13, 32, 34, 44, 92
 OPEN_LIST, CLOSE_LIST, OPEN_OBJECT, CLOSE_OBJECT = 91, 93, 123, 125
 
-# What ``find_elements`` returns in place of a number of elements.
+# What ``find_elements`` may return instead of a number of elements.
 DAMAGED, TOO_MANY = -1, -2
 
 
@@ -19,9 +19,10 @@ DAMAGED, TOO_MANY = -1, -2
 def find_elements(text: Vector[np.uint8], start: int, places: OutMatrix[np.int64]) -> tuple[int, int]:
     """Find the elements of the list or object that opens at ``text[start]``; returns their number, and where it ends.
 
-    ``places`` gets a row for each element: where it starts, where it ends, and how many commas are inside it.
-    ``DAMAGED``: there is nothing beside a comma, the text ends before the bracket closes, or another one closes it.
-    ``TOO_MANY``: there are more elements than rows in ``places``. Both come with the place where that was found.
+    ``places`` gets a row for each element: where it starts, where it ends, and the number of commas inside it. Instead
+    of a number, it returns ``DAMAGED`` if there is nothing before or after a comma, if the text ends before the bracket
+    closes, or if a bracket of another kind closes it, and ``TOO_MANY`` if there are more elements than rows in
+    ``places``. Both come with the place where that was found.
     """
     closes = CLOSE_LIST if text[start] == OPEN_LIST else CLOSE_OBJECT
     n, depth, commas, first = 0, 1, 0, start + 1

@@ -1,6 +1,6 @@
-"""Click models: counts over sessions, EM, and the chances of clicks down a list.
+"""Click models: counts over sessions, EM, and click probabilities down a list.
 
-Session s owns the rows ``offsets[s]:offsets[s+1]``, from the top of its list to the bottom.
+Session s has the rows ``offsets[s]:offsets[s+1]``, from the top of its list to the bottom.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ def fit_products(
 ) -> int:
     """EM for P(click) = attraction[item] * examination[cell], from the counts of each pair of an item and a cell.
 
-    Only the products matter, so the examination of cell 0 stays what it is. Where there was no click, a document was
-    attractive with chance a (1 - g) / (1 - a g), and examined with g (1 - a) / (1 - a g). Returns the number of
-    iterations, negative if it stopped at the most.
+    Only the products matter, so the examination of cell 0 is not changed. Without a click, a document was attractive
+    with probability a (1 - g) / (1 - a g), and examined with probability g (1 - a) / (1 - a g). Returns the number of
+    iterations, negated if it stopped at ``max_iterations``.
     """
     attracted, offered = np.empty_like(attraction), np.zeros_like(attraction)
     examined, reached = np.empty_like(examination), np.zeros_like(examination)
@@ -56,7 +56,7 @@ def fit_products(
 def _divide(
     sums: NDArray[np.float64], counts: NDArray[np.float64], smoothing: float, first: int, values: NDArray[np.float64]
 ) -> float:
-    """Set each value from the first on to sum / (count + smoothing), where there is a count; the largest change."""
+    """Set each value from ``first`` on to sum / (count + smoothing) if count > 0; returns the largest change."""
     change = 0.0
     for i in range(first, len(values)):
         if counts[i] + smoothing > 0:
@@ -75,7 +75,7 @@ def count_positions(
     shown: NDArray[np.float64],
     clicks: NDArray[np.float64],
 ) -> None:
-    """How often documents were shown and clicked at each position."""
+    """Count how often documents were shown and clicked at each position."""
     for s in range(len(offsets) - 1):
         for row in range(offsets[s], offsets[s + 1]):
             shown[positions[row] - 1] += weights[s]
@@ -96,10 +96,10 @@ def count_examined(
     clicks_at: NDArray[np.float64],
     last_clicks_at: NDArray[np.float64],
 ) -> None:
-    """Count documents down to the first or the last click, or all of a list without clicks.
+    """Count the documents down to the first or the last click, or all documents of a list without clicks.
 
     ``examined``, ``clicks`` and ``last_clicks`` are by item, ``clicks_at`` and ``last_clicks_at`` by position. A click
-    on the last document of a list is left out of those by position: it is unknown whether the user went on.
+    on the last document of a list is not counted by position: it is unknown whether the user continued.
     """
     for s in range(len(offsets) - 1):
         start, end, w = offsets[s], offsets[s + 1], weights[s]
@@ -136,10 +136,9 @@ def fit_dbn(
 ) -> int:
     """EM for the dynamic Bayesian network; ``continuation`` has one value.
 
-    All documents down to the last click were examined, and the user went on after each of them except the last. Below
-    it, let b_r (``quiet``) be the chance of no more clicks from r on if r is examined:
-    b_r = (1 - a_r) (g b_{r+1} + 1 - g), and 1 below the list. Returns the number of iterations, negative if it stopped
-    at ``max_iterations``.
+    All documents down to the last click were examined, and the user continued after each of them except the last. Below
+    it, let b_r (``quiet``) be the probability of no more clicks from r on if r is examined: b_r = (1 - a_r) (g b_{r+1}
+    + 1 - g), and 1 below the list. Returns the number of iterations, negated if it stopped at ``max_iterations``.
     """
     # One function: in several, each session takes 1.6 times as long.
     n_items = len(attraction)
@@ -208,9 +207,9 @@ def expect_chain(
     after_skip: float,
     chances: NDArray[np.float64],
 ) -> None:
-    """The chance of a click in each row, before any click is seen, for users who go down the list one by one.
+    """The probability of a click in each row, before any click is seen, for users who go down the list one by one.
 
-    They examine the first document, and the next one with chance ``after_click`` or ``after_skip``.
+    They examine the first document, and each next one with probability ``after_click`` or ``after_skip``.
     """
     for s in range(len(offsets) - 1):
         reach = 1.0
@@ -230,7 +229,7 @@ def follow_chain(
     clicked: NDArray[np.bool_],
     chances: NDArray[np.float64],
 ) -> None:
-    """The chance of a click in each row, given the clicks above it; the clicks are drawn if there are draws."""
+    """The probability of a click in each row, given the clicks above it; clicks are drawn if there are draws."""
     for s in range(len(offsets) - 1):
         reach = 1.0
         for row in range(offsets[s], offsets[s + 1]):
@@ -248,7 +247,7 @@ def follow_chain(
 
 @inner
 def cell_of(position: int, previous: int) -> int:
-    """The place of a position and that of the click above it (0: none) in a triangle of all such pairs."""
+    """The index of a position and of the click above it (0: none) in a triangle of all such pairs."""
     return position * (position - 1) // 2 + previous
 
 
@@ -273,14 +272,14 @@ def expect_browsing(
     examination: Vector[np.float64],
     chances: NDArray[np.float64],
 ) -> None:
-    """The chance of a click in each row, before any click is seen, where it depends on the click above.
+    """The probability of a click in each row, before any click is seen, if it depends on the click above.
 
     P(C_r) = sum over j < r of P(C_j) * product over j < i < r of (1 - a_i g_ij) * a_r g_rj, with j = 0 for no click.
     """
     longest = 0
     for s in range(len(offsets) - 1):
         longest = max(longest, offsets[s + 1] - offsets[s])
-    latest = np.empty(longest + 1)  # the chance that the last click so far is the one in each row; first: none
+    latest = np.empty(longest + 1)  # the probability that the last click is in each row; first: no click yet
     for s in range(len(offsets) - 1):
         start, end = offsets[s], offsets[s + 1]
         latest[0] = 1.0
@@ -305,7 +304,7 @@ def follow_browsing(
     clicked: NDArray[np.bool_],
     chances: NDArray[np.float64],
 ) -> None:
-    """The chance of a click in each row, given the click above it; the clicks are drawn if there are draws."""
+    """The probability of a click in each row, given the click above it; clicks are drawn if there are draws."""
     for s in range(len(offsets) - 1):
         previous = 0
         for row in range(offsets[s], offsets[s + 1]):
@@ -327,10 +326,10 @@ def pair_positions(
     pair_shown: NDArray[np.float64],
     pair_clicks: NDArray[np.float64],
 ) -> None:
-    """Compare positions k and l by the items that two rankers put there; items are in order.
+    """Compare positions k and l by the items that two rankers placed there; items are in order.
 
     Each item counts with h = n_k n_l / (n_k + n_l) on both sides, whatever was clicked. ``pair_shown`` and
-    ``pair_clicks`` have a place for k in each pair (k, l), at (k - 1) * n_positions + l - 1.
+    ``pair_clicks`` have an entry for k in each pair (k, l), at (k - 1) * n_positions + l - 1.
     """
     start = 0
     while start < len(items):
@@ -358,9 +357,9 @@ def number_pairs(
     item_queries: NDArray[np.int64],
     item_documents: NDArray[np.int64],
 ) -> int:
-    """Number the pairs of a query and a document, query by query; ``order`` has the sessions by their queries.
+    """Number the pairs of a query and a document, query by query; ``order`` holds the sessions sorted by query.
 
-    ``seen`` has the last query in which each document was met, -1 at first.
+    ``seen`` holds the last query in which each document was found, initially -1.
     """
     n = 0
     for s in order:
@@ -386,9 +385,9 @@ def find_pairs(
     numbers: NDArray[np.int64],
     items: NDArray[np.int64],
 ) -> None:
-    """The item of each row, -1 if it is none; query q owns the items ``item_starts[q]:item_starts[q+1]``.
+    """The item of each row, or -1 if it is unknown; query q has the items ``item_starts[q]:item_starts[q+1]``.
 
-    ``seen`` has the last query that has each document as an item, and ``numbers`` which item that is.
+    ``seen`` holds the last query that has each document as an item, and ``numbers`` the number of that item.
     """
     current = -1
     for s in order:

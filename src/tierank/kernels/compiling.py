@@ -1,7 +1,7 @@
 """Functions that numba compiles: kernels, which Python calls, and their inner functions.
 
-A kernel is compiled once, for the types of its annotations alone; arrays are C-contiguous. Callers hand in arrays of
-these types, so that no other version is ever compiled, and ``compile_all`` can compile everything ahead.
+A kernel is compiled once, for the types of its annotations only; arrays are C-contiguous. Callers pass arrays of these
+types, so no other version is ever compiled, and ``compile_all`` can compile everything in advance.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ R = TypeVar("R")
 Number = TypeVar("Number", bound=np.generic)
 
 
-# The arrays that kernels take, with their dimensions and whether they may be read-only. A plain ``NDArray[...]`` is of
-# one dimension and writable.
+# The arrays that kernels take, with their dimensions and whether they may be read-only. A plain ``NDArray[...]`` has
+# one dimension and is writable.
 Vector = Annotated[NDArray[Number], 1, "read"]
 Matrix = Annotated[NDArray[Number], 2, "read"]
 OutMatrix = Annotated[NDArray[Number], 2, "written"]
@@ -41,23 +41,23 @@ _SCALARS = {int: types.int64, float: types.float64, bool: types.boolean}
 
 _jit: Any = partial(numba.njit, nogil=True, error_model="numpy", no_cfunc_wrapper=True)
 
-# For kernels that make no arrays: callers hold theirs, so there is nothing to count.
+# For kernels that create no arrays: callers own the arrays, so no references have to be counted.
 _UNCOUNTED = {"_nrt": False}
 
-# A function that only kernels call: numba then need not make it callable from Python, which takes as long as the rest.
+# A function that only kernels call: numba then does not make it callable from Python, which halves the compile time.
 inner = partial(_jit, no_cpython_wrapper=True)
 
 # All kernels, in the order in which their modules were loaded.
 KERNELS: list[Kernel[..., Any]] = []
 
-# Seconds of compiling in one process after which the user is told.
+# Seconds of compiling in one process after which the user gets a message.
 _NOTICEABLE = 1.0
 
 _LOADING = threading.Lock()
 
 
 class Loaded(NamedTuple):
-    """How a kernel was loaded: in what time, whether it was compiled, and where its code is kept, or why nowhere."""
+    """How a kernel was loaded: the time, whether it was compiled, and where its code is stored, or why it is not."""
 
     seconds: float
     is_compiled: bool
@@ -66,13 +66,13 @@ class Loaded(NamedTuple):
 
 
 class Kernel(Generic[P, R]):
-    """A function that is compiled, or loaded, on its first call. Its code is kept in ``folder``, or where usual."""
+    """A function that is compiled, or loaded from ``folder`` or the default one, on its first call."""
 
     def __init__(self, function: Callable[P, R], folder: Path | None = None, *, makes_arrays: bool = False) -> None:
         update_wrapper(self, function)
         self.function, self.folder, self.makes_arrays = function, folder, makes_arrays
         self._dispatcher = _jit(function) if makes_arrays else _jit(function, **_UNCOUNTED)
-        self._is_ready = not hasattr(self._dispatcher, "compile")  # as where NUMBA_DISABLE_JIT is set
+        self._is_ready = not hasattr(self._dispatcher, "compile")  # for example if NUMBA_DISABLE_JIT is set
 
     def __call__(self, *arguments: P.args, **named: P.kwargs) -> R:
         """Call the compiled code."""
@@ -83,7 +83,7 @@ class Kernel(Generic[P, R]):
 
     @property
     def _numba_type_(self) -> Any:
-        """What numba sees where another kernel calls this one: a function that may be compiled for other types."""
+        """What numba sees if another kernel calls this one: a function that can be compiled for other types."""
         return self._inner._numba_type_
 
     @cached_property
@@ -92,11 +92,11 @@ class Kernel(Generic[P, R]):
 
     @property
     def signatures(self) -> list[Any]:
-        """The types it was compiled for."""
+        """The types that it was compiled for."""
         return list(self._dispatcher.signatures)
 
     def load(self, notice: _Notice | None = None) -> Loaded:
-        """Load the code, or compile it; no other types are compiled for afterwards."""
+        """Load the code, or compile it; after that, it is not compiled for any other types."""
         with _LOADING:
             start = time.monotonic()
             keeper = Keeper(
@@ -117,7 +117,7 @@ class Kernel(Generic[P, R]):
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """Let garbage wait: compiling makes many objects, and Python would search those of all libraries each time."""
+    """Switch off garbage collection: compiling creates many objects, and each pass would visit all libraries."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -128,12 +128,12 @@ def _without_collector() -> Iterator[None]:
 
 
 def compiled(function: Callable[P, R]) -> Kernel[P, R]:
-    """The function as a kernel. It makes no arrays: callers hand in what it works in, and numba refuses others."""
+    """The function as a kernel that creates no arrays, which numba then refuses: callers pass in the work arrays."""
     return _listed(Kernel(function))
 
 
 def allocating(function: Callable[P, R]) -> Kernel[P, R]:
-    """The function as a kernel that makes arrays, where callers cannot know their sizes."""
+    """The function as a kernel that creates arrays, for results whose sizes callers cannot know."""
     return _listed(Kernel(function, makes_arrays=True))
 
 
@@ -143,7 +143,7 @@ def _listed(kernel: Kernel[P, R]) -> Kernel[P, R]:
 
 
 def argument_types(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """What numba calls the types that a function is annotated with."""
+    """The numba types of the annotations of a function."""
     hints = get_type_hints(function, include_extras=True)
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     return tuple(_numba_type(hints[name]) for name in names)
@@ -152,7 +152,7 @@ def argument_types(function: Callable[..., Any]) -> tuple[Any, ...]:
 def _numba_type(hint: Any) -> Any:
     if hint in _SCALARS:
         return _SCALARS[hint]
-    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple of arrays, which have to be as annotated
+    if isinstance(hint, type) and issubclass(hint, tuple):  # a NamedTuple of arrays with the annotated types
         fields = get_type_hints(hint, include_extras=True)
         return types.BaseTuple.from_types([_numba_type(field) for field in fields.values()], hint)
     array, n_dimensions, use = get_args(hint) if get_origin(hint) is Annotated else (hint, 1, "written")
@@ -160,7 +160,7 @@ def _numba_type(hint: Any) -> Any:
 
 
 def _element(array: Any) -> type[np.generic]:
-    """The type of the numbers: NDArray[X] is ndarray[shape, dtype[X]] up to numpy 2.4, and an alias with X later on.
+    """The type of the numbers: NDArray[X] is ndarray[shape, dtype[X]] up to numpy 2.4, and an alias with X from 2.5 on.
 
     >>> _element(np.ndarray[Any, np.dtype[np.int8]]) is _element(list[np.int8]) is np.int8
     True
@@ -169,7 +169,7 @@ def _element(array: Any) -> type[np.generic]:
 
 
 def compile_all(folder: Path | None = None) -> Iterator[tuple[str, Loaded]]:
-    """Compile every kernel that is not in ``folder``, or where it is usually kept; its name and how it was loaded."""
+    """Compile each kernel that is not stored in ``folder`` or the default one; yields its name and a ``Loaded``."""
     import tierank.kernels as package
 
     for module in pkgutil.iter_modules(package.__path__):
@@ -182,7 +182,7 @@ def compile_all(folder: Path | None = None) -> Iterator[tuple[str, Loaded]]:
 
 
 class _Notice:
-    """Tells the user, each once, of compiling that takes long enough to be noticed, and of code that cannot be kept."""
+    """Tells the user, once each, that compiling takes noticeable time, and that compiled code cannot be stored."""
 
     def __init__(self) -> None:
         self._said: set[str] = set()
@@ -193,14 +193,14 @@ class _Notice:
         if obstacle is not None:
             self._say(
                 "obstacle",
-                f"tierank: each process compiles again, for some seconds, as the code cannot be kept ({obstacle});"
-                " `tierank compile --to DIR`, once, and NUMBA_CACHE_DIR=DIR end that",
+                f"tierank: each process compiles again, for some seconds, because the code cannot be kept ({obstacle});"
+                " run `tierank compile --to DIR` once, and set NUMBA_CACHE_DIR=DIR",
             )
         elif self._timer is None:
             self._start = time.monotonic()
             text = (
-                f"tierank: compiling {name} for this machine; each function is compiled once, when it is first used,"
-                " and `tierank compile` does all of them ahead"
+                f"tierank: compiling {name} for this machine; each function is compiled once, when it is first used;"
+                " `tierank compile` compiles all of them in advance"
             )
             self._timer = threading.Timer(max(0.0, _NOTICEABLE - self._seconds), self._say, ("compiling", text))
             self._timer.daemon = True

@@ -1,7 +1,7 @@
-"""What rows hold, as numbers: the same row has the same numbers wherever it stands, and so an order of its own.
+"""Hashes of rows: the same row has the same hashes wherever it is, so rows can be sorted by their content.
 
-Each row has two: its *content*, by which rows differ that hold different values, and its *form*, which is blind to
-powers of two. Bits that mean nothing are in neither: 0.0 and -0.0 are one value, and all kinds of NaN are one.
+Each row has two: its *content*, which differs if any value does, and its *form*, which ignores powers of two. Both
+ignore bits without meaning: 0.0 and -0.0 are the same value, and so are all NaNs.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ Floats = Vector[np.float64]
 Hashes = Vector[np.uint64]
 
 _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
-# Parts of a float32. The mark keeps the form of a power of two, which has no other bit, apart from that of 0.
+# Parts of a float32. The mark distinguishes the form of a power of two, which has no other bits, from that of 0.
 _MAGNITUDE, _INFINITY, _NAN = np.uint32(0x7FFFFFFF), np.uint32(0x7F800000), np.uint32(0x7FC00000)
 _SIGN_AND_FRACTION, _MARK = np.uint32(0x807FFFFF), np.uint32(0x40000000)
 
@@ -22,7 +22,7 @@ _SIGN_AND_FRACTION, _MARK = np.uint32(0x807FFFFF), np.uint32(0x40000000)
 def hash_rows(
     bits: Matrix[np.uint32], start: int, end: int, forms: NDArray[np.uint64], contents: NDArray[np.uint64]
 ) -> None:
-    """Mix the values of rows ``start:end`` into both hashes, which start with what else belongs to the rows."""
+    """Mix the values of the rows ``start:end`` into both hashes, which already hold ratings and positions."""
     for row in range(np.uint64(start), np.uint64(end)):
         form, content = forms[row], contents[row]
         for column in range(np.uint64(bits.shape[1])):
@@ -59,7 +59,7 @@ def order_rows(
         for row in range(start, end):
             order[row] = row
         width = 1
-        while width < end - start:  # sorted runs of this length are merged, two by two
+        while width < end - start:  # merge pairs of sorted runs of this length
             for low in range(start, end - width, 2 * width):
                 middle = low + width
                 high = middle + width if middle + width < end else end

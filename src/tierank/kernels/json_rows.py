@@ -1,7 +1,7 @@
-"""Rows of numbers in JSON: bytes to a matrix, without an object for each number.
+"""Rows of numbers in JSON: from bytes to a matrix, without a Python object for each number.
 
-The loop takes only what it is sure of, and every number to the float32 that its nearest double rounds to. All else,
-right or wrong, is left to a JSON reader.
+The loop only accepts what it can read exactly: each number becomes the float32 that its nearest double rounds to.
+Everything else, valid or not, is left to a JSON reader.
 """
 
 import numpy as np
@@ -11,30 +11,30 @@ from tierank.kernels import OutMatrix, Vector, compiled, inner
 COMMA, MINUS, PLUS, POINT, ZERO, NINE = 44, 45, 43, 46, 48, 57
 OPEN, CLOSE, SPACE = 91, 93, 32
 
-# What the text has to end with: no number goes on behind it, and it is no part of JSON.
+# The end of the text: it ends a number, and is not part of JSON.
 END = b"\0"
 
 # Powers of ten that are exact as doubles.
 POWERS = np.array([float(10**e) for e in range(23)])
 
-# How far a value of more than 53 bits may be from the exact one, with a margin.
+# The relative error of a value of more than 53 bits, with a margin.
 _DOUBT = 2.0**-50
 _EXACT = 1 << 53
 
-# Places are unsigned: numba then need not ask whether an index counts from the end.
+# Places are unsigned: numba then does not check for negative indices.
 _1, _2, _3, _4 = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
 _MOST_DIGITS, _MOST_POWER = np.uint64(18), 22
 
 
-# The place after something that was not there.
+# Instead of a place, if what was expected is not there.
 _LOST = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @compiled
 def read_rows(text: Vector[np.uint8], powers: Vector[np.float64], out: OutMatrix[np.float32]) -> bool:
-    """Read ``[1.5,null,...],[...],``, as many rows and columns as ``out`` has, and ``END``; NaN where null is.
+    """Read ``[1.5,null,...],[...],`` and ``END``, as many rows and columns as ``out`` has; null becomes NaN.
 
-    False where it is not sure, or the text is something else.
+    Returns False if it is not sure, or if the text is anything else.
     """
     n_rows, n_columns = out.shape
     i = np.uint64(0)
@@ -56,13 +56,13 @@ def read_rows(text: Vector[np.uint8], powers: Vector[np.float64], out: OutMatrix
     return text[i] == 0
 
 
-# What follows is inlined: a call for each number takes longer than reading it.
+# The functions below are inlined: a call for each number would take longer than reading it.
 _inlined = inner(forceinline=True)
 
 
 @_inlined
 def _after(byte: int, text: Vector[np.uint8], i: int) -> int:
-    """The place after this byte, which spaces may precede."""
+    """The place after this byte, with optional spaces before it."""
     while text[i] == SPACE:
         i += _1
     return i + _1 if text[i] == byte else _LOST
@@ -70,7 +70,7 @@ def _after(byte: int, text: Vector[np.uint8], i: int) -> int:
 
 @_inlined
 def _read_value(text: Vector[np.uint8], i: int, powers: Vector[np.float64]) -> tuple[int, np.float32]:
-    """The place after a number or null, which spaces may precede, and its value."""
+    """The place after a number or null, with optional spaces before it, and its value."""
     while text[i] == SPACE:
         i += _1
     if text[i] == 110:  # null
@@ -110,7 +110,7 @@ def _read_value(text: Vector[np.uint8], i: int, powers: Vector[np.float64]) -> t
 
 @_inlined
 def _read_digits(text: Vector[np.uint8], i: int, number: int) -> tuple[int, int]:
-    """The place after digits, and the number that goes on with them."""
+    """The place after the digits, and the number with these digits appended."""
     while ZERO <= text[i] <= NINE:
         number = number * 10 + (np.int64(text[i]) - ZERO)
         i += _1
@@ -119,7 +119,7 @@ def _read_digits(text: Vector[np.uint8], i: int, number: int) -> tuple[int, int]
 
 @_inlined
 def _read_exponent(text: Vector[np.uint8], i: int) -> tuple[int, int]:
-    """The place after an exponent, and its value; 100 where it is higher."""
+    """The place after an exponent, and its value; 100 if it is higher."""
     is_down = text[i] == MINUS
     if is_down or text[i] == PLUS:
         i += _1

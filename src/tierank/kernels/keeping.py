@@ -1,11 +1,12 @@
-"""Where compiled code is kept between processes.
+"""Where compiled code is stored between processes.
 
-In the folder of ``NUMBA_CACHE_DIR`` where that is set; otherwise beside the source and, where that cannot be written,
-in the user's cache folder. numba keeps code as pickles, so anyone who can write them can run code as this user. Python
-itself trusts ``__pycache__`` that far, so the folder beside the source adds no danger; the user's folder is used only
-while no other user can write to it or replace it.
+It is stored in the folder that ``NUMBA_CACHE_DIR`` names; by default next to the source and, if that is not writable,
+in the user's cache folder. numba stores code as pickles, so anyone who can write them can run code as this user. Python
+trusts ``__pycache__`` in the same way, so the folder next to the source adds no risk. The user's folder is only used if
+no other user can write to it or replace it.
 
-A folder that cannot be written is still read: an image is filled when it is built, and is read-only when it runs.
+A folder that is not writable is still read: a container image is filled when it is built, and is read-only when it
+runs.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Folder(NamedTuple):
 
 
 def folders_for(function: Function, folder: Path | None = None) -> list[Folder]:
-    """Where the code of a function is looked for, first choice first; inside ``folder`` alone, where one is given."""
+    """The folders where the code of a function is looked for, in this order; only inside ``folder`` if one is given."""
     file = function.__code__.co_filename
     name = caching._CacheLocator.get_suitable_cache_subpath(file)  # one for each installation
     chosen = folder or getattr(config, "CACHE_DIR", None)
@@ -50,8 +51,8 @@ def folders_for(function: Function, folder: Path | None = None) -> list[Folder]:
 def is_private(path: Path) -> bool:
     """Whether only this user and root can write to a folder or replace it.
 
-    Looks at the folder and all above it, as far as they exist. In those above, others may make files where the sticky
-    bit keeps them from replacing ours.
+    Checks the folder and all its parents, as far as they exist. In a parent, others may create files if the sticky bit
+    prevents them from replacing ours.
     """
     if not hasattr(os, "getuid"):  # Windows: the folders of a user are private
         return True
@@ -67,9 +68,9 @@ def is_private(path: Path) -> bool:
 
 
 class Keeper(caching.NullCache):
-    """What numba asks for the code of a function before it compiles, and hands the code to afterwards.
+    """Gives numba the stored code of a function before it compiles, and stores the code afterwards.
 
-    ``folder`` becomes where the code was found, or will be kept; ``obstacle`` why it cannot be kept. Where no code is
+    ``folder`` is where the code was found or will be stored; ``obstacle`` says why it cannot be stored. If no code is
     found, ``on_miss`` is called with the obstacle, or with None.
     """
 
@@ -87,7 +88,7 @@ class Keeper(caching.NullCache):
         for place in self._places:
             try:
                 found = place.load_overload(sig, target_context)
-            except Exception:  # noqa: S112  (unreadable or damaged, however numba says so: it is compiled anew)
+            except Exception:  # noqa: S112  (unreadable or damaged, whatever numba raises: it is compiled again)
                 continue
             if found is not None:
                 self.folder = place.locator.folder.path
@@ -97,12 +98,12 @@ class Keeper(caching.NullCache):
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the code in the first folder that takes it."""
+        """Store the code in the first folder that can be written."""
         if self.obstacle is None:
             self._try_places(lambda place: place.save_overload(sig, data))
 
     def _try_places(self, use: Callable[[_Place], None]) -> None:
-        """Use the first folder that can be used, or say why there is none."""
+        """Use the first folder that can be used, or record why there is none."""
         reasons = []
         for place in self._places:
             try:
@@ -137,32 +138,32 @@ class _Place(caching.FunctionCache):
         return super().load_overload(sig, target_context) if self.locator.is_trusted() else None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep the code, with what is kept already, or instead of what is damaged."""
+        """Store the code next to what is stored already, or replace it if it is damaged."""
         try:
             super().save_overload(sig, data)
         except OSError:
             raise
-        except Exception:  # numba reads its list of what is kept first
+        except Exception:  # numba first reads its index of stored code
             self.flush()
             super().save_overload(sig, data)
 
 
 class _Locator(caching._CacheLocator):
-    """Tells numba the folder, and which source the code in it was made from.
+    """Tells numba the folder, and which source the code in it was compiled from.
 
-    numba's own locators want to write before they read, and go by the time of the source, which images change.
+    numba's own locators write before they read, and compare the time of the source, which differs between images.
     """
 
     def __init__(self, function: Function, folder: Folder) -> None:
         self.function, self.folder = function, folder
-        self._py_file = function.__code__.co_filename  # numba names it where it warns that code cannot be kept
+        self._py_file = function.__code__.co_filename  # numba's warnings about code that cannot be stored name it
 
     def from_function(self, py_func: Any, py_file: Any) -> Any:  # type: ignore[override]
-        """Itself, for its function is known."""
+        """Itself, because its function is known."""
         return self
 
     def is_trusted(self) -> bool:
-        """Whether what is in the folder may be used."""
+        """Whether the code in the folder may be used."""
         return not self.folder.must_be_private or is_private(self.folder.path)
 
     def get_cache_path(self) -> str:
@@ -170,7 +171,7 @@ class _Locator(caching._CacheLocator):
         return str(self.folder.path)
 
     def ensure_cache_path(self) -> None:
-        """Make the folder, private if the user did not choose it; an OSError if it cannot be used."""
+        """Create the folder, private if the user did not choose it; raises OSError if it cannot be used."""
         path = self.folder.path
         for missing in reversed([folder for folder in (path, *path.parents) if not folder.exists()]):
             missing.mkdir(mode=0o700 if self.folder.must_be_private else 0o777, exist_ok=True)
@@ -179,11 +180,11 @@ class _Locator(caching._CacheLocator):
         tempfile.TemporaryFile(dir=path).close()
 
     def get_source_stamp(self) -> str:
-        """The state of the source: of all kernels, as they call each other, and of how they are compiled."""
+        """A digest of the source: of all kernels, because they call each other, and of how they are compiled."""
         return _hash_sources(Path(self.function.__code__.co_filename).parent)
 
     def get_disambiguator(self) -> str:
-        """The line, as numba has it."""
+        """The line number of the function, which numba uses to distinguish functions of the same name."""
         return str(self.function.__code__.co_firstlineno)
 
 

@@ -1,9 +1,9 @@
-"""Bytes of 128 documents that a kernel holds in registers.
+"""The bytes of 128 documents, held in registers by a kernel.
 
-A loop over arrays reads and writes its results with every step, because numba does not know that they could stay in
-registers. These few steps are therefore written in the compiler's own language, which has vectors of any length; it
-divides them into what the processor has. Each function is plain NumPy too, which says what it does and is what runs
-where numba is switched off.
+A loop over arrays reads and writes its results at every step, because numba does not know that they could stay in
+registers. These few operations are therefore written in LLVM's intermediate language, which has vectors of any length
+and splits them into what the processor has. Each function is also plain NumPy, which shows what it does, and is what
+runs if numba is switched off.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from numba.core.typing.templates import ConcreteTemplate, infer_global, signatur
 from numba.extending import lower_builtin, models, register_model
 from numpy.typing import NDArray
 
-# Documents at a time.
+# Documents that are processed at a time.
 WIDTH = 128
 
 Bytes = NDArray[np.uint8]
 
-# The bits of a byte whose number is odd, has a 2 in it, and has a 4 in it.
+# The bits of a byte whose number has a 1, a 2 or a 4 in its binary form.
 _BIT_NUMBERS = {1: 0b10101010, 2: 0b11001100, 4: 0b11110000}
 _ALL = 255
 
@@ -32,7 +32,7 @@ _BYTES, _SHORTS = ir.VectorType(_BYTE, WIDTH), ir.VectorType(_SHORT, WIDTH)
 
 
 class _LanesType(types.Type):
-    """What numba calls a vector of bytes."""
+    """Numba's type of a vector of bytes."""
 
     def __init__(self) -> None:
         super().__init__(name=f"Lanes({WIDTH})")
@@ -52,7 +52,7 @@ Emit = Callable[[Any, Any, Any, Any], Any]
 
 
 def lowered(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Callable[[Emit], Emit]]:
-    """Compile calls of a function, which has these types, to the instructions that a second function emits."""
+    """Compile calls of a function with these types to the instructions that a second function emits."""
 
     def of_function(function: Callable[..., Any]) -> Callable[[Emit], Emit]:
         template = type("Template", (ConcreteTemplate,), {"key": function, "cases": [signature(result, *arguments)]})
@@ -63,7 +63,7 @@ def lowered(result: Any, *arguments: Any) -> Callable[[Callable[..., Any]], Call
 
 
 def no_bits() -> Bytes:
-    """A byte of zeros for each document."""
+    """A zero byte for each document."""
     return np.zeros(WIDTH, np.uint8)
 
 
@@ -73,7 +73,7 @@ def _emit_no_bits(_context: Any, _builder: Any, _signature: Any, _arguments: Any
 
 
 def add_ruled_out(gone: Bytes, places: Bytes, at: int, place: int, if_above: int, if_not: int) -> Bytes:
-    """``gone`` and the bits ``if_above`` where the byte of ``places[at:]`` is above ``place``, else ``if_not``."""
+    """``gone`` with the bits ``if_above`` where ``places[at:]`` is above ``place``, and with ``if_not`` elsewhere."""
     return gone | np.where(places[at : at + WIDTH] > place, np.uint8(if_above), np.uint8(if_not))
 
 
@@ -107,7 +107,7 @@ def _emit_repeated(_context: Any, builder: Any, _signature: Any, arguments: Any)
 
 
 def store_leaves(words: Bytes, gone: Bytes, leaves: NDArray[np.uint16], at: int) -> None:
-    """Eight times the word and the number of the first bit that is not set, into ``leaves[at:]``."""
+    """Write 8 * word + the number of the first bit that is not set to ``leaves[at:]``."""
     first = np.unpackbits(gone, bitorder="little").reshape(WIDTH, 8).argmin(axis=1)
     leaves[at : at + WIDTH] = words * np.uint16(8) + first
 
@@ -139,6 +139,6 @@ def fill(builder: Any, number: Any, vector: Any) -> Any:
 
 
 def address(context: Any, builder: Any, kind: Any, array: Any, at: Any, vector: Any) -> Any:
-    """Where the vector begins that starts at a place of an array."""
+    """The address of the vector that starts at an index of an array."""
     data = context.make_array(kind)(context, builder, array).data
     return builder.bitcast(builder.gep(data, [at]), vector.as_pointer())

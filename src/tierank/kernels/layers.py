@@ -1,7 +1,7 @@
 """The layers of a network, computed so that a score does not depend on the other documents, to the last bit.
 
 The matrix products of libraries round a row differently depending on its position. Here every document goes through the
-same steps: 64 outputs stay in registers while the inputs are added to them, for four documents side by side.
+same operations: 64 outputs stay in registers while the inputs are added to them, for four documents at a time.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _emit_store(context: Any, builder: Any, signature: Any, arguments: Any) -> A
 
 
 def add_product(sums: Floats32, factor: np.float32, floats: Floats32) -> Floats32:
-    """Sums + factor floats, rounded once."""
+    """``sums`` + factor ``floats``, rounded once."""
     return (sums + factor * floats.astype(np.float64)).astype(np.float32)
 
 

@@ -1,10 +1,10 @@
-"""LETOR text: bytes to rows, rows to numbers, and numbers to text again.
+"""LETOR text: from bytes to rows, from rows to numbers, and from numbers back to text.
 
-Every block of bytes handed in here ends with a line feed. No token holds one, so each inner loop stops there by
-itself and needs no other bound.
+Every block of bytes ends with a line feed. No token contains one, so each inner loop stops there and needs no other
+bound.
 
-The loops take only what they are sure of. A line with anything else in it (a wrong field, a number that cannot be
-rounded safely) is left to the caller, who reads that one line slowly: to the right value or to the right message.
+The loops only accept what they can read safely. A line with anything else in it (a wrong field, a number that cannot be
+rounded safely) is left to the caller, who reads that one line slowly, and gets the right value or the right message.
 """
 
 from typing import NamedTuple
@@ -23,30 +23,30 @@ Rows = Vector[np.int64]
 OutRows = NDArray[np.int64]
 
 # Places are unsigned, so that numba does not check for negative indices, which took half of the time here. Their
-# arithmetic must stay unsigned too: numba makes a float of an unsigned and a signed integer.
+# arithmetic must stay unsigned too: numba turns the sum of an unsigned and a signed integer into a float.
 Place = np.uint64
 ONE, FIVE = Place(1), Place(5)
-_NONE = np.int64(0)  # a number that is written out is a type of its own to numba, and would be compiled for
+_NONE = np.int64(0)  # a literal has another type in numba, which would compile again for it
 
-# For what is done for each value: a call would take a quarter of the time.
+# For work on each value: calls would take a quarter of the time.
 _in_place = inner(forceinline=True)
 
-# Powers of ten as Python's exact reader gives them: POWERS[e + 308] is 10^e.
+# Powers of ten, correctly rounded by Python: POWERS[e + 308] is 10^e.
 POWERS = np.array([float(f"1e{e}") for e in range(-308, 309)])
 
-# How far a value that was not rounded exactly may lie from the truth, with room to spare.
+# The relative error of a value that was not rounded exactly, with a margin.
 _DOUBT = 2.0**-50
 
-# Numbers, by how far they can be trusted.
+# How reliable a parsed number is.
 WRONG, NEAR, EXACT = 0, 1, 2
 
-# Feature indices of more digits are taken for a mistake: a dense row would not fit into memory.
+# Feature indices with more digits are errors: a dense row would not fit into memory.
 MAX_INDEX_DIGITS = np.uint64(7)
 
 
 @compiled
 def count_lines(text: Bytes, start: int, end: int) -> int:
-    """How many line feeds there are in ``text[start:end]``."""
+    """Number of line feeds in ``text[start:end]``."""
     n = 0
     for i in range(Place(start), Place(end)):
         n += text[i] == LINE_FEED
@@ -55,9 +55,9 @@ def count_lines(text: Bytes, start: int, end: int) -> int:
 
 @compiled
 def index_lines(text: Bytes, start: int, end: int, line_starts: OutRows, query_starts: OutRows) -> int:
-    """Find the lines of ``text[start:end]`` that hold a document; returns how many.
+    """Find the lines of ``text[start:end]`` that contain a document; returns their number.
 
-    ``line_starts`` gets the place of the rating, ``query_starts`` that of the id after ``qid:``, or -1 where that is
+    ``line_starts`` gets the place of the rating, and ``query_starts`` that of the id after ``qid:``, or -1 if that is
     not the second field.
     """
     row = 0
@@ -97,7 +97,7 @@ def query_runs(text: Bytes, query_starts: Rows, run_starts: OutRows, run_ids: Ou
 
 
 class Parsed(NamedTuple):
-    """What rows are read into: features and ratings by target, comments by row; ``seen`` is working space."""
+    """The results of parsing: features and ratings by target, comments by row; ``seen`` is a work array."""
 
     features: OutMatrix[np.float32]
     ratings: NDArray[np.float64]
@@ -117,11 +117,11 @@ def parse_rows(
     powers: Vector[np.float64],
     parsed: Parsed,
 ) -> tuple[int, int]:
-    """Read rows ``start:end`` into ``features[targets[row]]`` and ``ratings[targets[row]]``.
+    """Read the rows ``start:end`` into ``features[targets[row]]`` and ``ratings[targets[row]]``.
 
-    ``comments[row]`` gets the place after ``#``, or -1. Returns the row that has to be read slowly (``end`` if none
-    has) and the width that was needed; values beyond the matrix are passed over, so that the caller can widen it and
-    start again.
+    ``comments[row]`` gets the place after ``#``, or -1. Returns the row that has to be read slowly (``end`` if there is
+    none) and the width that is needed; values beyond the matrix are skipped, so that the caller can widen it and start
+    again.
     """
     features, ratings, comments, seen = parsed
     width = features.shape[1]
@@ -162,7 +162,7 @@ def parse_rows(
 
 @_in_place
 def _value(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[np.float32, Place, bool]:
-    """The value at i, the place after it, and whether it is sure; plain decimals, nearly all of them, at once."""
+    """The value at i, the place after it, and whether it is certain; the fast path for plain decimals."""
     start = i
     negative = text[i] == MINUS
     if negative:
@@ -185,7 +185,7 @@ def _value(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[np.float3
 
 @_in_place
 def _digits(text: Bytes, i: Place, number: int) -> tuple[int, Place]:
-    """The number with the digits at i added to it, and the place after them; too many digits overflow."""
+    """The number with the digits at i appended, and the place after them; too many digits overflow."""
     while _is_digit(text[i]):
         number = number * 10 + (np.int64(text[i]) - 48)
         i += ONE
@@ -226,7 +226,7 @@ def _same_field(text: Bytes, i: Place, j: Place) -> bool:
 
 @inner
 def _integer(text: Bytes, i: Place) -> tuple[int, bool]:
-    """The field at i as a 64-bit integer, and whether it is written in the plain form of one."""
+    """The field at i as a 64-bit integer, and whether it is in the plain form of one."""
     negative = text[i] == MINUS
     if negative:
         i += ONE
@@ -240,9 +240,10 @@ def _integer(text: Bytes, i: Place) -> tuple[int, bool]:
 
 @inner
 def _number(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[float, Place, int]:
-    """The number at i, the place after it, and how far it can be trusted.
+    """The number at i, the place after it, and how reliable it is.
 
-    An integer below 10^15 times or over a power of ten up to 10^22 is one rounding of two exact numbers: the right one.
+    An integer below 10^15, multiplied with or divided by a power of ten up to 10^22, is one rounding of two exact
+    numbers, and so correct.
     """
     negative = text[i] == MINUS
     if negative or text[i] == PLUS:
@@ -255,7 +256,7 @@ def _number(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[float, P
         c = np.int64(text[i])
         if _is_digit(c):
             digits += 1
-            if kept < 18:  # further digits change less than is doubted anyway
+            if kept < 18:  # further digits change less than the error bound
                 mantissa = mantissa * 10 + (c - 48)
                 kept += mantissa > 0
                 exponent -= after_point
@@ -272,7 +273,7 @@ def _number(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[float, P
     if digits == 0 or not _ends_field(text[i]):
         return np.nan, i, WRONG
     exact = mantissa == 0 or (kept < 16 and -22 <= exponent <= 22)
-    if mantissa == 0 or exponent < -308:  # below 1e18 * 1e-308: nothing that float32 can tell from 0
+    if mantissa == 0 or exponent < -308:  # below 1e18 * 1e-308: 0 in float32
         value = 0.0
     elif exponent > 308:
         value = np.inf
@@ -285,7 +286,7 @@ def _number(text: Bytes, i: Place, powers: Vector[np.float64]) -> tuple[float, P
 
 @inner
 def _is_safe(value: float, trust: int) -> bool:
-    """Whether a value is finite or missing, and the same float32 anywhere within its doubt."""
+    """Whether a value is finite or missing, and rounds to the same float32 anywhere within its error bound."""
     if trust == WRONG or np.isnan(value):
         return trust != WRONG
     doubt = 0.0 if trust == EXACT else _DOUBT
@@ -295,7 +296,7 @@ def _is_safe(value: float, trust: int) -> bool:
 
 @inner
 def _exponent(text: Bytes, i: Place) -> tuple[int, Place]:
-    """The exponent at i and the place after it; the place of a letter, which ends no number, where there is none."""
+    """The exponent at i and the place after it; the place of a letter, which cannot end a number, if there is none."""
     down = text[i] == MINUS
     if down or text[i] == PLUS:
         i += ONE
@@ -321,7 +322,7 @@ def _is_missing(text: Bytes, i: Place) -> bool:
 
 @inner
 def _repeats(text: Bytes, line: Place, has_query: bool, seen: OutRows, row: int) -> bool:
-    """Whether an index stands twice in the line; ``seen`` holds the last row + 1 that had each."""
+    """Whether an index occurs twice in the line; ``seen`` holds the last row + 1 that had each."""
     i = _skip_field(text, line)
     if has_query:
         i = _skip_field(text, _skip_blanks(text, i))
@@ -339,7 +340,7 @@ def _repeats(text: Bytes, line: Place, has_query: bool, seen: OutRows, row: int)
 
 @compiled
 def comment_spans(text: Bytes, comments: OutRows, ends: OutRows) -> int:
-    """Narrow each comment to the id of its document; returns how many bytes all ids have.
+    """Narrow each comment to the id of its document; returns the number of bytes of all ids.
 
     The id is what follows ``docid =``; without that word, the whole comment. ``comments`` gets the start of the id and
     ``ends`` the running total of lengths.
@@ -396,9 +397,9 @@ def format_rows(
     out: OutBytes,
     powers: Vector[np.float64],
 ) -> int:
-    """Write a line per row: its head, ``index:value`` of every feature, its tail. Returns how many bytes were written.
+    """Write a line per row: its head, ``index:value`` of every feature, and its tail. Returns the number of bytes.
 
-    ``out`` must have room for ``FIELD_BYTES`` a feature besides heads, tails and line feeds.
+    ``out`` must have ``FIELD_BYTES`` bytes per feature in addition to heads, tails and line feeds.
     """
     place, head, tail = 0, 0, 0
     for row in range(len(features)):
@@ -421,13 +422,13 @@ def format_rows(
 # A space, up to 7 digits of an index, a colon, and the longest float32: -1.23456789e-38.
 FIELD_BYTES = 32
 
-# How many digits at least.
+# The fewest digits.
 _ANY, _TWO = np.int64(0), np.int64(2)
 
 
 @inner
 def _write_integer(out: OutBytes, place: int, value: int, digits: int) -> int:
-    """Write a natural number with at least this many digits; returns the position after it."""
+    """Write a non-negative integer with at least this many digits; returns the place after it."""
     length, rest = 1, value // 10
     while rest > 0:
         length, rest = length + 1, rest // 10
@@ -471,7 +472,7 @@ def _write_number(out: OutBytes, place: int, value: float, powers: Vector[np.flo
 
 @inner
 def _shortest(size: float, powers: Vector[np.float64]) -> tuple[int, int, int]:
-    """Mantissa, its number of digits and the exponent of the shortest decimal d.ddd * 10^exponent for a float32."""
+    """Mantissa, its number of digits, and exponent of the shortest decimal d.ddd * 10^exponent for a float32."""
     exponent = np.int64(np.floor(np.log10(size)))
     mantissa, digits = 0, 0
     for digits in range(6, 10):

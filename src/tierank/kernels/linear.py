@@ -1,4 +1,4 @@
-"""Sums of weighted features: one row after the other, so that the bits of a score do not depend on other rows."""
+"""Weighted sums of features: row by row, so that the bits of a score do not depend on other rows."""
 
 import numpy as np
 
@@ -7,10 +7,10 @@ from tierank.kernels import Matrix, OutMatrix, compiled
 
 @compiled
 def add_products(values: Matrix[np.float32], weights: Matrix[np.float64], scores: OutMatrix[np.float64]) -> None:
-    """scores[row] += sum over columns j, in their order, of values[row, j] weights[j]: rows x weightings."""
+    """scores[row] += sum over columns j, in order, of values[row, j] weights[j], for each of several weightings."""
     n_rows, n_columns = values.shape
     n_weightings = weights.shape[1]
-    if n_weightings == 1:  # a model that scores: the sums of four rows stay in registers, side by side
+    if n_weightings == 1:  # for scoring with a model: the sums of four rows stay in registers
         row = 0
         while row + 4 <= n_rows:
             a, b, c, d = scores[row, 0], scores[row + 1, 0], scores[row + 2, 0], scores[row + 3, 0]

@@ -1,8 +1,8 @@
-"""The gradient of uMart with a weight for each document of a pair, and what each document adds to the loss.
+"""The gradient of uMart with a weight for each document of a pair, and the loss of each document.
 
-The same pairs, windows and ties as in ``umart``. Lists that users have clicked in are short, so this is one plain loop
-over pairs, and the fast one stays as it is for data without positions. Its exponentials are relative to the higher of
-the two scores, so it also serves lists whose scores lie too far apart for the fast one.
+Pairs, windows and ties are the same as in ``umart``. Lists with clicks are short, so this is one plain loop over pairs,
+and the fast kernel remains for data without positions. Exponentials are relative to the higher of the two scores, so it
+also handles lists whose scores are too far apart for the fast kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LEAST_DISTANCE = 0.01
 
 
 class Weights(NamedTuple):
-    """By row: what a document weighs as the higher and as the lower one of a pair, and what it adds to the loss.
+    """By row: the weight of a document as the higher and as the lower one of a pair, and its part of the loss.
 
     All arrays are writable.
     """
@@ -35,8 +35,8 @@ class Weights(NamedTuple):
     loss_below: Floats
 
 
-class Room(NamedTuple):
-    """Arrays that a query is worked out in, by rank; ``lower``, ``top`` and ``total`` are of the documents below."""
+class Workspace(NamedTuple):
+    """Work arrays of a query, by rank; ``lower``, ``top`` and ``total`` refer to the documents below."""
 
     score: Floats
     shared: Floats
@@ -51,8 +51,8 @@ class Room(NamedTuple):
     lower: Ranks
 
     @classmethod
-    def for_queries(cls, longest: int) -> Room:
-        """Room for queries of at most this many documents."""
+    def for_queries(cls, longest: int) -> Workspace:
+        """A workspace for queries of at most this many documents."""
         return cls(*np.empty((9, longest)), *np.empty((2, longest), np.int64))
 
 
@@ -64,29 +64,29 @@ def weighted_gradients(
     queries: Queries,
     rules: Rules,
     weights: Weights,
-    room: Room,
+    work: Workspace,
     order: NDArray[np.uint32],
     gradient: NDArray[np.float32],
     hessian: NDArray[np.float32],
 ) -> None:
-    """Gradient and hessian of the queries first to last - 1, each pair of d and the lower d' times above(d) below(d').
+    """Gradient and hessian of the queries first to last - 1, with the factor above(d) below(d') for d and the lower d'.
 
-    All else is as in ``umart_gradients``; the factor of ``levelled`` is that of the pairs without these weights:
-    otherwise it would take them out again. ``order`` holds the rows of each query, and is left with them by score,
-    highest first, and by row where scores are equal.
+    Everything else is as in ``umart_gradients``; the factor of ``levelled`` is that of the pairs without these weights,
+    because otherwise it would cancel them. ``order`` holds the rows of each query, and ends up sorted by score, highest
+    first, and by row if scores are equal.
 
-    The loss of a pair is w ln(1 + k_b / e^(sigma f(d))) e^(sigma f(d')) / k_b: over the d' of a window b with one
-    weight that is -w ln(p). ``loss_above`` of d is the sum of its pairs times below(d'), ``loss_below`` of d' the sum
-    of its pairs times above(d).
+    The loss of a pair is w ln(1 + k_b / e^(sigma f(d))) e^(sigma f(d')) / k_b: summed over the d' of a window b with
+    one weight, that is -w ln(p). ``loss_above`` of d is the sum over its pairs times below(d'), ``loss_below`` of d'
+    the sum over its pairs times above(d).
     """
-    score, sigma = room.score, rules.sigma
+    score, sigma = work.score, rules.sigma
     for query in range(first, last):
         start, n = queries.offsets[query], queries.offsets[query + 1] - queries.offsets[query]
         for rank in range(n):
             score[rank] = scores[order[start + rank]]
-            room.slope[rank], room.curve[rank], room.of_above[rank], room.of_below[rank] = 0.0, 0.0, 0.0, 0.0
+            work.slope[rank], work.curve[rank], work.of_above[rank], work.of_below[rank] = 0.0, 0.0, 0.0, 0.0
         sort_rows(start, n, n // 2, order, score)
-        _share(n, rules.share_ties, score, queries.discounts, room.tie, room.shared, room.gap)
+        _share(n, rules.share_ties, score, queries.discounts, work.tie, work.shared, work.gap)
         n_top = min(n, rules.truncation)
         while rules.share_ties and 0 < n_top < n and score[n_top] == score[n_top - 1]:
             n_top += 1
@@ -96,32 +96,32 @@ def weighted_gradients(
             n_lower = 0
             for rank in range(n):
                 if queries.tiers[order[start + rank]] > tier:
-                    room.lower[n_lower] = rank
+                    work.lower[n_lower] = rank
                     n_lower += 1
             _sum_windows(
-                n_lower, rules.window, sigma, rules.share_ties, score, room.tie, room.lower, room.top, room.total
+                n_lower, rules.window, sigma, rules.share_ties, score, work.tie, work.lower, work.top, work.total
             )
             for rank in range(n):
                 if queries.tiers[order[start + rank]] == tier:
                     plain = _add_pairs(
-                        start, rank, n_lower, n_top, by_distance, plain, queries, rules, weights, room, order
+                        start, rank, n_lower, n_top, by_distance, plain, queries, rules, weights, work, order
                     )
         plain *= 2.0 * sigma
         factor = np.log2(1.0 + plain) / plain if rules.levelled and plain > 0.0 else 1.0
         for rank in range(n):
             row = order[start + rank]
-            gradient[row] = factor * sigma * room.slope[rank]
-            hessian[row] = factor * rules.kappa * sigma * sigma * room.curve[rank]
-            weights.loss_above[row], weights.loss_below[row] = room.of_above[rank], room.of_below[rank]
+            gradient[row] = factor * sigma * work.slope[rank]
+            hessian[row] = factor * rules.kappa * sigma * sigma * work.curve[rank]
+            weights.loss_above[row], weights.loss_below[row] = work.of_above[rank], work.of_below[rank]
 
 
 @inner
 def _add_pairs(
     start: int, rank: int, n_lower: int, n_top: int, by_distance: bool, plain: float,
-    queries: Queries, rules: Rules, weights: Weights, room: Room, order: NDArray[np.uint32],
+    queries: Queries, rules: Rules, weights: Weights, work: Workspace, order: NDArray[np.uint32],
 ) -> float:  # fmt: skip
-    """Add the pairs of a document with all below its tier; returns ``plain`` with theirs, without weights."""
-    score, shared, gap, top, total, slope, curve, of_above, of_below, tie, lower = room
+    """Add the pairs of a document with all documents below its tier; returns ``plain`` plus their unweighted sum."""
+    score, shared, gap, top, total, slope, curve, of_above, of_below, tie, lower = work
     above, below, _, _ = weights
     gains, sigma = queries.gains, rules.sigma
     row = order[start + rank]
@@ -176,9 +176,9 @@ def _sum_windows(
     n: int, window: int, sigma: float, share_ties: bool, score: Floats, tie: Ranks, lower: Ranks, top: Floats,
     total: Floats,
 ) -> None:  # fmt: skip
-    """The sum of e^(sigma (f - top)) of the window of each lower document, and its top.
+    """The sum of e^(sigma (f - top)) over the window of each lower document, and its top.
 
-    Documents with equal scores have the harmonic mean over their places, relative to the lowest of their tops.
+    Documents with equal scores get the harmonic mean over their places, relative to the lowest of their tops.
     """
     for first in range(0, n, window):
         last = min(first + window, n)

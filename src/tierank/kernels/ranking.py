@@ -1,7 +1,7 @@
-"""Ranked lists of many queries, and what a metric sums over them.
+"""Ranked lists of many queries, and the sums over them that metrics need.
 
-Where tied documents are averaged, every sum below is the exact expectation over all orders of the tied documents,
-found without trying the orders.
+If tied documents are averaged, every sum below is the exact expectation over all orders of the tied documents, computed
+without enumerating them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from tierank.kernels import Vector, allocating, compiled, in_threads, inner, n_t
 from tierank.kernels.sorting import sort_down
 from tierank.types import Floats
 
-# Documents that are compared at once when the highest are selected: the network below is written for this number.
+# Documents that are compared at once to select the highest: the sorting network below is written for this number.
 _LANES = 16
-# The k highest of a query are looked for in groups of lanes, each with its share of the k: at most this many.
+# The k highest are selected in groups of lanes; each group looks for its share of the k, at most this many.
 _PER_GROUP = 12
-# One more thread for each of so many documents: with fewer, starting it takes longer than it saves (measured).
+# Documents per additional thread: with fewer, starting a thread takes longer than it saves (measured).
 _SHARE = 200_000
 
-# Whole ratings up to this one have gains that are kept in a table.
+# The gains of integer ratings up to this one are in a table.
 _WHOLE = 50
 
 
 class Ranking(NamedTuple):
-    """The upper part of each query's list: query q owns the places ``starts[q]:starts[q+1]`` of the other arrays.
+    """The top of each query's list: query q has the entries ``starts[q]:starts[q+1]`` of the other arrays.
 
-    It has as many documents as were asked for, and the rest of the last tie. ``rows`` and ``scores`` have the row and
-    the score of the document at each rank; ``tie_ends`` the lowest rank (1-based) of the tie that the document is in.
-    Values that a metric sums up come in this order too.
+    It has as many documents as requested, and the rest of the last tie. ``rows`` and ``scores`` hold the row and the
+    score of the document at each rank; ``tie_ends`` the lowest rank (1-based) of the tie that the document is in.
+    Values that a metric sums are in this order too.
     """
 
     starts: NDArray[np.int64]
@@ -41,8 +41,8 @@ class Ranking(NamedTuple):
     tie_ends: NDArray[np.int64]
 
 
-class _Room(NamedTuple):
-    """What the documents of one query are ranked in."""
+class _Workspace(NamedTuple):
+    """Work arrays for ranking the documents of one query."""
 
     keys: NDArray[np.float64]
     spare_keys: NDArray[np.float64]
@@ -51,7 +51,7 @@ class _Room(NamedTuple):
     lanes: NDArray[np.float64]
 
     @classmethod
-    def of(cls, size: int) -> _Room:
+    def of(cls, size: int) -> _Workspace:
         keys, rows = np.empty((2, size)), np.empty((2, size), np.int64)
         return cls(keys[0], keys[1], rows[0], rows[1], np.empty(_LANES))
 
@@ -61,17 +61,17 @@ def rank(
 ) -> Ranking:
     """The documents of each query from the highest score down, to rank k.
 
-    Tied documents stand in the order of their rows. With ``keep_ties`` they are marked as one tie, and the tie at rank
-    k is there to its end; without, each is a tie of one.
+    Tied documents are in the order of their rows. With ``keep_ties`` they are marked as one tie, and the tie at rank k
+    is included to its end; without, each document is a tie of one.
     """
     n_queries, n = len(offsets) - 1, len(scores)
     n_parts = min(n_threads(n_jobs), 1 + n // _SHARE)
     cuts = np.searchsorted(offsets, np.linspace(0, n, n_parts + 1)[1:-1])
     spans = list(pairwise([0, *cuts.tolist(), n_queries]))
-    # Each span fills the beginning of its part: memory that nobody writes to costs nothing.
+    # Each span fills the start of its part: memory that is never written costs nothing.
     ranked = Ranking(np.zeros(n_queries + 1, np.int64), np.empty(n, np.int64), np.empty(n), np.empty(n, np.int64))
     size = int(np.diff(offsets).max(initial=0)) + 1  # a row is written before it is known whether it counts
-    parts = ((scores, offsets, k, keep_ties, *ranked, *span, _Room.of(size)) for span in spans)
+    parts = ((scores, offsets, k, keep_ties, *ranked, *span, _Workspace.of(size)) for span in spans)
     in_threads(_rank_span, parts, n_jobs)
     starts, *columns = ranked
     np.cumsum(starts, out=starts)
@@ -93,13 +93,13 @@ def _rank_span(
     tie_ends: NDArray[np.int64],
     first: int,
     last: int,
-    room: _Room,
+    work: _Workspace,
 ) -> None:
-    """Rank the documents of a span of queries: query after query, from the place of its first document on.
+    """Rank the documents of a span of queries, query by query, starting at the place of its first document.
 
     ``depths`` gets the number of ranked documents of query q at q + 1.
     """
-    keys, spare_keys, own_rows, spare_rows, lanes = room
+    keys, spare_keys, own_rows, spare_rows, lanes = work
     place = offsets[first]
     for q in range(first, last):
         own = scores[offsets[q] : offsets[q + 1]]
@@ -131,10 +131,10 @@ def _rank_span(
 
 @inner
 def _lower_bound(scores: Vector[np.float64], k: int, lanes: NDArray[np.float64]) -> float:
-    """A score that at least k documents reach: close to the one at rank k, and -inf where all are to be sorted.
+    """A score that at least k documents reach: close to the one at rank k, or -inf if all have to be sorted.
 
-    The documents are dealt out to groups of lanes. If c lanes have a highest score of t or more, at least c documents
-    have one too.
+    The documents are distributed over groups of lanes. If the highest scores of c lanes are t or more, at least c
+    documents have a score of t or more.
     """
     n_groups = (k + _PER_GROUP - 1) // _PER_GROUP
     width = n_groups * _LANES
@@ -156,7 +156,7 @@ def _lower_bound(scores: Vector[np.float64], k: int, lanes: NDArray[np.float64])
 
 @inner
 def _sort_lanes(lanes: NDArray[np.float64]) -> None:
-    """Sort the lanes, highest first, by Batcher's bitonic network: no branches, and all in registers."""
+    """Sort the lanes, highest first, with Batcher's bitonic network: no branches, and all in registers."""
     size = 2
     while size <= _LANES:
         stride = size // 2
@@ -181,7 +181,7 @@ def discounted_sum(
 ) -> NDArray[np.float64]:
     """The sum over ranks r <= k of value_r * discount_r, for each query.
 
-    By linearity a tied document counts with the mean value of its tie.
+    By linearity, a tied document counts with the mean value of its tie.
     """
     sums = np.zeros(len(starts) - 1)
     for q in range(len(sums)):
@@ -208,15 +208,16 @@ def cascade(
 ) -> NDArray[np.float64]:
     """The sum over ranks r <= k of 1/r * stop_r * product over i < r of (1 - stop_i), for each query.
 
-    That is the expected reciprocal of the rank at which a reader stops who stops at a document with chance
-    ``stop``. Inside a tie that begins after rank p, let S_j be the expected chance to pass j of its documents, drawn
-    at random. Then the chance to stop at rank p + j + 1 is S_j - S_{j+1}, times that of getting to the tie.
+    That is the expected reciprocal of the rank at which a reader stops who stops at a document with probability
+    ``stop``. Inside a tie that begins after rank p, let S_j be the expected probability of passing j of its documents,
+    drawn at random. Then the probability of stopping at rank p + j + 1 is S_j - S_{j+1}, times that of reaching the
+    tie.
     """
     sums = np.zeros(len(starts) - 1)
     for q in range(len(sums)):
         start = starts[q]
         depth = min(k, starts[q + 1] - start)
-        reach = 1.0  # the chance to get to the next tie
+        reach = 1.0  # the probability of reaching the next tie
         tie = 0
         while tie < depth and reach > 0:
             end = tie_ends[start + tie]
@@ -237,11 +238,10 @@ def cascade(
 def _pass_chances(stops: NDArray[np.float64], n: int) -> NDArray[np.float64]:
     """S_j for j = 0 .. n: the expected product of (1 - stop) over j of these documents, drawn at random.
 
-    Document i is among j drawn from the first i with chance j/i:
-    S_j(i) = (1 - j/i) S_j(i-1) + j/i (1 - stop_i) S_{j-1}(i-1).
-    Documents that stop no user go first: with them alone every S_j is 1, which saves the loop over them. And S_j is at
-    most (1 - mean stop)^j (Maclaurin's inequality), so from j = 42 / mean stop on it is below 1e-18 and left at 0. Both
-    keep the work of a long tie in proportion to its length.
+    Document i is among j drawn from the first i with probability j/i: S_j(i) = (1 - j/i) S_j(i-1) + j/i (1 - stop_i)
+    S_{j-1}(i-1). Documents with stop = 0 come first: with these alone every S_j is 1, so they need no loop. And S_j is
+    at most (1 - mean stop)^j (Maclaurin's inequality), so from j = 42 / mean stop on it is below 1e-18 and left at 0.
+    Both make the work proportional to the length of a tie.
     """
     passed = np.ones(n + 1)
     i = 0
@@ -269,7 +269,7 @@ def precision_sum(
     """The sum over ranks r <= k with a relevant document of (relevant documents to rank r) / r, for each query.
 
     In a tie of m documents, c of them relevant, after p documents, h of them relevant, the j-th is relevant with
-    chance c/m, and then (j-1)(c-1)/(m-1) of those before it in the tie are expected to be so too.
+    probability c/m, and then (j-1)(c-1)/(m-1) of those before it in the tie are expected to be relevant too.
     """
     sums = np.zeros(len(starts) - 1)
     for q in range(len(sums)):
@@ -302,8 +302,9 @@ def preference_sum(
 ) -> NDArray[np.float64]:
     """The sum over relevant documents of 1 - min(above, R) / min(R, N), for each query.
 
-    ``above`` is how many of the N judged documents that are not relevant stand above it; R are relevant. In a tie with
-    m of them, 0, 1, ..., m of these stand above a relevant document of the tie with the same chance.
+    ``above`` is the number of judged non-relevant documents above it, N is the number of all of these, and R that of
+    relevant documents. If m of them are in the tie of a relevant document, 0, 1, ..., m of these are above it with
+    equal probability.
     """
     sums = np.zeros(len(starts) - 1)
     for q in range(len(sums)):
@@ -344,8 +345,8 @@ def bound_ratio(
 ) -> NDArray[np.float64]:
     """The lowest or highest NDCG@k of each query, if unjudged documents may have the gain 0 or any gain of the data.
 
-    Gains are in units of the query, unit times as large as those of ``top``, the highest gain of the data. Those of
-    unjudged documents are 0. ``best_gains`` has those of each query from the highest down.
+    Gains are in units of the query, ``unit`` times as large as those of ``top``, the highest gain of the data. Those of
+    unjudged documents are 0. ``best_gains`` holds the gains of each query from the highest down.
     """
     values = np.zeros(len(starts) - 1)
     sums = np.zeros(k + 1)  # D(m): the sum of the discounts of the first m ranks
@@ -396,9 +397,9 @@ def _lower(
 ) -> float:
     """The lowest ratio.
 
-    NDCG is a linear function of the gains over a convex one (the highest of many linear functions), so it is lowest
-    where each unjudged document has the gain 0 or the top one; of m with the top gain, the lowest m of the list cost
-    the least DCG for the same ideal.
+    NDCG is a linear function of the gains divided by a convex one (the maximum of many linear functions), so it is
+    lowest where each unjudged document has the gain 0 or the top gain. If m of them have the top gain, the last m in
+    the list add the least DCG for the same ideal.
     """
     k, n_seen = len(sums) - 1, len(seen) - 1
     for m in range(1, min(n_unjudged, k) + 1):
@@ -417,11 +418,11 @@ def _raise(ratio: float, dcg: float, best: Floats, seen: Floats, sums: Floats, u
 
     Gains are cut into layers, from one judged gain to the next. With J judged documents above a layer's lower edge and
     m unjudged ones, the layer adds its height times E(m) to the DCG, and its height times D(J + m) to the ideal. The
-    ratio can be above t if and only if m can be chosen in each layer so that the sum of height (E(m) - t D(J + m)) is
-    positive. Lower layers have a higher J, and so their best m is at least as high: layers are chosen one by one. Then
-    t is set to the ratio that this choice has, and so on, until it rises no more (Dinkelbach's method).
+    ratio can exceed t if and only if m can be chosen in each layer so that the sum of height (E(m) - t D(J + m)) is
+    positive. Lower layers have a higher J, so their best m is at least as high, and layers can be handled one by one.
+    Then t is set to the ratio of this choice, and so on, until it stops rising (Dinkelbach's method).
     """
-    zero, k = np.int64(0), len(sums) - 1  # a plain 0 is a type of its own to numba
+    zero, k = np.int64(0), len(sums) - 1  # a literal 0 has another type in numba
     height = top - (unit * best[0] if len(best) > 0 else 0.0)
     while True:
         least = _best_count(seen, sums, zero, zero, ratio) if height > 0 else zero
@@ -445,7 +446,7 @@ def _raise(ratio: float, dcg: float, best: Floats, seen: Floats, sums: Floats, u
 
 @inner
 def _best_count(seen: Floats, sums: Floats, n_judged: int, least: int, ratio: float) -> int:
-    """The m from ``least`` on for which E(m) - ratio D(J + m) is highest; the lowest of several."""
+    """The m >= ``least`` with the highest E(m) - ratio D(J + m); the lowest of several."""
     k = len(sums) - 1
     found = least
     highest = seen[least] - ratio * sums[min(n_judged + least, k)]
@@ -458,7 +459,7 @@ def _best_count(seen: Floats, sums: Floats, n_judged: int, least: int, ratio: fl
 
 @allocating
 def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np.float64]:
-    """The highest value of each query; 0 where there is none above it."""
+    """The highest value of each query; 0 if none is above 0."""
     tops = np.zeros(len(offsets) - 1)
     for q in range(len(tops)):
         top = 0.0
@@ -472,11 +473,11 @@ def highest(values: Vector[np.float64], offsets: Vector[np.int64]) -> NDArray[np
 def exp2_gains(ratings: Vector[np.float64], offsets: Vector[np.int64], tops: Vector[np.float64]) -> NDArray[np.float64]:
     """(2^rating - 1) / 2^top, with a top for each query.
 
-    Nothing overflows where no rating is above its top, and whole numbers are exact. For ratings below 1 the difference
-    would cancel; there it is 2^(rating - top) * (1 - 2^-rating).
+    Nothing overflows if no rating is above its top, and whole numbers are exact. Below 1 the difference would cancel,
+    so 2^(rating - top) * (1 - 2^-rating) is used there.
     """
     gains = np.empty(len(ratings))
-    whole = np.empty(_WHOLE + 1)  # the gains of whole numbers: a look takes a fraction of the time of exp2
+    whole = np.empty(_WHOLE + 1)  # the gains of integers: a lookup takes a fraction of the time of exp2
     for rating in range(_WHOLE + 1):
         whole[rating] = (1 << rating) - 1
     for q in range(len(tops)):
@@ -484,7 +485,7 @@ def exp2_gains(ratings: Vector[np.float64], offsets: Vector[np.int64], tops: Vec
         n_other = 0
         for i in range(offsets[q], offsets[q + 1]):
             n_other += not (ratings[i] <= _WHOLE and ratings[i] == np.floor(ratings[i]))
-        if n_other == 0:  # nearly all queries: nothing to decide for each document
+        if n_other == 0:  # nearly all queries: no branch for each document
             for i in range(offsets[q], offsets[q + 1]):
                 gains[i] = whole[np.uint64(np.int64(ratings[i]))] * unit
             continue

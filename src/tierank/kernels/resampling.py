@@ -1,4 +1,4 @@
-"""How often each query was drawn, where queries are drawn with replacement."""
+"""How often each query is drawn in samples with replacement."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tierank.kernels import Matrix, OutMatrix, compiled
 
 @compiled
 def count_drawn(drawn: Matrix[np.int32], counts: OutMatrix[np.float64], first: int, last: int) -> None:
-    """``counts[s, q]`` is how often sample s has query q, for the samples from first to last."""
+    """``counts[s, q]`` is how often sample s contains query q, for the samples first to last - 1."""
     for sample in range(first, last):
         for query in range(counts.shape[1]):
             counts[sample, query] = 0.0

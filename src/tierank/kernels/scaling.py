@@ -1,9 +1,10 @@
-"""Scaling of feature columns. Statistics are the same bits for rows in any order, and leave out missing values.
+"""Scaling of feature columns. Statistics have the same bits for rows in any order, and ignore missing values.
 
-Statistics are those of *groups* of rows, each of them a query, or one of all rows: a row of a matrix for each group.
+Statistics are those of *groups* of rows: each query is a group, or all rows are one. Matrices of statistics have a row
+for each group.
 
-Differences are taken in double precision, because those of float32 overflow; with ``np.float64``, because to numba the
-``float`` of a float32 is a float32.
+Differences are computed in double precision, because those of float32 overflow. They use ``np.float64``, because
+numba's ``float`` of a float32 is a float32.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from tierank.kernels import Matrix, OutMatrix, Vector, allocating, compiled, inn
 from tierank.kernels.sorting import sort_down
 from tierank.types import Floats
 
-# Points of a quantile map: a constant, because the search among them is fast only when unrolled.
+# Knots of a quantile map: a constant, because the search among them is only fast if it is unrolled.
 N_KNOTS = 256
 
-# Ranks among this many values are found by comparing each with all, which the compiler does for many at once.
+# Ranks among up to this many values are found by comparing each with all, which the compiler vectorises.
 _COUNTED = 256
 
 _LN_2 = 0.6931471805599453
@@ -32,13 +33,13 @@ _MANTISSA_BITS = np.int64(52)
 def _log1p(value: float) -> float:
     """ln(1 + value) for value >= 0, to 1e-10 of itself: 1 + value = 2^e m with m near 1, ln m = 2 artanh((m-1)/(m+1)).
 
-    The library's logarithm is one call per number; this is arithmetic alone, which the compiler does for many numbers
-    at once, five times as fast and with the same bits on every machine.
+    The library's logarithm is one call per number. This is plain arithmetic, which the compiler vectorises: five times
+    as fast, with the same bits on every machine.
     """
     bits = np.float64(1.0 + value).view(np.int64)
     exponent = (bits - _BITS_OF_ROOT_HALF) >> _MANTISSA_BITS
     mantissa = np.int64(bits - (exponent << _MANTISSA_BITS)).view(np.float64)
-    above_one = value if exponent == 0 else mantissa - 1.0  # 1 + value would swallow the digits of small values
+    above_one = value if exponent == 0 else mantissa - 1.0  # 1 + value would lose the digits of small values
     s = above_one / (above_one + 2.0)
     q = s * s
     series = 1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q * (1 / 11 + q / 13))))
@@ -47,7 +48,7 @@ def _log1p(value: float) -> float:
 
 @compiled
 def take_logs(features: Matrix[np.float32], out: OutMatrix[np.float32]) -> None:
-    """sign(x) ln(1 + |x|), NaN where x is."""
+    """sign(x) ln(1 + |x|), or NaN if x is NaN."""
     for row in range(features.shape[0]):
         for column in range(features.shape[1]):
             value = np.float64(features[row, column])
@@ -60,7 +61,7 @@ def take_logs(features: Matrix[np.float32], out: OutMatrix[np.float32]) -> None:
 def find_ranges(
     features: Matrix[np.float32], offsets: Vector[np.int64], low: OutMatrix[np.float32], high: OutMatrix[np.float32]
 ) -> None:
-    """Take rows into the lowest and the highest value of each column in each group, infinite where there is none."""
+    """Update the lowest and the highest value of each column in each group; they are infinite if there is none."""
     for group in range(len(offsets) - 1):
         for row in range(offsets[group], offsets[group + 1]):
             for column in range(features.shape[1]):
@@ -70,8 +71,8 @@ def find_ranges(
 
 
 def by_range(low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """The lowest value, and 1 / (highest - lowest), 0 where all are equal or missing."""
-    # The lowest of 0.0 and -0.0 depends on their order; what is added makes 0.0 of both.
+    """The lowest value, and 1 / (highest - lowest), or 0 if all are equal or missing."""
+    # The lowest of 0.0 and -0.0 depends on their order; adding 0.0 turns both into 0.0.
     center = np.where(high >= low, low, np.float32(0)) + 0.0
     span = np.where(high > low, np.subtract(high, low, dtype=np.float64), np.inf)
     return center.astype(np.float64), 1.0 / span
@@ -87,7 +88,7 @@ def power_above(n: NDArray[np.int64]) -> Floats:
 
 
 class Moments(NamedTuple):
-    """Number, sum and sum of squares, by group and column."""
+    """Count, sum and sum of squares, by group and column."""
 
     counts: OutMatrix[np.float64]
     sums: OutMatrix[np.float64]
@@ -103,10 +104,10 @@ def add_moments(
     powers: Vector[np.float64],
     moments: Moments,
 ) -> None:
-    """Add rows to the number, the sum and the sum of squares of z = (x - center) scale, in [0, 1].
+    """Add rows to the count, the sum and the sum of squares of z = (x - center) scale, in [0, 1].
 
-    ``(z + power) - power`` rounds z to a multiple of 2^-52 power. Fewer than ``power`` such numbers in [0, 1] add up
-    without any further rounding, hence to the same bits in any order.
+    ``(z + power) - power`` rounds z to a multiple of 2^-52 power. Sums of fewer than ``power`` such numbers in [0, 1]
+    are exact, and so have the same bits in any order.
     """
     counts, sums, squares = moments
     for group in range(len(offsets) - 1):
@@ -121,11 +122,11 @@ def add_moments(
 
 
 def standardise(moments: Moments, center: Floats, scale: Floats) -> tuple[Floats, Floats]:
-    """Mean and 1 / standard deviation, from lowest value and 1 / span, given the moments of z."""
+    """Mean and 1 / standard deviation, from the lowest value, 1 / span, and the moments of z."""
     counts, sums, squares = moments
     n = np.maximum(counts, 1.0)
     mean = sums / n
-    # n numbers of which one is 0 and one is 1 vary by 1 / 2n at least, whatever was lost by rounding.
+    # n numbers of which one is 0 and one is 1 have a variance of at least 1 / 2n, whatever rounding lost.
     variance = np.maximum(squares / n - mean * mean, 0.5 / n)
     varies = scale > 0
     return center + np.divide(mean, scale, out=np.zeros_like(mean), where=varies), scale / np.sqrt(variance)
@@ -141,7 +142,7 @@ def rescale(
     most: float,
     out: OutMatrix[np.float32],
 ) -> None:
-    """(x - center) scale, with those of the group, kept between ``least`` and ``most``; 0 where x is missing."""
+    """(x - center) scale with the values of the group, clipped to ``least`` and ``most``; 0 if x is missing."""
     for group in range(len(offsets) - 1):
         for row in range(offsets[group], offsets[group + 1]):
             for column in range(features.shape[1]):
@@ -159,9 +160,9 @@ def encode_pieces(
     slope: Matrix[np.float64],
     out: OutMatrix[np.float32],
 ) -> None:
-    """(z - low) slope of each scaled feature z, kept between 0 and 1, a block of columns for each row of ``low``.
+    """(z - low) slope of each scaled feature z, clipped to 0..1, in a block of columns for each row of ``low``.
 
-    0 where the feature is missing.
+    0 if the feature is missing.
     """
     n_pieces, n_features = low.shape
     for row in range(len(features)):
@@ -183,11 +184,11 @@ def _count_below(
     spare_rows: NDArray[np.int64],
     counts: NDArray[np.int64],
 ) -> None:
-    """For each of n keys, twice the number of lower ones and once that of the other equal ones; may sort the keys."""
+    """For each of n keys, 2 * the number of lower keys + the number of other equal keys; may sort the keys."""
     if n <= _COUNTED:
         for i in range(n):
             key = keys[i]
-            above = np.int32(0)  # those above count twice, and those that are equal once
+            above = np.int32(0)  # higher keys count twice, equal ones once
             for j in range(n):
                 above += np.int32(keys[j] > key) + np.int32(keys[j] >= key)
             counts[i] = 2 * n - 1 - above
@@ -205,7 +206,7 @@ def _count_below(
 
 @allocating
 def rank_queries(features: Matrix[np.float32], offsets: Vector[np.int64], out: OutMatrix[np.float32]) -> None:
-    """The share of the other documents of the query below each value, ties a half; 0 where missing or all are equal."""
+    """The share of the other documents of the query below each value, ties a half; 0 if missing or if all are equal."""
     longest = np.int64(0)
     for query in range(len(offsets) - 1):
         longest = max(longest, offsets[query + 1] - offsets[query])
@@ -238,12 +239,12 @@ def interpolate(
     slopes: Matrix[np.float64],
     out: OutMatrix[np.float32],
 ) -> None:
-    """The level of each value, linear between the knots of its column, flat outside them; 0 where it is missing."""
+    """The level of each value: linear between the knots of its column, constant outside; 0 if it is missing."""
     n_features = features.shape[1]
-    places = np.empty(n_features, np.int64)  # a loop for the search and one for the rest: faster than both in one
+    places = np.empty(n_features, np.int64)  # two loops, one for the search and one for the rest: faster than one loop
     for row in range(features.shape[0]):
         for column in range(n_features):
-            place = 0  # of the last knot that is not above the value, or of the first
+            place = 0  # the last knot that is not above the value, or the first
             step = N_KNOTS // 2
             while step:
                 place += step if knots[column, place + step] <= features[row, column] else 0
@@ -260,8 +261,9 @@ def interpolate(
 def copy_in_queries(
     features: Matrix[np.float32], offsets: Vector[np.int64], first: int, last: int, out: OutMatrix[np.float32]
 ) -> None:
-    """For the queries from ``first`` to before ``last``: the features, their place in the range of the query, and their
-    rank in it, side by side. Missing values stay missing, and count nowhere.
+    """Write the features, their place in the query's range and their rank in the query, side by side.
+
+    For the queries first to last - 1. Missing values stay missing, and are not counted.
     """
     n_features = features.shape[1]
     longest = np.int64(0)
@@ -287,6 +289,6 @@ def copy_in_queries(
             rank_scale = 0.5 / (n - 1) if n > 1 else 0.0
             _count_below(n, keys, rows, spare_keys, spare_rows, counts)
             for i in range(n):
-                # The lowest of 0.0 and -0.0 depends on their order; what is added makes 0.0 of both.
+                # The lowest of 0.0 and -0.0 depends on their order; adding 0.0 turns both into 0.0.
                 out[rows[i], n_features + f] = (np.float64(keys[i]) - low) * scale + 0.0
                 out[rows[i], 2 * n_features + f] = counts[i] * rank_scale

@@ -3,16 +3,16 @@
 Two steps for each block of documents:
 
 1. A value becomes a *place*: the number of thresholds below it. A *column* is a feature, one way to treat missing
-   values, and 255 of its thresholds at most, so that a place is a byte. A split by category has a column of its set:
+   values, and at most 255 of its thresholds, so that a place is a byte. A split by category has a column for its set:
    members of the set have place 0, all other values place 1.
 2. In each tree the leaves are numbered so that the smaller child of every split comes first. A *test* asks whether the
    place of a document is above that of a split's threshold, and rules out the leaves that the document cannot reach if
-   it goes to the second child. A *word* is eight leaves, a bit each. The first leaf that nothing rules out is the leaf
+   it goes to the second child. A *word* is eight leaves, one bit each. The first leaf that is not ruled out is the leaf
    of the document.
 
-No step branches on a document, so the compiler does many documents at once; the tests do 128, which stay in registers
-from the first test of a tree to the last. The values of the leaves are added in
-the order of the trees, in double precision, as LightGBM does.
+No step branches on a document, so the compiler processes many documents at once; the tests process 128, which stay in
+registers from the first test of a tree to the last. The values of the leaves are added in the order of the trees, in
+double precision, as LightGBM does.
 """
 
 from typing import NamedTuple
@@ -30,10 +30,10 @@ MAX_THRESHOLDS, MAX_WORDS = 255, 256
 # Thresholds of a column come in multiples of this: the number that one pass over the block handles.
 THRESHOLDS_AT_ONCE = np.uint64(4)
 
-# Unsigned numbers: numba then leaves out the code for negative indices.
+# Unsigned: numba then omits the code for negative indices.
 _ONE, _TWO, _THREE = np.uint64(1), np.uint64(2), np.uint64(3)
 _NAN = np.float32(np.nan)
-# Documents that loops over values do at once, and tests.
+# Documents that are processed at once by loops over values, and by tests.
 _VECTOR, _WIDTH = np.uint64(32), np.uint64(WIDTH)
 _1 = np.uint8(1)
 
@@ -48,15 +48,15 @@ class Columns(NamedTuple):
     missing : array of uint8
         The place of missing values in each column.
     near_zero : array of float32
-        Values this near to 0 are missing too; negative where 0 is a value like any other.
+        Values this close to 0 are missing too; negative if 0 is a value like any other.
     first : array of uint64
         Where the thresholds of each column begin, and where the last ones end.
     thresholds : array of float32
-        The thresholds, rising within a column; its last ones may be infinite.
+        The thresholds, increasing within a column; the last ones may be infinite.
     first_level : array of uint64
-        Where the levels of each column begin, and where the last ones end; none for a column that is not a category.
+        Where the levels of each column begin, and where the last ones end; a column that is not a category has none.
     places : array of uint8
-        Of a category the place of each level: 0 where it is in the set of the splits of this column, 1 where not.
+        The place of each level of a category: 0 if it is in the set of the splits of this column, otherwise 1.
     """
 
     feature: Vector[np.uint64]
@@ -69,7 +69,7 @@ class Columns(NamedTuple):
 
 
 class Forest(NamedTuple):
-    """Trees as words of leaves, and the tests that rule leaves out.
+    """Trees as words of leaves, and the tests that rule out leaves.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ class Forest(NamedTuple):
     first_test : array of uint64
         Where the tests of each word begin, and where the last ones end.
     column : array of uint32
-        The column that each test looks at.
+        The column that each test reads.
     place : array of uint8
         The place of its threshold there.
     if_above : array of uint8
@@ -102,10 +102,10 @@ class Forest(NamedTuple):
 def score_rows(
     features: Matrix[np.float32], start: int, end: int, columns: Columns, forest: Forest, out: NDArray[np.float64]
 ) -> None:
-    """The sum of the trees for the rows ``start:end``, into the same rows of ``out``.
+    """The sum of the trees for the rows ``start:end``, written to the same rows of ``out``.
 
-    It makes its own arrays, because the compiler then knows that they share no memory with any other: a sixth of the
-    time.
+    It creates its own arrays, because the compiler then knows that they share no memory with any others: it takes a
+    sixth of the time.
     """
     most = np.uint64(end - start)
     most = (most + _WIDTH - _ONE) // _WIDTH * _WIDTH if most < BLOCK else BLOCK
@@ -152,7 +152,7 @@ def score_rows(
         for tree in range(np.uint64(len(forest.first_word) - 1)):
             first, last = forest.first_word[tree], forest.first_word[tree + _ONE]
             for d in range(np.uint64(0), n, _WIDTH):
-                # Of the first word in which a leaf is left: its number in the tree, and its leaves that are gone.
+                # For the first word that has a leaf left: its number in the tree, and its leaves that are ruled out.
                 words, kept = no_bits(), no_bits()
                 word = last
                 while word > first:

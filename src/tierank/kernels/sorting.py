@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from tierank.kernels import inner
 
-# Runs of this many keys are sorted by comparing each with all, which the compiler does for many at once.
+# Runs of this many keys are sorted by comparing each with all, which the compiler vectorises.
 _RUN = 64
 
 
@@ -32,7 +32,7 @@ def sort_down(
             for i in range(width):
                 spare_keys[i], spare_rows[i] = keys[low + i], rows[low + i]
             left, right, to = 0, middle, low
-            while left < width and right < high:  # without branches: they would be wrong every other time
+            while left < width and right < high:  # without branches: half of them would be mispredicted
                 is_right = keys[right] > spare_keys[left]
                 keys[to] = keys[right] if is_right else spare_keys[left]
                 rows[to] = rows[right] if is_right else spare_rows[left]
@@ -53,7 +53,7 @@ def _sort_run(
     spare_keys: NDArray[np.floating],
     spare_rows: NDArray[np.int64],
 ) -> None:
-    """Sort n keys and their rows: the place of a key is the number of higher ones, and of equal ones before it."""
+    """Sort n keys and their rows: the place of a key is the number of higher keys, and of equal keys before it."""
     for i in range(n):
         key = keys[i]
         place = np.int32(0)
@@ -97,7 +97,7 @@ def count_higher(n: int, keys: NDArray[np.floating], counts: NDArray[np.int64]) 
 def sort_rows(start: int, n: int, gap: int, order: NDArray[np.uint32], ranked_scores: NDArray[np.float64]) -> None:
     """Sort n scores, highest first, and the rows in ``order`` from ``start`` on with them; equal scores by row.
 
-    Shell's sort, from this gap on: half of n, or 1, which is insertion, for documents that are almost in order.
+    Shellsort, starting with this gap: half of n, or 1, which is insertion sort, for documents that are almost in order.
     """
     while gap > 0:
         for rank in range(gap, n):

@@ -13,7 +13,7 @@ from tierank.kernels.sorting import count_higher, sort_down
 from tierank.kernels.umart import Queries, Rules
 from tierank.types import Floats
 
-# Where sigma times the spread of the scores is above this, exponentials are computed pair by pair.
+# If sigma times the spread of the scores is above this, exponentials are computed pair by pair.
 _WIDEST = 300.0
 # Up to this length, documents are ordered by comparing each with all, which is vectorised (measured).
 _COUNTED = 320
@@ -28,8 +28,8 @@ class Chance(NamedTuple):
     decays: Floats  # by place
 
 
-class Room(NamedTuple):
-    """Working arrays of a query, by document or by place."""
+class Workspace(NamedTuple):
+    """Work arrays of a query, by document or by place."""
 
     keys: Floats
     spare_keys: Floats
@@ -46,8 +46,8 @@ class Room(NamedTuple):
     placed_tiers: NDArray[np.int64]
 
     @classmethod
-    def for_queries(cls, longest: int) -> Room:
-        """Arrays for queries of at most this many documents."""
+    def for_queries(cls, longest: int) -> Workspace:
+        """A workspace for queries of at most this many documents."""
         return cls(*np.empty((9, longest + 1)), *np.empty((4, longest + 1), np.int64))
 
 
@@ -60,19 +60,19 @@ def stochastic_gradients(
     queries: Queries,
     rules: Rules,
     chance: Chance,
-    room: Room,
+    work: Workspace,
     gradient: NDArray[np.float32],
     hessian: NDArray[np.float32],
 ) -> None:
     """Gradient and hessian of the queries first to last - 1, as means over draws; ``bits`` are those of the scores.
 
-    In each draw the documents stand by z = f + noise g, highest first, with g = -ln(-ln u). Each document d meets the
-    lower-rated ones among the next ``window`` below it, and among the next above it. With k the sum of e^(sigma f) of
-    one such group, p' and p as in ``umart_gradients`` and a the higher place of the two, a pair has the weight
-    decays[a] |gain(d) - gain(d')|, where ``by_rank`` times the distance of the discounts of both places.
+    In each draw the documents are sorted by z = f + noise g, highest first, with g = -ln(-ln u). Each document d is
+    compared with the lower-rated ones among the next ``window`` below it, and among the next above it. With k the sum
+    of e^(sigma f) of one such group, p' and p as in ``umart_gradients`` and a the higher place of the two, a pair has
+    the weight decays[a] |gain(d) - gain(d')|, with ``by_rank`` times the distance of the discounts of both places.
     """
     offsets, sigma = queries.offsets, rules.sigma
-    keys, powers, sums, curvatures = room.keys, room.powers, room.sums, room.curvatures
+    keys, powers, sums, curvatures = work.keys, work.powers, work.sums, work.curvatures
     for query in range(first, last):
         start, n = offsets[query], offsets[query + 1] - offsets[query]
         if queries.n_tiers[query] < 2:
@@ -80,7 +80,7 @@ def stochastic_gradients(
                 gradient[row], hessian[row] = 0.0, 0.0
             continue
         wide = _take_powers(start, n, sigma, scores, powers)
-        # Random numbers depend on the query's own scores only: the same in any data set, by any thread.
+        # Random numbers depend only on the scores of the query: the same at any position and in any process.
         stream = mixed(np.uint64(chance.seed) + STEP)
         for i in range(n):
             stream = mixed((stream ^ bits[start + i]) + STEP)
@@ -89,41 +89,41 @@ def stochastic_gradients(
             for i in range(n):
                 keys[i] = scores[start + i] + chance.noise * gumbel(mixed(stream + np.uint64(i + 1) * STEP))
             stream += np.uint64(n) * STEP
-            _find_places(n, room)
+            _find_places(n, work)
             if rules.window == 1 and not wide:
-                _meet_neighbours(start, n, queries, rules, chance.decays, room)
+                _meet_neighbours(start, n, queries, rules, chance.decays, work)
                 continue
             for i in range(n):
-                room.rows[room.places[i]] = i
+                work.rows[work.places[i]] = i
             for place in range(n):
                 for side in (1, -1):
-                    _meet(start, n, place, side, wide, scores, queries, rules, chance.decays, room)
+                    _meet(start, n, place, side, wide, scores, queries, rules, chance.decays, work)
         for i in range(n):
             gradient[start + i] = sigma * sums[i] / chance.n_draws
             hessian[start + i] = rules.kappa * sigma * sigma * curvatures[i] / chance.n_draws
 
 
 @inner
-def _find_places(n: int, room: Room) -> None:
+def _find_places(n: int, work: Workspace) -> None:
     """The place of each document if the highest key comes first."""
-    keys, places, rows = room.keys, room.places, room.rows
+    keys, places, rows = work.keys, work.places, work.rows
     if n <= _COUNTED and count_higher(n, keys, places) == n * (n - 1) // 2:
         return
     for i in range(n):  # a long list, or equal keys, which count the same higher ones
         rows[i] = i
-    sort_down(n, keys, rows, room.spare_keys, room.spare_rows)
+    sort_down(n, keys, rows, work.spare_keys, work.spare_rows)
     for place in range(n):
         places[rows[place]] = place
 
 
 @inner
-def _meet_neighbours(start: int, n: int, queries: Queries, rules: Rules, decays: Floats, room: Room) -> None:
+def _meet_neighbours(start: int, n: int, queries: Queries, rules: Rules, decays: Floats, work: Workspace) -> None:
     """Every document against the one below it: ``_meet`` with a window of 1, vectorised."""
-    powers, gains, tiers = room.placed_powers, room.placed_gains, room.placed_tiers
-    places, pulls, bends = room.places, room.pulls, room.bends
+    powers, gains, tiers = work.placed_powers, work.placed_gains, work.placed_tiers
+    places, pulls, bends = work.places, work.pulls, work.bends
     for i in range(n):
         place = places[i]
-        powers[place], gains[place] = room.powers[i], queries.gains[start + i]
+        powers[place], gains[place] = work.powers[i], queries.gains[start + i]
         tiers[place] = queries.tiers[start + i]
     pulls[0], bends[0], pulls[n], bends[n] = 0.0, 0.0, 0.0, 0.0
     for place in range(1, n):
@@ -137,27 +137,27 @@ def _meet_neighbours(start: int, n: int, queries: Queries, rules: Rules, decays:
         bends[place] = pull * (1.0 - p_lower)
     for i in range(n):
         place = places[i]
-        room.sums[i] += pulls[place] - pulls[place + 1]
-        room.curvatures[i] += bends[place] + bends[place + 1]
+        work.sums[i] += pulls[place] - pulls[place + 1]
+        work.curvatures[i] += bends[place] + bends[place + 1]
     if rules.steep:
-        _steepen(n, room)
+        _steepen(n, work)
 
 
 @inner
-def _steepen(n: int, room: Room) -> None:
+def _steepen(n: int, work: Workspace) -> None:
     """The higher-rated document of two neighbours gets the whole pull as its curvature."""
-    places, pulls, bends = room.places, room.pulls, room.bends
+    places, pulls, bends = work.places, work.pulls, work.bends
     for i in range(n):
         above, below = pulls[places[i]], pulls[places[i] + 1]
         if above < 0.0:
-            room.curvatures[i] += -above - bends[places[i]]
+            work.curvatures[i] += -above - bends[places[i]]
         if below > 0.0:
-            room.curvatures[i] += below - bends[places[i] + 1]
+            work.curvatures[i] += below - bends[places[i] + 1]
 
 
 @inner
 def _take_powers(start: int, n: int, sigma: float, scores: Floats, powers: Floats) -> bool:
-    """e^(sigma f) relative to the highest score; False where they fit into float64, True where they were not taken."""
+    """e^(sigma f) relative to the highest score; True, and nothing computed, if they do not fit into float64."""
     best, worst = scores[start], scores[start]
     for i in range(1, n):
         best, worst = max(best, scores[start + i]), min(worst, scores[start + i])
@@ -168,7 +168,7 @@ def _take_powers(start: int, n: int, sigma: float, scores: Floats, powers: Float
     return False
 
 
-@inner(forceinline=True)  # it does little for what it is handed: a call takes a third of the time
+@inner(forceinline=True)  # inlined: with this many arguments, calls would take a third of the time
 def _meet(
     start: int,
     n: int,
@@ -179,17 +179,17 @@ def _meet(
     queries: Queries,
     rules: Rules,
     decays: Floats,
-    room: Room,
+    work: Workspace,
 ) -> None:
-    """The document at a place against the lower-rated ones of the next ``window`` places below (side 1) or above."""
+    """Compare a document with the lower-rated ones of the next ``window`` places below it (side 1) or above it."""
     _, tiers, _, gains, discounts = queries
     window, _, sigma, by_rank, _, _, _, steep, _ = rules
-    powers, sums, curvatures, rows = room.powers, room.sums, room.curvatures, room.rows
+    powers, sums, curvatures, rows = work.powers, work.sums, work.curvatures, work.rows
     document = rows[place]
     tier, score = tiers[start + document], scores[start + document]
     reach = min(window, n - 1 - place if side > 0 else place)
     top = score
-    for step in range(1, reach + 1):  # the highest score that takes part: exponentials are relative to it
+    for step in range(1, reach + 1):  # the highest score of the group: exponentials are relative to it
         other = rows[place + side * step]
         if tiers[start + other] > tier:
             top = max(top, scores[start + other])

@@ -1,7 +1,7 @@
 """Words of texts, and how well the words of a query match those of a document.
 
-A text is a range of code points. Its *words* are hashes of 64 bits; the *grams* of a word are the hashes of all three
-neighbouring characters of it, with a blank before and behind: as many as the word has characters.
+A text is a range of code points. Its *words* are hashes of 64 bits; the *grams* of a word are the hashes of all its
+sequences of three characters, with a blank before and after it: as many as the word has characters.
 """
 
 from typing import NamedTuple
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from tierank.kernels import OutMatrix, Vector, allocating, compiled, inner
 
-# What a code point is, for the breaking of words. Other things stand between words.
+# Kinds of code points, for word breaking. All others separate words.
 OTHER, LETTER, DIGIT, ALONE, MID_LETTER, MID_NUMBER, MID_BOTH = range(7)
 
-# What a pair of texts gives, in this order.
+# The numbers that a pair of texts gives, in this order.
 PARTS = (
     "bm25",
     "tfidf_cosine",
@@ -36,9 +36,9 @@ PARTS = (
     "document_length",
 )
 
-# Words of a document that are looked at for similar words.
+# The most words of a document that are searched for similar words.
 _LOOKED_AT = 64
-# Grams of a text that are sorted by counting.
+# The most grams of a text that are sorted by counting.
 _FEW = 256
 # The usual parameters of BM25.
 _K1, _B = 1.2, 0.75
@@ -51,7 +51,7 @@ class Words(NamedTuple):
     """The words of some texts: text i has words[starts[i]:starts[i + 1]].
 
     The grams of word j are grams[gram_starts[j]:gram_starts[j + 1]]; ``has_digit`` says whether it has a digit,
-    ``weights`` how rare it is. ``sets`` are the different grams of a text, rising, from ``set_starts`` on, with their
+    ``weights`` how rare it is. ``sets`` are the distinct grams of a text, sorted, from ``set_starts`` on, with their
     weights; ``norms`` and ``set_norms`` are the lengths of the vectors of weights.
     """
 
@@ -79,9 +79,9 @@ def find_words(
     gram_starts: NDArray[np.int64],
     grams: NDArray[np.uint64],
 ) -> int:
-    """Break texts into words, as Unicode does by default (UAX 29); text i ends before ``ends[i]``.
+    """Break texts into words by the default rules of Unicode (UAX 29); text i ends before ``ends[i]``.
 
-    Letters and digits in a row are a word. A full stop or an apostrophe joins two letters or two digits, a colon two
+    Consecutive letters and digits are a word. A full stop or an apostrophe joins two letters or two digits, a colon two
     letters, a comma two digits. Characters of kind ``ALONE`` are words. Returns the number of words.
     """
     n, n_grams, place = 0, 0, 0
@@ -126,7 +126,7 @@ def different_grams(
     set_starts: NDArray[np.int64],
     sets: NDArray[np.uint64],
 ) -> int:
-    """The different grams of each text, rising; returns their number in all texts."""
+    """The distinct grams of each text, sorted; returns their number in all texts."""
     n = 0
     set_starts[0] = 0
     for text in range(len(starts) - 1):
@@ -150,7 +150,7 @@ def different_grams(
 
 @allocating
 def count_words(starts: Vector[np.int64], words: Vector[np.uint64], counts: NDArray[np.float64]) -> None:
-    """How often the text of each word has the word."""
+    """How often each word occurs in its text."""
     longest = np.int64(0)
     for text in range(len(starts) - 1):
         longest = max(longest, starts[text + 1] - starts[text])
@@ -162,7 +162,7 @@ def count_words(starts: Vector[np.int64], words: Vector[np.uint64], counts: NDAr
         _sort(ordered, 0, n)
         for i in range(n):
             low, high = 0, n
-            while low < high:  # the first place of the word
+            while low < high:  # the first occurrence of the word
                 middle = (low + high) // 2
                 if ordered[middle] < words[first + i]:
                     low = middle + 1
@@ -184,7 +184,7 @@ def look_up(
     shift: int,
     out: NDArray[np.float64],
 ) -> None:
-    """The weight of each hash; ``buckets`` says where the known ones with its first bits are."""
+    """The weight of each hash; ``buckets`` says where the known hashes with the same first bits are."""
     for i in range(len(hashes)):
         bucket = hashes[i] >> np.uint64(shift)
         out[i] = unknown
@@ -198,7 +198,7 @@ def look_up(
 def find_norms(
     starts: Vector[np.int64], weights: Vector[np.float64], counts: Vector[np.float64], norms: NDArray[np.float64]
 ) -> None:
-    """The root of the sum of count weight^2 of each text."""
+    """The root of the sum of count weight^2 for each text."""
     for text in range(len(starts) - 1):
         total = 0.0
         for i in range(starts[text], starts[text + 1]):
@@ -208,7 +208,7 @@ def find_norms(
 
 @inner
 def _sort_few(values: NDArray[np.uint64], first: int, last: int, out: NDArray[np.uint64], at: int) -> None:
-    """Put each value where as many are before it as are below it: no branch to guess, and several at a time."""
+    """Sort by counting the lower values of each: no branch to mispredict, and vectorised."""
     own = values[first:last]
     for i in range(len(own)):
         value, n_before = own[i], np.int64(0)
@@ -221,7 +221,7 @@ def _sort_few(values: NDArray[np.uint64], first: int, last: int, out: NDArray[np
 
 @inner
 def _sort(values: NDArray[np.uint64], first: int, last: int) -> None:
-    """Shell's sort: short, and fast for the some tens of values that a text has."""
+    """Shellsort: short, and fast for the few dozen values that a text has."""
     gap = 1
     while gap < (last - first) // 3:
         gap = 3 * gap + 1
@@ -299,7 +299,7 @@ def _match_words(
     mean_length: float,
     row: NDArray[np.float32],
 ) -> None:
-    """Which words of the query the document has."""
+    """Which words of the query the document contains."""
     length = _K1 * (1.0 - _B + _B * (d_end - d_start) / max(mean_length, 1e-300))
     n_found, weight, weight_found, fuzzy, numbers, numbers_found = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     first_found = d_end
@@ -344,7 +344,7 @@ def _match_words(
 
 @inner
 def _closest(queries: Words, documents: Words, word: int, d_start: int, d_end: int) -> float:
-    """The largest share of common grams (Dice) of a word and a word of the document."""
+    """The highest similarity (Dice, of the grams) of a word and any word of the document."""
     best = 0.0
     a_start, a_end = queries.gram_starts[word], queries.gram_starts[word + 1]
     for other in range(d_start, d_end):
@@ -366,7 +366,7 @@ def _closest(queries: Words, documents: Words, word: int, d_start: int, d_end: i
 def _match_places(
     queries: Words, documents: Words, q_start: int, q_end: int, d_start: int, d_end: int, row: NDArray[np.float32]
 ) -> None:
-    """Neighbours in the query that are neighbours in the document, and whether the whole query is."""
+    """Neighbours in the query that are also neighbours in the document, and whether the whole query occurs in it."""
     n, found = q_end - q_start, 0.0
     for i in range(q_start, q_end - 1):
         for j in range(d_start, d_end - 1):

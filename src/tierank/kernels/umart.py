@@ -3,24 +3,24 @@
 A query of n documents with p pairs of different ratings costs O(n * tiers + p):
 
 1. Its order by score is the one of the last call, repaired.
-2. Its documents are laid out by tier and, inside a tier, by score: for every tier its documents and all documents
-   below it are two ranges of neighbours, and nothing moves again. The exponential is taken here, once a document.
+2. Its documents are laid out by tier and, inside a tier, by score: for every tier, its documents and all documents
+   below it are two contiguous ranges, and nothing is moved again. The exponential is computed here, once per document.
 3. Per tier: the sums of the windows, which are the same for all documents of the tier.
-4. Per pair: half a division and no exponential, on neighbouring numbers, so that it runs in vector registers.
+4. Per pair: half a division and no exponential, on contiguous numbers, so that it is vectorised.
 
 Truncation at k makes two layouts: the first k documents, and the others, which are not compared with each other.
-Places without weight behind each layout let the loop over pairs run in whole vector registers.
+Padding without weight after each layout lets the loop over pairs process whole vector registers.
 
-Documents with equal scores (a *tie*) stand in no order, so nothing may depend on one. With ``share_ties`` they share
-the mean discount of their ranks; two of them differ by the mean gap between two of these ranks. Both are expectations
-over all orders of the tie. The loop over pairs then finds no gap within a tie, and ``_compare_ties`` adds those pairs:
-all documents of a tie and a tier are alike, so that takes O(n * tiers). A tie that the cut at k runs through belongs to
-the first k whole.
+Documents with equal scores (a *tie*) have no order, so nothing may depend on one. With ``share_ties`` they share the
+mean discount of their ranks; two of them differ by the mean gap between two of these ranks. Both are expectations over
+all orders of the tie. The loop over pairs then finds no gap within a tie, and ``_compare_ties`` adds those pairs: all
+documents of a tie and a tier are alike, so that takes O(n * tiers). A tie that contains rank k belongs to the first k
+as a whole.
 
 Arrays are named after what indexes them: inputs are by row, ``ranked_...`` by rank in the query, all others by place in
-the layout. They are made once for a span of queries and handed down whole: a view of an array costs more than the work
-on a short list. Python makes them, because numba takes seconds to compile what makes arrays. Functions are given the
-arrays they use, one by one: with matrices of named rows it took an eighth longer to compile, with tuples of arrays a
+the layout. They are allocated once for a span of queries and passed on whole, because a view of an array costs more
+than the work on a short list. Python allocates them, because numba takes seconds to compile allocations. Functions take
+the arrays they use one by one: with matrices of named rows it took an eighth longer to compile, with tuples of arrays a
 tenth longer to run.
 """
 
@@ -35,23 +35,23 @@ from tierank.kernels import OutMatrix, compiled, inner
 from tierank.kernels.sorting import sort_rows
 from tierank.types import Floats
 
-Rows = NDArray[np.uint32]  # unsigned: numba asks of every signed index whether it counts from the end
+Rows = NDArray[np.uint32]  # unsigned: numba checks every signed index for being negative
 
-# Where sums over documents or pairs may be regrouped: all terms are finite.
+# For sums over documents or pairs that may be reordered: all terms are finite.
 _in_vectors = inner(fastmath={"reassoc", "contract", "arcp", "nsz"})
 
-# Places without weight behind each layout: as many as one turn of the loop over pairs may take at once.
+# Padding after each layout: as many places as one iteration of the loop over pairs may process.
 _PADDING = 8
-# Where sigma times the spread of the scores is above this, a product of two exponentials could leave float64.
+# If sigma times the spread of the scores is above this, a product of two exponentials could leave float64.
 _WIDEST = 300.0
-# Ranks that documents may move before their query is sorted afresh, and how many of them are looked at in one turn.
+# The most ranks that documents may move before their query is sorted from scratch, and ranks compared per iteration.
 _REACH, _STEP = 128, 4
 # Added to the distance of two scores, as LightGBM's lambdarank does.
 _LEAST_DISTANCE = 0.01
 
 
 class Queries(NamedTuple):
-    """What the gradient knows of each query besides scores; tiers and gains are by row. All arrays are writable."""
+    """What the gradient needs to know about each query; tiers and gains are by row. All arrays are writable."""
 
     offsets: NDArray[np.int64]
     tiers: NDArray[np.uint32]
@@ -74,19 +74,19 @@ class Rules(NamedTuple):
     share_ties: bool
 
 
-class Room(NamedTuple):
-    """Arrays that a span of queries is worked out in. Those of one kind are rows of one array."""
+class Workspace(NamedTuple):
+    """Work arrays for a span of queries. Those of one kind are rows of one array."""
 
     numbers: OutMatrix[np.float64]
     places: OutMatrix[np.uint32]
     ends: OutMatrix[np.uint32]
-    bits: NDArray[np.int64]  # of the first row of numbers
-    line: Floats  # the documents' scores as they stand, between _REACH places that are higher and _REACH lower ones
+    bits: NDArray[np.int64]  # a view of the first row of numbers
+    line: Floats  # the scores in the old order, between _REACH higher and _REACH lower ones
     shifts: NDArray[np.int64]
 
     @classmethod
-    def for_queries(cls, longest: int, most_tiers: int) -> Room:
-        """Room for queries of at most this many documents and tiers."""
+    def for_queries(cls, longest: int, most_tiers: int) -> Workspace:
+        """A workspace for queries of at most this many documents and tiers."""
         numbers = np.empty((18, longest + 2 * _PADDING))
         places = np.zeros((5, longest + 2 * _PADDING), np.uint32)
         ends = np.empty((2, most_tiers + 1), np.uint32)
@@ -101,7 +101,7 @@ def umart_gradients(
     scores: Floats,
     queries: Queries,
     rules: Rules,
-    room: Room,
+    work: Workspace,
     order: Rows,
     is_wide: NDArray[np.bool_],
     gradient: NDArray[np.float32],
@@ -109,22 +109,23 @@ def umart_gradients(
 ) -> None:
     """Gradient and hessian of the queries first to last - 1.
 
-    With k_b = sum over window b of e^(sigma f), p' = e^(sigma f(d')) / (e^(sigma f(d)) + k_b) and p the same of d, a
-    pair of d and the lower d' in b adds sigma w p' to the gradient of d' and takes it from that of d; it adds
-    kappa sigma^2 w p' (1 - p') to the hessian of d', and kappa sigma^2 w p' p to that of d, where ``steep`` without p.
-    The weight w is |gain(d) - gain(d')| |discount(d) - discount(d')| / (0.01 + |f(d) - f(d')|) where ``by_rank``,
-    without the division in a query of equal scores, or unless ``over_distance``; otherwise it is gain(d) discount(d).
-    Where ``levelled``, all of a query is multiplied by log2(1 + S) / S, with S the sum of 2 sigma w p' over its pairs.
+    With k_b = sum over window b of e^(sigma f), p' = e^(sigma f(d')) / (e^(sigma f(d)) + k_b) and p the same for d, a
+    pair of d and the lower d' in b adds sigma w p' to the gradient of d' and subtracts it from that of d. It adds kappa
+    sigma^2 w p' (1 - p') to the hessian of d', and kappa sigma^2 w p' p to that of d, with ``steep`` without p. The
+    weight w is |gain(d) - gain(d')| |discount(d) - discount(d')| / (0.01 + |f(d) - f(d')|) with ``by_rank``, without
+    the division in a query of equal scores or unless ``over_distance``; otherwise it is gain(d) discount(d). With
+    ``levelled``, all numbers of a query are multiplied by log2(1 + S) / S, with S the sum of 2 sigma w p' over its
+    pairs.
 
-    Where ``share_ties``, documents with equal scores share discounts and windows; otherwise they rank by row.
+    With ``share_ties``, documents with equal scores share discounts and windows; otherwise they rank by row.
 
-    ``order`` holds the rows of each query by their last scores and is left with those by these scores. ``is_wide`` says
-    of which queries the scores lie so far apart that products of exponentials could leave float64: these are left to
+    ``order`` holds the rows of each query by their last scores, and ends up sorted by these scores. ``is_wide`` marks
+    the queries whose scores are so far apart that products of exponentials could leave float64: these are left to
     ``weighted_gradients``.
     """
     offsets, tiers, n_tiers, gains, discounts = queries
     window, truncation, sigma, by_rank, over_distance, levelled, kappa, steep, share_ties = rules
-    numbers, places, ends, bits, _, _ = room
+    numbers, places, ends, bits, _, _ = work
     spare, ranked_scores, ranked_powers = numbers[0], numbers[1], numbers[2]
     score, power, discount, gain = numbers[3], numbers[4], numbers[5], numbers[6]
     window_sum, weight, weighted_discount = numbers[7], numbers[8], numbers[9]
@@ -133,7 +134,7 @@ def umart_gradients(
     ranked_places, row, ranked_ties, tie, tie_count = places[0], places[1], places[2], places[3], places[4]
     top_ends, rest_ends = ends[0], ends[1]
     sums = power if window == 1 else window_sum
-    zero = np.int64(0)  # a plain 0 has another type in numba, which would compile again for it
+    zero = np.int64(0)  # a literal 0 has another type in numba, which would compile again for it
     for query in range(first, last):
         start, n = offsets[query], offsets[query + 1] - offsets[query]
         is_wide[query] = False
@@ -141,7 +142,7 @@ def umart_gradients(
             for place in range(start, start + n):
                 gradient[place], hessian[place] = 0.0, 0.0
             continue
-        _repair_order(start, n, scores, order, ranked_scores, room)
+        _repair_order(start, n, scores, order, ranked_scores, work)
         spread = ranked_scores[0] - ranked_scores[n - 1]
         if sigma * spread > _WIDEST:
             is_wide[query] = True
@@ -209,15 +210,15 @@ def umart_gradients(
 
 
 @inner
-def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, room: Room) -> None:
-    """Sort the rows of a query by score, highest first, and by row where scores are equal.
+def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, work: Workspace) -> None:
+    """Sort the rows of a query by score, highest first, and by row if scores are equal.
 
-    A document moves by the number of higher ones behind it, less the number of lower ones before it. These are counted
-    among its neighbours, further and further out, until no two documents so far apart are out of order: in vector
-    registers and without a branch, which would be mispredicted for most documents that move. If there are more to
-    count, the new places collide or the scores do not fall, and the query is sorted afresh.
+    A document moves by the number of higher ones after it, minus the number of lower ones before it. These are counted
+    among its neighbours, further and further out, until no two documents that far apart are out of order: vectorised
+    and without a branch, which would be mispredicted for most documents that move. If there are more to count, the new
+    places collide or the scores do not fall, and the query is sorted from scratch.
     """
-    line, shifts, spare_rows = room.line, room.shifts, room.places[1]
+    line, shifts, spare_rows = work.line, work.shifts, work.places[1]
     for rank in range(n):
         line[_REACH + rank] = scores[order[start + rank]]
         shifts[rank] = rank
@@ -277,7 +278,7 @@ def _share_ranks(
 ) -> None:
     """Give each tie the mean discount of its ranks, and the mean gap between the discounts of two of them.
 
-    A tie is named by its first rank. Documents on their own are ties of one.
+    A tie is identified by its first rank. Untied documents are ties of one.
     """
     first = 0
     while first < n:
@@ -300,7 +301,7 @@ def _share_ranks(
 def _take_powers(
     n: int, sigma: float, ranked_scores: Floats, bits: NDArray[np.int64], scale: Floats, ranked_powers: Floats
 ) -> None:
-    """e^x for x = sigma (f - best), to the last digit but one; numba's own is a call of the C library for each number.
+    """e^x for x = sigma (f - best), to the last digit but one; numba's own is a call of the C library per number.
 
     e^x = 2^k e^r with k the integer nearest to x / ln 2 and |r| <= ln 2 / 2. ``bits`` and ``scale`` are one array: the
     bits of 2^k, and 2^k.
@@ -359,7 +360,7 @@ def _lay_out(
         ends[tiers[order[start + rank]] + 1] += 1
     for tier in range(n_tiers):
         ends[tier + 1] += ends[tier]
-    # Each tier is filled from its start on, so that in the end its start has become its end.
+    # Each tier is filled from its start, so its start ends up as its end.
     for rank in range(first, last):
         this_row = order[start + rank]
         tier = tiers[this_row]
@@ -375,7 +376,7 @@ def _lay_out(
 
 @inner
 def _pad(end: int, score: Floats, power: Floats, window_sum: Floats, weight: Floats, weighted_discount: Floats) -> None:
-    """Behind a layout: documents without weight, with which nothing overflows."""
+    """Add documents without weight after a layout, with values that do not overflow."""
     for place in range(end, end + _PADDING):
         score[place], power[place], window_sum[place] = 0.0, 1.0, 1.0
         weight[place], weighted_discount[place] = 0.0, 0.0
@@ -389,9 +390,9 @@ def _clear(n: int, low: Floats, low_power: Floats, high: Floats, high_power: Flo
 
 @inner
 def _keep_below(n_top_below: int, n_below: int, top_end: int, rest_end: int, ranked_places: Rows) -> tuple[int, int]:
-    """Keep the places below a tier, in order of score: how many of the first part are left, and how many of both.
+    """Keep the places below a tier, in order of score; returns the numbers left in the first part and in both.
 
-    Without a branch: ratings cannot be predicted.
+    Without a branch, because ratings cannot be predicted.
     """
     kept = 0
     for rank in range(n_top_below):
@@ -408,7 +409,7 @@ def _keep_below(n_top_below: int, n_below: int, top_end: int, rest_end: int, ran
 
 @_in_vectors
 def _sum_all(top_end: int, n_top: int, rest_end: int, end: int, power: Floats, window_sum: Floats) -> None:
-    """One window of all documents below a tier."""
+    """One window with all documents below a tier."""
     total = 0.0
     for place in range(np.uint64(top_end), np.uint64(n_top)):
         total += power[place]
@@ -422,7 +423,7 @@ def _sum_all(top_end: int, n_top: int, rest_end: int, end: int, power: Floats, w
 
 @inner
 def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window_sum: Floats) -> None:
-    """Windows of this many documents, in order of score; pairs on their own, where loops would cost more than sums."""
+    """Windows of this many documents, in order of score; windows of two without loops, which is faster."""
     n_paired = n - n % 2 if window == 2 else 0
     for rank in range(0, n_paired, 2):
         one, other = ranked_places[rank], ranked_places[rank + 1]
@@ -439,10 +440,10 @@ def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window
 
 @inner
 def _share_windows(n: int, ranked_places: Rows, tie: Rows, window_sum: Floats) -> None:
-    """Give each tie the harmonic mean of the sums of the windows that it reaches into.
+    """Give each tie the harmonic mean of the sums of the windows that it extends into.
 
-    p' = e^(sigma f(d')) / (e^(sigma f(d)) + k) follows 1 / k where the window outweighs d, and not at all where it does
-    not: so one high document at the edge of a tie does not silence the tie.
+    p' = e^(sigma f(d')) / (e^(sigma f(d)) + k) is proportional to 1 / k if the window outweighs d, and does not depend
+    on k if it does not: so one high document at the edge of a tie does not silence the tie.
     """
     first = 0
     while first < n:
@@ -469,9 +470,9 @@ def _weigh(
     weight: Floats,
     weighted_discount: Floats,
 ) -> None:
-    """What a pair's weight has of the lower document: its exponential times the gap of gains, and that with discount.
+    """The lower document's part of a pair's weight: its exponential times the gap of gains, and that times discount.
 
-    The weight is then |gap discount(d) - gap discount(d')|, up to the distance: one operation less for each pair.
+    The weight is then |gap discount(d) - gap discount(d')|, up to the distance: one operation less per pair.
     """
     counted = 1.0 if by_rank else 0.0
     for place in range(np.uint64(first), np.uint64(last)):
@@ -500,10 +501,10 @@ def _compare(
 ) -> None:
     """Every pair of a place in first to last - 1 and a lower one in first_low to last_low - 1.
 
-    With E = e^(sigma f) and K the window sum: x = w p' = w E' / (E + K) and y = x / (E + K), so that w p' p = E y and
-    w p' (1 - p') = x - E' y. ``low`` and ``high`` add up x over the pairs of a document, the other two y.
+    With E = e^(sigma f) and K the window sum: x = w p' = w E' / (E + K) and y = x / (E + K), so that w p' p = E y and w
+    p' (1 - p') = x - E' y. ``low`` and ``high`` sum x over the pairs of a document, the other two sum y.
 
-    Two places go together, as division is the slowest part: 1 / a and 1 / b are b / (a b) and a / (a b).
+    Two places are processed together, as division is the slowest part: 1 / a and 1 / b are b / (a b) and a / (a b).
     """
     begin = np.uint64(first_low)
     end = np.uint64(first_low + (last_low - first_low + _PADDING - 1) // _PADDING * _PADDING)
@@ -569,8 +570,8 @@ def _compare_ties(
 ) -> None:
     """Every pair within a tie of a place in first to last - 1 and a lower one in last to end - 1.
 
-    The documents of a tier in a tie are all alike, and counted. They have the exponential of the lower document. x and
-    y as in ``_compare``.
+    The documents of a tier in a tie are all alike, so they are counted. They have the exponential of the lower
+    document. x and y are as in ``_compare``.
     """
     for place in range(first, last):
         tie_count[tie[place]] += 1
@@ -595,7 +596,7 @@ def _compare_ties(
 
 @inner
 def _level(n: int, sigma: float, high: Floats) -> float:
-    """log2(1 + S) / S: lambdarank's answer to queries with many pairs."""
+    """log2(1 + S) / S: the factor of lambdarank for queries with many pairs."""
     total = 0.0
     for place in range(n):
         total += high[place]
@@ -620,7 +621,7 @@ def _finish(
     gradient: NDArray[np.float32],
     hessian: NDArray[np.float32],
 ) -> None:
-    """From sums over pairs to gradient and hessian; the difference may come out below 0 by rounding alone."""
+    """From sums over pairs to gradient and hessian; only rounding can make the difference negative."""
     for place in range(np.uint64(first), np.uint64(last)):
         e = power[place]
         of_low = low[place] - e * low_power[place]

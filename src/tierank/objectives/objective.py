@@ -84,7 +84,7 @@ class Objective(ABC):
         return all(one is other or np.array_equal(one, other) for one, other in zip(data, self._seen, strict=True))
 
     def _checked_scores(self, scores: ArrayLike, n: int) -> Floats:
-        # For numba, read-only arrays have another type, which would need compiling.
+        # The kernels of the objectives take writable arrays only.
         checked = np.require(scores, np.float64, ["C", "W"])
         if checked.shape != (n,):
             raise DataError(f"scores: expected {n}, one per document, got shape {checked.shape}")

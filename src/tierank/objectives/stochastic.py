@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.errors import DataError
 from tierank.kernels import in_threads
-from tierank.kernels.stochastic import Chance, Room, stochastic_gradients
+from tierank.kernels.stochastic import Chance, Workspace, stochastic_gradients
 from tierank.objectives.objective import Gradients
 from tierank.objectives.umart import Prepared, UMartObjective, plain_gains
 from tierank.relevance import Gain
@@ -108,9 +108,9 @@ class StochasticUMartObjective(UMartObjective):
         bits, chance = scores.view(np.uint64), Chance(self.seed, self.n_draws, self.noise, self._decays)
 
         def compute(first: int, last: int) -> None:
-            room = Room.for_queries(int(np.diff(data.queries.offsets[first : last + 1]).max()))
+            work = Workspace.for_queries(int(np.diff(data.queries.offsets[first : last + 1]).max()))
             stochastic_gradients(
-                first, last, scores, bits, data.queries, data.rules, chance, room, data.gradient, data.hessian
+                first, last, scores, bits, data.queries, data.rules, chance, work, data.gradient, data.hessian
             )
 
         in_threads(compute, data.spans, self.n_jobs)

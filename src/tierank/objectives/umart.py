@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from tierank.checks import as_offsets, as_positions, as_propensities, as_ratings
 from tierank.errors import DataError
 from tierank.kernels import in_threads, n_threads
-from tierank.kernels.propensity import Room as WeightedRoom
 from tierank.kernels.propensity import Weights, weighted_gradients
-from tierank.kernels.umart import Queries, Room, Rules, umart_gradients
+from tierank.kernels.propensity import Workspace as WeightedWorkspace
+from tierank.kernels.umart import Queries, Rules, Workspace, umart_gradients
 from tierank.objectives.objective import Gradients, Objective, scale_of
 from tierank.objectives.propensity import LearnedWeights
 from tierank.relevance import Gain, as_gain, blocks_of, discounts_to, find_tiers, gain_levels, gains_of, ideal_dcg
@@ -204,9 +204,9 @@ class UMartObjective(Objective):
             return data.scaled()
 
         def compute(first: int, last: int) -> None:
-            room = Room.for_queries(len(data.queries.discounts), int(data.queries.n_tiers.max()))
+            work = Workspace.for_queries(len(data.queries.discounts), int(data.queries.n_tiers.max()))
             umart_gradients(
-                first, last, scores, data.queries, data.rules, room,
+                first, last, scores, data.queries, data.rules, work,
                 data.order, data.is_wide, data.gradient, data.hessian,
             )  # fmt: skip
 
@@ -226,7 +226,7 @@ class UMartObjective(Objective):
 
         def compute(first: int, last: int) -> None:
             weighted_gradients(
-                first, last, scores, data.queries, data.rules, weights, WeightedRoom.for_queries(longest),
+                first, last, scores, data.queries, data.rules, weights, WeightedWorkspace.for_queries(longest),
                 data.order, data.gradient, data.hessian,
             )  # fmt: skip
 

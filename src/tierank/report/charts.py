@@ -114,13 +114,9 @@ def bars(
                 continue
             x = left + room * (j + 0.5) + thick * (i - len(series) / 2)
             said = element("title", f"{name}, {groups[j]}: {value:{form}}{unit}")
-            place, size = min(y.at(value), y.at(0)), abs(y.at(value) - y.at(0))
-            box = {"x": round(x + 0.5, 2), "y": place, "width": round(thick - 1, 2), "height": round(size, 2)}
-            parts.append(element("g", said, element("rect", **box, rx=1.5, class_=f"c{colour}")))
+            parts.append(element("g", said, _bar(y, value, x, thick, colour)))
             if name in spans and all(map(math.isfinite, spans[name][j])):
-                low, high = spans[name][j]
-                middle = round(x + thick / 2, 2)
-                parts.append(element("path", d=f"M{middle} {y.at(low)}V{y.at(high)}", class_="whisker"))
+                parts.append(_whisker(y, spans[name][j], x + thick / 2))
     parts += [
         _text(round(left + room * (j + 0.5), 1), height - bottom + 16, group, "middle")
         for j, group in enumerate(shown or groups)
@@ -131,6 +127,17 @@ def bars(
     keys = legend(list(series)) if len(series) > 1 and colours is None else Html("")
     drawn = _svg(width, height, title, words, parts)
     return figure(title, words, join([keys, drawn]), table(columns, rows))
+
+
+def _bar(y: Axis, value: float, x: float, thick: float, colour: int) -> Html:
+    place, size = min(y.at(value), y.at(0)), abs(y.at(value) - y.at(0))
+    box = {"x": round(x + 0.5, 2), "y": place, "width": round(thick - 1, 2), "height": round(size, 2)}
+    return element("rect", **box, rx=1.5, class_=f"c{colour}")
+
+
+def _whisker(y: Axis, interval: tuple[float, float], x: float) -> Html:
+    low, high = interval
+    return element("path", d=f"M{round(x, 2)} {y.at(low)}V{y.at(high)}", class_="whisker")
 
 
 def lines(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from tierank.extras import require
 from tierank.files import replacing
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Dark to light, distinguishable with all kinds of colour vision.
@@ -73,26 +74,34 @@ def _improvement(comparison: Comparison) -> Figure:
         style = {"ecolor": _INK, "elinewidth": 0.8, "capsize": 0}
         colour = _COLOURS[i % len(_COLOURS)]
         bars.append(axes.bar(place, heights, 0.9 * width, yerr=errors, error_kw=style, color=colour))
-    axes.axhline(0, color=_INK, linewidth=0.8)
     axes.set_xticks(np.arange(len(metrics)), [metric.upper() for metric in metrics])
     axes.set_ylabel(f"% over {comparison.baseline}", color=_INK, parse_math=False)
+    _style(axes)
+    _add_legend(axes, bars, systems)
+    return figure
+
+
+def _style(axes: Axes) -> None:
+    """A line at 0, thin grid lines behind the bars, and no frame."""
+    axes.axhline(0, color=_INK, linewidth=0.8)
     axes.grid(axis="y", color=_GRID, linewidth=0.7)
     axes.set_axisbelow(True)
-    for side in ("top", "right", "bottom"):
-        axes.spines[side].set_visible(False)
+    axes.spines[["top", "right", "bottom"]].set_visible(False)
     axes.tick_params(length=0, colors=_INK)
+
+
+def _add_legend(axes: Axes, bars: list[Any], names: list[str]) -> None:
     legend = axes.legend(
         bars,
-        [""] * len(systems),
+        [""] * len(names),
         frameon=False,
-        ncols=min(6, len(systems)),
+        ncols=min(6, len(names)),
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),
         fontsize=9,
     )
-    for text, system in zip(legend.get_texts(), systems, strict=True):
+    for text, name in zip(legend.get_texts(), names, strict=True):
         # Set here so that names are shown unchanged: matplotlib hides labels that begin with "_", and reads "$" as
         # maths.
-        text.set_text(system)
+        text.set_text(name)
         text.set_parse_math(False)
-    return figure

@@ -67,7 +67,7 @@ class Version:
             return explain_rows(self.ranker, data, above, below)
 
     def describe(self) -> dict[str, Any]:
-        """For JSON."""
+        """A dict for JSON: the ranker, its features, and when and with which version it was loaded."""
         names, kinds = self.features.names, self.features.plan.kinds
         columns = {"columns": {name: kind.NAME for name, kind in kinds.items()}} if kinds else {}
         return columns | {

@@ -28,7 +28,7 @@ class Refusal(DataError):
         self.headers = dict(headers or {})
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The body of the response: a dict with ``error``, which has where, expected, got and fix."""
         return {"error": {"where": self.where, "expected": self.expected, "got": self.got, "fix": self.fix}}
 
 

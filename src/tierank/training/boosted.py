@@ -25,8 +25,8 @@ from tierank.training.networks import (
     QueryLists,
     Training,
     Weights,
-    begun,
     build_network,
+    initialised,
 )
 from tierank.training.networks.ensemble import Ensemble
 from tierank.training.selection import Selection, means_of
@@ -230,7 +230,7 @@ class TierRNNModel(BoostedModel):
         """The recurrent network."""
         names = ("hidden", "activation", "dropout", "pooling", "score_from", "cell", "inference")
         network = TierRNN(self.inputs.width, **{name: self.settings[name] for name in names}, seed=seed)
-        return begun(network, self.settings, self.inputs, seed, device)
+        return initialised(network, self.settings, self.inputs, seed, device)
 
     @property
     def needs_list(self) -> bool:

@@ -10,7 +10,8 @@ import numpy as np
 
 from tierank.dataset import RankingDataset
 from tierank.kernels import n_threads
-from tierank.training.lightgbm_adapter import exact_in_sums, predicted
+from tierank.team import Team
+from tierank.training.lightgbm_adapter import Rows, bin_rows, exact_in_sums, predicted
 from tierank.training.order import canonical_rows
 from tierank.training.trees import with_categories
 from tierank.types import Floats
@@ -42,20 +43,23 @@ def expect_ratings(data: RankingDataset, falling: Floats, n_jobs: int | None = N
     array of float64, shape (n_documents,)
         One prediction per document. The same bits for any number of threads and any order of rows.
     """
-    features = np.column_stack([data.features, falling.astype(np.float32)])
+    column = falling.astype(np.float32)
     weights = np.ones(data.n_documents) if data.row_weight is None else data.row_weight
-    counts = data.is_judged & (weights > 0)
+    canonical = canonical_rows(data, n_jobs, rated=False)
     part_of_query = np.empty(data.n_queries, np.int64)
-    part_of_query[canonical_rows(data, n_jobs, rated=False).queries] = np.arange(data.n_queries) % N_PARTS
-    part = part_of_query[data.query_of_row]
+    part_of_query[canonical.queries] = np.arange(data.n_queries) % N_PARTS
+    part = part_of_query[data.query_of_row][canonical.rows]
+    counts = (data.is_judged & (weights > 0))[canonical.rows]
     params = _parameters(data, n_jobs)
     expected = np.zeros(data.n_documents)
     for one in np.unique(part):
         # A single query has no other parts.
-        learned_from = counts & (part != one) if data.n_queries > 1 else counts
-        asked = part == one
-        ratings, rows_count = data.ratings[learned_from], weights[learned_from]
-        expected[asked] = _fitted(features[learned_from], ratings, rows_count, features[asked], params, n_jobs)
+        is_learned_from = counts & (part != one) if data.n_queries > 1 else counts
+        learned_from, asked = canonical.rows[is_learned_from], canonical.rows[part == one]
+        if len(learned_from):
+            train = bin_rows(Rows(data.features, learned_from, column), Team(), params)
+            booster, mean = _fitted(train, data.ratings[learned_from], weights[learned_from], params)
+            expected[asked] = mean + predicted(booster, Rows(data.features, asked, column), n_jobs)
     return expected
 
 
@@ -74,18 +78,14 @@ def _parameters(data: RankingDataset, n_jobs: int | None) -> dict[str, Any]:
 
 
 def _fitted(
-    features: Any, ratings: Floats, weights: Floats, asked: Any, params: dict[str, Any], n_jobs: int | None
-) -> Floats:
-    """Fit trees to some documents, and predict others."""
-    if not len(ratings):
-        return np.zeros(len(asked))
+    train: lightgbm.Dataset, ratings: Floats, weights: Floats, params: dict[str, Any]
+) -> tuple[lightgbm.Booster, float]:
+    """Trees fitted to the difference of the ratings from their weighted mean, and the mean."""
     mean = math.fsum(weights * ratings) / math.fsum(weights)
     hessian = exact_in_sums(weights.astype(np.float32))
 
     def squares(scores: Any, _: Any) -> tuple[Any, Any]:
         return exact_in_sums((weights * (mean + scores - ratings)).astype(np.float32)), hessian
 
-    # LightGBM needs labels, but the objective does not use them.
-    train = lightgbm.Dataset(features, np.zeros(len(ratings), np.float32))
-    booster = lightgbm.train({**params, "objective": squares}, train, N_ROUNDS)
-    return mean + predicted(booster, asked, n_jobs)
+    train.set_label(np.zeros(len(ratings), np.float32))  # LightGBM needs labels, but the objective does not use them
+    return lightgbm.train({**params, "objective": squares}, train, N_ROUNDS), mean

@@ -89,10 +89,12 @@ def parameter_names() -> dict[str, str]:
     return {alias: name for name, others in aliases.items() for alias in (name, *others)}
 
 
-def predicted(booster: lightgbm.Booster, features: NDArray[np.float32], n_jobs: int | None) -> NDArray[np.float64]:
+def predicted(
+    booster: lightgbm.Booster, features: NDArray[np.float32] | Rows, n_jobs: int | None
+) -> NDArray[np.float64]:
     """The score of each row, computed many rows at a time."""
     threads = n_threads(n_jobs)
-    parts = chunks(features, rows_in(features, _SCORED))
+    parts = features.batches() if isinstance(features, Rows) else chunks(features, rows_in(features, _SCORED))
     return np.concatenate(
         [booster.predict(rows, raw_score=True, num_threads=threads) for rows in parts], dtype=np.float64
     )
@@ -140,10 +142,16 @@ def connected(team: Team, params: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class Rows(lightgbm.Sequence):
-    """The rows of a matrix in a given order, passed on some thousands at a time, without a copy of the matrix."""
+    """The rows of a matrix in a given order, passed on some thousands at a time, without a copy of the matrix.
 
-    def __init__(self, features: NDArray[np.float32], order: NDArray[np.int64]) -> None:
-        self.features, self.order = features, order
+    ``column``, if given, is one more feature: a value for each row of the matrix.
+    """
+
+    def __init__(
+        self, features: NDArray[np.float32], order: NDArray[np.int64], column: NDArray[np.float32] | None = None
+    ) -> None:
+        self.features, self.order, self.column = features, order, column
+        self.width = features.shape[1] + (column is not None)
         self.batch_size = rows_in(features, _BATCH)
 
     def __len__(self) -> int:
@@ -151,12 +159,16 @@ class Rows(lightgbm.Sequence):
 
     def __getitem__(self, rows: Any) -> NDArray[np.float32]:
         chosen: NDArray[np.float32] = self.features[self.order[rows]]
-        release_pages(self.features)  # pages of a mapped matrix are released
-        return chosen
+        release_pages(self.features)
+        return chosen if self.column is None else np.column_stack([chosen, self.column[self.order[rows]]])
+
+    def batches(self) -> Iterator[NDArray[np.float32]]:
+        """All rows, some thousands at a time."""
+        return (self[start : start + self.batch_size] for start in range(0, len(self), self.batch_size))
 
     def sample(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Some scattered rows, in chunks: for each row of a mapped matrix the system maps much around it."""
-        sampled = np.empty((len(rows), self.features.shape[1]), np.float32)
+        sampled = np.empty((len(rows), self.width), np.float32)
         for start in range(0, len(rows), _SCATTERED):
             some = slice(start, start + _SCATTERED)
             sampled[some] = self[rows[some]]
@@ -180,8 +192,8 @@ def bin_rows(rows: Rows, team: Team, params: dict[str, Any]) -> lightgbm.Dataset
     # Many small arrays, whose memory would not be released otherwise.
     if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim"):
         ctypes.CDLL(None).malloc_trim(0)
-    for start in range(0, len(rows), rows.batch_size):
-        dataset._push_rows(rows[start : start + rows.batch_size])
+    for batch in rows.batches():
+        dataset._push_rows(batch)
     return dataset
 
 

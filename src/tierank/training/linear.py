@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -18,10 +17,10 @@ from tierank.export import Layer, Network, Scorer, Sum
 from tierank.kernels import in_threads
 from tierank.kernels.linear import add_products
 from tierank.memory import release_pages
-from tierank.relevance import Gain, gain_levels
+from tierank.relevance import Gain, blocks_of, gain_levels
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
-from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_best, as_history
+from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_best, as_history, inside
 from tierank.training.order import canonical_rows, join_contents
 from tierank.training.selection import Judging, Selection, make_judge, means_of
 from tierank.training.sharing import shared_work
@@ -67,7 +66,7 @@ class LinearModel(FittedModel):
         try:
             arrays = safetensors.numpy.load(saved.files["weights.safetensors"])
             fitted = [
-                make_transform(one).load_state(_inside(arrays, f"transform{k}."), n_features)
+                make_transform(one).load_state(inside(arrays, f"transform{k}."), n_features)
                 for k, one in enumerate(transforms)
             ]
             ridge, history = float(saved.facts["ridge"]), as_history(saved.facts["history"])
@@ -106,13 +105,11 @@ class LinearModel(FittedModel):
         # Without queries, any rows will do.
         offsets = data.offsets if self.needs_list else np.arange(data.n_documents + 1)
 
-        def weigh(a: int, b: int) -> None:
-            block = slice(int(offsets[a]), int(offsets[b]))
-            inside = offsets[a : b + 1] - offsets[a] if self.needs_list else None
-            add_all(self.apply(data.features[block], inside), weights, scores[block])
-            release_pages(data.features[block])
+        def weigh(_: slice, rows: slice, edges: Rows) -> None:
+            add_all(self.apply(data.features[rows], edges if self.needs_list else None), weights, scores[rows])
+            release_pages(data.features[rows])
 
-        in_threads(weigh, pairwise(_cut(offsets, _CHUNK)), n_jobs)
+        in_threads(weigh, blocks_of(offsets, _CHUNK), n_jobs)
         return scores
 
     def apply(self, features: NDArray[np.float32], offsets: Rows | None) -> list[NDArray[np.float32]]:
@@ -416,11 +413,10 @@ class Queries:
 
     def _blocks(self, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Cuts the queries from first to before last into blocks; memory does not grow with the data."""
-        if first < last:
-            edges = _cut(self.offsets[first : last + 1], max(1, _BLOCK // self.n_columns))
-            for a, b in pairwise(edges):
-                yield first + a, first + b
-                release_pages(self.data.features)
+        offsets, n_documents = self.offsets[first : last + 1], max(1, _BLOCK // self.n_columns)
+        for queries, _, _ in blocks_of(offsets, n_documents):
+            yield first + queries.start, first + queries.stop
+            release_pages(self.data.features)
 
 
 def _centre(values: Floats, weight: Floats, n: Floats, starts: Rows, lengths: Rows) -> Floats:
@@ -445,24 +441,6 @@ def _gains(ratings: Floats, gain: Gain, team: Team) -> Floats:
     return np.exp2(levels - highest) if gain == "exp2" else levels / (highest or 1.0)
 
 
-def _cut(offsets: Rows, n_rows: int) -> list[int]:
-    """Edges between queries, by number, for blocks of up to this many documents, or of one longer query.
-
-    >>> _cut(np.array([0, 3, 5, 9, 30, 31]), 6)
-    [0, 2, 3, 4, 5]
-    """
-    edges = [0]
-    while edges[-1] < len(offsets) - 1:
-        end = int(np.searchsorted(offsets, offsets[edges[-1]] + n_rows, side="right")) - 1
-        edges.append(max(end, edges[-1] + 1))
-    return edges
-
-
 def _packed(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     content: bytes = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
     return content
-
-
-def _inside(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """The arrays whose names start with a prefix, without that prefix."""
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

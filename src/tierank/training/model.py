@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ from tierank.settings import as_whole
 from tierank.team import Team
 from tierank.training.callbacks import Callbacks, Step
 from tierank.types import Floats, Rows
+
+T = TypeVar("T")
 
 
 class Resources(NamedTuple):
@@ -87,7 +89,7 @@ class Seen:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The facts for a model file."""
+        """The facts as plain values for JSON; ``from_json`` reads them."""
         names = None if self.feature_names is None else list(self.feature_names)
         return {
             "n_features": self.n_features,
@@ -237,9 +239,16 @@ class SavedModel(NamedTuple):
 
     def inside(self, name: str, facts: Any) -> SavedModel:
         """A model that is part of this one: the files with this prefix, and its own facts."""
-        prefix = f"{name}."
-        files = {file.removeprefix(prefix): text for file, text in self.files.items() if file.startswith(prefix)}
-        return SavedModel(self.seen, facts if isinstance(facts, dict) else {}, files)
+        return SavedModel(self.seen, facts if isinstance(facts, dict) else {}, inside(self.files, f"{name}."))
+
+
+def inside(named: Mapping[str, T], prefix: str) -> dict[str, T]:
+    """The entries whose names begin with a prefix, under their names without it.
+
+    >>> inside({"base.trees.txt": 1, "trees.txt": 2}, "base.")
+    {'trees.txt': 1}
+    """
+    return {name.removeprefix(prefix): value for name, value in named.items() if name.startswith(prefix)}
 
 
 def as_history(given: Any) -> list[dict[str, Any]]:

@@ -232,20 +232,12 @@ def train_trees(
     check_goss(params, settings)
     train, valid = data
     team, query_features = context.team, settings["query_features"]
-    if team.size > 1 and train.position is not None and train.propensity is None:
-        raise ParameterError(
-            argument="position",
-            expected="`propensity` too if several processes train, as each would learn other propensities",
-            got="positions alone",
-        )
+    _check_positions(train, team)
     judge = None
     if valid is not None:
         judge = make_judge(valid, settings["select_by"], settings["rule"], settings["n_jobs"], team)
-    starts, resources = None, Resources(settings["n_jobs"])
     start = context.start if isinstance(context.start, TreeModel) else None
-    first = base if start is None else start
-    if first is not None:
-        starts = first.predict(train, resources), None if valid is None else first.predict(valid, resources)
+    starts = _starting_scores(base if start is None else start, data, settings)
     params = with_categories(params, train)
     params = params | for_features(params, train.n_features, train.feature_names, 3 if query_features else 1)
     if start is not None:
@@ -262,18 +254,51 @@ def train_trees(
     except lightgbm.basic.LightGBMError as error:
         what = " ".join(str(error).split()).split(" at /")[0]
         raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
-    state = run.state
-    n_rounds = len(state.history) if judge is None or settings["keep"] == "all" else state.best_round
-    processes = _attendance(train, team)
+    state, processes = run.state, _attendance(train, team)
     if team.size > 1 and not _is_sampled(params):
         check_is_global(state.texts[0], sum(process["documents"] for process in processes))
+    n_rounds = len(state.history) if judge is None or settings["keep"] == "all" else state.best_round
+    text, n_before = _kept_text(state.texts, n_rounds, train.feature_names, start)
+    return TreeModel(
+        text,
+        state.history,
+        n_rounds,
+        context.seen,
+        query_features,
+        base=base,
+        processes=processes,
+        n_before=n_before,
+        propensities=state.objective,
+    )
+
+
+def _check_positions(train: RankingDataset, team: Team) -> None:
+    if team.size > 1 and train.position is not None and train.propensity is None:
+        raise ParameterError(
+            argument="position",
+            expected="`propensity` too if several processes train, as each would learn other propensities",
+            got="positions alone",
+        )
+
+
+def _starting_scores(
+    first: FittedModel | None, data: tuple[RankingDataset, RankingDataset | None], settings: dict[str, Any]
+) -> tuple[Floats, Floats | None] | None:
+    """The scores that the trees add to, for training and validation data: those of the model before them, if any."""
+    if first is None:
+        return None
+    (train, valid), resources = data, Resources(settings["n_jobs"])
+    return first.predict(train, resources), None if valid is None else first.predict(valid, resources)
+
+
+def _kept_text(
+    texts: list[str], n_rounds: int, names: Sequence[str] | None, start: TreeModel | None
+) -> tuple[str, int]:
+    """The trees that are kept, as one text, after those that training continued from; and the number of the latter."""
     before = [] if start is None else [start.text]
     n_before = sum(count_trees(one) for one in before)
-    names = train.feature_names or (None if start is None else start.booster.feature_name())
-    text = cut_text(with_names(join_texts([*before, *state.texts]), names), n_before + n_rounds)
-    seen = context.seen
-    learned = state.objective
-    return TreeModel(text, state.history, n_rounds, seen, query_features, base, processes, n_before, learned)
+    names = names or (None if start is None else start.booster.feature_name())
+    return cut_text(with_names(join_texts([*before, *texts]), names), n_before + n_rounds), n_before
 
 
 def with_categories(params: Mapping[str, Any], train: RankingDataset) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Networks: batches of whole queries, one training loop for all losses, exact resume, and the fitted model.
 
-``members`` trains a network for each seed by the ``loop``; an epoch of it is ``steps`` over ``lists``, with the
-learning rate of the ``schedule``. ``inputs`` are what networks see of the features, ``building`` makes networks,
-``model`` holds the fitted ones, ``portable`` has them in the form that exports read.
+``members`` trains a network for each seed with the ``loop``; an epoch takes ``steps`` over ``lists``, with the learning
+rate of the ``schedule``. ``inputs`` turns features into what networks see, ``building`` makes networks, ``model`` holds
+the fitted ones, and ``portable`` converts them to the form that exports read.
 """
 
-from tierank.training.networks.building import OF_WEIGHTS, begun, build_network, check_network, fit_inputs
+from tierank.training.networks.building import OF_WEIGHTS, build_network, check_network, fit_inputs, initialised
 from tierank.training.networks.checkpoint import NetworkCheckpoint, NetworkState
 from tierank.training.networks.lists import QueryLists
 from tierank.training.networks.loop import Training
@@ -25,11 +25,11 @@ __all__ = [
     "QueryLists",
     "Training",
     "Weights",
-    "begun",
     "build_network",
     "check_network",
     "cosine_share",
     "count_epochs",
     "fit_inputs",
+    "initialised",
     "train_networks",
 ]

@@ -1,7 +1,8 @@
-"""Adam by torch's own functions, without its optimizer classes.
+"""Adam, from torch's functions rather than its optimizer classes.
 
-Making one of these imports torch's compiler, a second or more of CPU time in every process that trains, and a call of
-``step`` does more in Python than in the fused kernel below it. The functions are the same, and so are the bits.
+Creating one of those classes imports torch's compiler, which takes a second or more of CPU time in every process that
+trains, and its ``step`` spends more time in Python than in the fused kernel below. The functions are the same, and so
+are the results, to the bit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _BETAS, _EPSILON = (0.9, 0.999), 1e-8
 class Adam:
     """Adam, or AdamW with ``weight_decay``.
 
-    ``state`` has the moments of the parameters that have had a gradient, by their number.
+    ``state`` holds the moments of each parameter that has had a gradient, by the number of the parameter.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], weight_decay: float = 0.0) -> None:
@@ -28,7 +29,7 @@ class Adam:
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """One step with this learning rate, for the parameters that have a gradient."""
+        """Take one step with this learning rate, for the parameters that have a gradient."""
         numbers = [number for number, parameter in enumerate(self.parameters) if parameter.grad is not None]
         for number in numbers:
             if number not in self.state:
@@ -41,7 +42,7 @@ class Adam:
             [state["exp_avg_sq"] for state in states],
             [],
             [state["step"] for state in states],
-            fused=True,  # a fifth of the time of a step of few queries
+            fused=True,  # a step on few queries takes a fifth of the time
             amsgrad=False,
             beta1=_BETAS[0],
             beta2=_BETAS[1],
@@ -52,7 +53,7 @@ class Adam:
         )
 
     def load(self, state: dict[int, dict[str, Tensor]]) -> None:
-        """Go on from the state of another one, of the same parameters."""
+        """Continue from the state of another ``Adam`` with the same parameters."""
         devices = {number: self.parameters[number].device for number in state}
         self.state = {k: {name: t.to(devices[k]) for name, t in values.items()} for k, values in state.items()}
 

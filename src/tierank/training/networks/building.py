@@ -1,4 +1,4 @@
-"""From settings to a network and to what it sees of the features."""
+"""Builds networks, and the transforms that make their inputs, from settings."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tierank.training.networks.device import as_device
 from tierank.training.networks.inputs import Inputs
 from tierank.transforms import Piecewise, SideBySide, Transform, make_transform
 
-# Settings that are handed to every network that takes them.
+# Settings that are passed to every network that accepts them.
 OF_NETWORKS = ("hidden", "activation", "output_activation", "dropout")
 
-# Settings that say what the weights of a network mean: they have to be those of the model that training goes on from.
+# Settings that the meaning of the weights depends on: to continue from a model, they have to be the same.
 OF_WEIGHTS = (
     "network",
     "network_settings",
@@ -46,11 +46,11 @@ def build_network(settings: Mapping[str, Any], inputs: Inputs, seed: int, device
     chosen = {name: settings[name] for name in OF_NETWORKS if name in takes} | (settings["network_settings"] or {})
     if "seed" in takes:
         chosen["seed"] = seed
-    return begun(kind(inputs.width, **chosen), settings, inputs, seed, device)
+    return initialised(kind(inputs.width, **chosen), settings, inputs, seed, device)
 
 
-def begun(network: nn.Module, settings: Mapping[str, Any], inputs: Inputs, seed: int, device: str) -> nn.Module:
-    """The network with initial weights as the settings have them, behind embeddings if there are categories."""
+def initialised(network: nn.Module, settings: Mapping[str, Any], inputs: Inputs, seed: int, device: str) -> nn.Module:
+    """The network with its initial weights, behind embeddings if there are categories."""
     if settings["initial_weights"] == "glorot" and not has_shapes_alone():
         draw_glorot(network, seed)
     if inputs.levels:
@@ -64,7 +64,7 @@ def check_network(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> N
     name = network if isinstance(network, str) else network.__name__
     takes = inspect.signature(network_class(network)).parameters
     for one in OF_NETWORKS:
-        if one not in takes and settings[one] not in (defaults[one], 0):  # no dropout is what such a network has
+        if one not in takes and settings[one] not in (defaults[one], 0):  # dropout=0 is what such a network does anyway
             raise ParameterError(f"has no effect with network {name!r}; remove it", argument=one)
     own = [one for one in takes if one not in (*OF_NETWORKS, "n_features", "seed", "self")]
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
@@ -75,7 +75,7 @@ def check_network(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> N
 
 
 def make_inputs(settings: Mapping[str, Any]) -> Transform:
-    """The transform, not fitted, that makes what a network sees of the features."""
+    """The transform that makes the inputs of networks from features, not fitted yet."""
     transform = settings["feature_transform"]
     if settings["encoding"] == "none":
         return make_transform(transform)
@@ -84,5 +84,5 @@ def make_inputs(settings: Mapping[str, Any]) -> Transform:
 
 
 def fit_inputs(settings: Mapping[str, Any], train: RankingDataset, team: Team | None = None) -> Transform:
-    """The transform that makes what a network sees of the features, fitted to the documents of all processes."""
+    """The transform that makes the inputs of networks from features, fitted to the documents of all processes."""
     return make_inputs(settings).fit_in_team(train.replace(kinds={}), team or Team())

@@ -1,4 +1,4 @@
-"""Checkpoints of networks: those that are done, and all of the one that is being trained."""
+"""Checkpoints of networks: the finished ones, and the full state of the one in training."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from torch import nn
 
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
+from tierank.training.model import inside
 from tierank.training.networks.adam import Adam
-from tierank.training.networks.weights import Weights, inside
+from tierank.training.networks.weights import Weights
 
 
 @dataclass
 class NetworkState:
-    """Where the training of one network stands."""
+    """The progress of one network in training."""
 
     epoch: int = 0
     best: tuple[float, ...] | None = None
@@ -31,14 +32,14 @@ class NetworkState:
 
 
 class NetworkCheckpoint(Checkpoint):
-    """Where a training of networks stands: those that are done, and all of the one that is not."""
+    """A checkpoint of the networks of a model: the finished ones, and the full state of the one in training."""
 
     def __init__(self, folder: Path, settings: dict[str, Any], made_of: Sequence[Any], team: Team) -> None:
         super().__init__(folder, settings, made_of, team)
         self.done: dict[str, NetworkState] = {}
 
     def write(self, name: str, state: NetworkState, network: nn.Module, optimizer: Adam) -> None:
-        """Replace what the folder holds, whole or not at all."""
+        """Replace the content of the folder, atomically."""
         self.done[name] = state
         if not self.team.is_first:
             return
@@ -50,12 +51,12 @@ class NetworkCheckpoint(Checkpoint):
         with self.renewing() as fresh:
             where = {"states": states, "running": name}
             (fresh / "state.json").write_text(json.dumps(where), encoding="utf-8")
-            # Its own writing of files has errors of its own for a disk that is full.
+            # Not save_file, which raises errors of its own on a full disk.
             content = safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})
             (fresh / "state.safetensors").write_bytes(content)
 
     def read(self, name: str, network: nn.Module, optimizer: Adam) -> NetworkState | None:
-        """Set a network and its optimizer to where they were; None where the folder has nothing of this training."""
+        """Restore a network and its optimizer; None if the folder has no checkpoint of this network."""
         with self.reading():
             text, weights = (self.content(f"state.{ending}") for ending in ("json", "safetensors"))
             if text is None:

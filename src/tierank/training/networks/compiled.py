@@ -27,8 +27,8 @@ from tierank.training.sharing import share
 from tierank.transforms import TRANSFORMS, Log1p, Piecewise, SideBySide, blocks
 from tierank.types import Floats
 
-# The slopes below 0 of piecewise linear activations. Vectorised exponentials of libraries would round a number
-# differently depending on its position.
+# The slopes below 0 of piecewise-linear activations. Other activations are left to torch: vectorised exponentials of
+# libraries round a number differently depending on its position.
 _SLOPES = {"identity": 1.0, "relu": 0.0, "leaky_relu": 0.01}
 
 _NOTHING = np.zeros(0, np.float32)

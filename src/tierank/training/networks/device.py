@@ -1,4 +1,4 @@
-"""Where torch computes: the device, and how many threads."""
+"""The device and the number of threads that torch uses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tierank.kernels import n_threads
 
 
 def as_device(name: Any) -> torch.device:
-    """The device of this name, if it is there and holds numbers."""
+    """The device of this name; raises an error if it does not exist or cannot hold numbers."""
     try:
         torch.zeros(1, device=name).cpu()
         return torch.device(name)

@@ -23,18 +23,18 @@ from tierank.training.numbering import Numbering
 from tierank.training.order import canonical_rows, join_contents, judged_rows, spans_of
 from tierank.types import Floats, Rows
 
-# Documents that are scored in one go at most, and numbers that they are made of: as many as a cache holds.
+# The most documents that are scored at a time, and the most inputs of these: as many as fit into a cache.
 _CHUNK, _NUMBERS = 1 << 14, 1 << 20
-# Bytes of features after which what was read of a mapped matrix is let go, and bytes of inputs that are kept.
+# Bytes of features after which the pages of a mapped matrix are released, and the most bytes of inputs to keep.
 _KEPT_BYTES = 1 << 27
-# Documents of data whose queries are kept as batches of one.
+# The most documents of data whose queries are kept as batches of one query.
 _KEPT_DOCUMENTS = 1 << 18
 
 
 class QueryLists:
-    """The queries of this process as a network sees them: in canonical order, transformed when asked for.
+    """The queries of this process as a network sees them: in canonical order, transformed on demand.
 
-    Nothing is known of the queries of other processes but their numbers, where ``teaching`` is asked for.
+    It knows nothing about the queries of other processes except their numbers, and those only if ``teaching`` is used.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class QueryLists:
 
     @cached_property
     def content(self) -> str:
-        """What the data of all processes hold."""
+        """A digest of the data of all processes."""
         return join_contents(self.team.all_gather(self._found.content))
 
     @cached_property
@@ -89,12 +89,12 @@ class QueryLists:
 
     @cached_property
     def given_order(self) -> Rows:
-        """The numbers of the queries of all processes, as the callers have them, one process after the other."""
+        """The numbers of the queries of all processes in the callers' order, one process after the other."""
         own = self._numbering.places[np.argsort(self._found.queries)]
         return self.team.gather_rows(own[:, None])[:, 0]
 
     def teaching(self, query_order: str) -> Tensor:
-        """The queries with an order to learn and a weight above 0, in canonical order or as they were given.
+        """The queries with an order to learn and a weight above 0, in canonical order or in the caller's.
 
         They are those of all processes, by number: see ``Numbering``.
         """
@@ -107,14 +107,14 @@ class QueryLists:
         return torch.from_numpy(np.flatnonzero(of_all))
 
     def own(self, queries: Tensor) -> Tensor:
-        """Which of the queries of this process these numbers of queries of all processes mean, in the same order."""
+        """Those of the given queries of all processes that this process has, by their index here, in the same order."""
         if self.team.size == 1:
             return queries
         found = self._own[queries]
         return found[found >= 0]
 
     def batch(self, queries: Tensor) -> tuple[Tensor, Batch]:
-        """The features of some queries, and the queries as losses know them."""
+        """The features of some queries, and these queries as a ``Batch`` for losses."""
         batch = self._single(queries) if len(queries) == 1 else self.whole.take(queries)
         if self._keeps and self._kept is None:
             self._kept = self._all_inputs()
@@ -182,7 +182,7 @@ class QueryLists:
         return scores
 
     def _let_go(self, n_bytes: int) -> None:
-        """What was read of a mapped matrix is not kept: memory does not grow with the data."""
+        """Release the pages of a mapped matrix that were read: memory does not grow with the data."""
         self._seen += n_bytes
         if self._seen > _KEPT_BYTES:
             release_pages(self.data.features)
@@ -200,10 +200,11 @@ class QueryLists:
 
 
 def _as_twins(scores: Tensor, features: Tensor, batch: Batch) -> Tensor:
-    """The same scores; documents of a query with the same features have that of the first of them.
+    """The scores, where documents of a query with the same features all get the score of the first of them.
 
-    They are neighbours in canonical order, but which of them comes first is up to the caller's rows. Matrix products
-    round the last rows of a batch differently on some processors, and list networks see different neighbours.
+    They are neighbours in canonical order, but which of them comes first depends on the order of the caller's rows.
+    Matrix products round the last rows of a batch differently on some processors, and list networks see different
+    neighbours.
     """
     is_twin = (features[1:, 0] == features[:-1, 0]) & (batch.query[1:] == batch.query[:-1])
     places = torch.nonzero(is_twin).squeeze(1) + 1
@@ -211,5 +212,5 @@ def _as_twins(scores: Tensor, features: Tensor, batch: Batch) -> Tensor:
     if not len(places):
         return scores
     first = torch.arange(len(scores), device=scores.device)
-    first[places] = 0  # indices of the first ones rise, so the highest so far is that of the first of the twins
+    first[places] = 0  # the running maximum is the index of the first twin, as these indices rise
     return scores[first.cummax(0).values]

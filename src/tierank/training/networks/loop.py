@@ -21,14 +21,14 @@ from tierank.training.networks.weights import copied
 from tierank.training.selection import Selection, means_of
 from tierank.types import Floats
 
-# How far the seeds of the processes of a team stand apart; torch takes the last 32 bits of a seed alone.
+# The difference between the seeds of the processes of a team; torch only uses the last 32 bits of a seed.
 _APART = 0x9E3779B1
-# Seconds between checkpoints: what a kill can cost.
+# Seconds between checkpoints: the most work that a kill can lose.
 _EVERY = 5.0
 
 
 class Training:
-    """The training of one network. ``place`` says which one it is: rows of the history begin with it."""
+    """The training of one network. ``place`` identifies it, and is the start of each row of the history."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Training:
 
     @property
     def name(self) -> str:
-        """What the checkpoint calls this training."""
+        """The name of this training in the checkpoint."""
         return "-".join(str(number) for number in self.place.values())
 
     def run(self, label: str) -> None:
-        """Epoch after epoch, until patience or epochs run out."""
+        """Train epoch after epoch, until patience or epochs run out."""
         state, settings = self.state, self.settings
         saved = time.monotonic()
         with Progress(label, self.n_epochs, show=self.task.context.progress, done=state.epoch) as shown:
@@ -77,14 +77,14 @@ class Training:
                     saved = time.monotonic()
 
     def _learn(self) -> float:
-        """One pass over the queries, in an order that the seed and the epoch fix; returns the mean loss."""
+        """One pass over the queries, in an order that depends on the seed and the epoch; returns the mean loss."""
         self.network.train()
         seed = self.seed * 1_000_003 + self.state.epoch
         generator = torch.Generator().manual_seed(seed)
         order = self.teaching
         if self.settings["query_order"] == "shuffled":
             order = order[torch.randperm(len(order), generator=generator)]
-        # What losses and networks draw at random, each process of a team draws for itself.
+        # Each process of a team has its own random numbers for losses and networks.
         if not self.team.is_first:
             generator.manual_seed(seed + _APART * self.team.rank)
         self.lists.whole.generator = generator
@@ -107,7 +107,7 @@ class Training:
         return valid.scores(self.network)
 
     def _judged(self) -> dict[str, Any]:
-        """The metrics of this epoch on validation data; its weights are kept if they are the best."""
+        """The metrics of this epoch on validation data; keeps the weights if they are the best so far."""
         state = self.state
         if self.task.judge is None or self.task.valid is None:
             state.kept, state.best_epoch = copied(self.network), state.epoch

@@ -1,4 +1,4 @@
-"""The training of all members of a model, one network for each seed."""
+"""Trains all members of a model, one network for each seed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch import nn
 
 from tierank.dataset import RankingDataset
 from tierank.networks import WithTower
-from tierank.training.model import FitContext, Resources, TrainingStopped
+from tierank.training.model import FitContext, Resources, TrainingStopped, inside
 from tierank.training.networks.building import build_network
 from tierank.training.networks.device import torch_threads
 from tierank.training.networks.lists import QueryLists
 from tierank.training.networks.loop import Training
 from tierank.training.networks.model import NetworkModel
 from tierank.training.networks.task import Loss, NetworkFit
-from tierank.training.networks.weights import Weights, inside
+from tierank.training.networks.weights import Weights
 from tierank.training.selection import make_judge, means_of
 
 
@@ -29,9 +29,9 @@ def train_networks(
     context: FitContext,
     train_members: Callable[[NetworkFit], None] | None = None,
 ) -> None:
-    """Train the members of a model, one for each seed; ``train_members`` replaces the usual way.
+    """Train the members of a model, one for each seed; ``train_members`` replaces the default procedure.
 
-    From here on each process of a team knows its own queries alone.
+    From here on, each process of a team only has its own queries.
     """
     team = context.team
     train, valid = team.part(data[0]), None if data[1] is None else team.part(data[1])
@@ -84,6 +84,6 @@ def _with_weights(build: Callable[[], nn.Module], weights: Weights) -> nn.Module
 
 
 def _with_tower(build: Callable[[], nn.Module], kind: str, lists: QueryLists) -> nn.Module:
-    """The network with a number for each position, which is not kept."""
+    """The network with a position tower, which is not part of the model."""
     last = max(lists.team.all_gather(int(np.asarray(lists.data.position).max())))
     return WithTower(build(), kind, last).to(lists.device, torch.float32)

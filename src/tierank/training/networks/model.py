@@ -17,14 +17,14 @@ from tierank.export import Network, Scorer
 from tierank.networks import Embedded
 from tierank.settings import as_whole
 from tierank.training.attribution import integrate_gradients
-from tierank.training.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history
+from tierank.training.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history, inside
 from tierank.training.networks.building import build_network, make_inputs, network_class
 from tierank.training.networks.compiled import CompiledModel
 from tierank.training.networks.device import torch_threads
 from tierank.training.networks.inputs import Inputs
 from tierank.training.networks.lists import QueryLists
 from tierank.training.networks.portable import embeddings_of, layers_of, mean_scorer
-from tierank.training.networks.weights import Weights, inside
+from tierank.training.networks.weights import Weights
 from tierank.training.selection import mean_of_standardised
 from tierank.transforms import Transform
 from tierank.types import Floats, Rows
@@ -124,22 +124,22 @@ class NetworkModel(FittedModel):
         return [self._by_feature(one) for one in found]
 
     def behind_embeddings(self, member: nn.Module, features: Tensor) -> tuple[nn.Module, Tensor]:
-        """What a network is behind its embeddings, and what it is given there: numbers, which can be changed a bit."""
+        """The part of a network after its embeddings, and the input of that part, which can be differentiated."""
         if not isinstance(member, Embedded):
             return member, features
         with torch.no_grad():
             return member.network, member.eval().embed(features)
 
     def _by_feature(self, contributions: Floats) -> Floats:
-        """The sums over the numbers that are made of one feature."""
+        """The contributions of each feature: sums over the numbers that come from it."""
         sources = self.inputs.sources()
-        of_learners = contributions.reshape(len(contributions), -1, len(sources))  # which see the same numbers each
+        of_learners = contributions.reshape(len(contributions), -1, len(sources))  # all learners get the same inputs
         sums = np.zeros((self.seen.n_features, len(contributions)))
         np.add.at(sums, sources, of_learners.sum(axis=1).T)
         return sums.T
 
     def portable(self) -> Scorer:
-        """The layers of the networks behind their transform."""
+        """The layers of the networks, with their transform."""
         return mean_scorer([self.portable_member(self.build(weights, "cpu")) for weights in self.members])
 
     def portable_member(self, member: nn.Module) -> Scorer:
@@ -148,7 +148,7 @@ class NetworkModel(FittedModel):
         return Network(self.transform, per_query, layers_of(member), embeddings_of(member, self.inputs))
 
     def untrained(self) -> nn.Module:
-        """A network as it is before training."""
+        """A network with its initial weights."""
         return build_network(self.settings, self.inputs, self.settings["seed"], "cpu")
 
     def outline(self) -> Scorer:
@@ -156,7 +156,7 @@ class NetworkModel(FittedModel):
         return mean_scorer([self.portable_member(self.untrained())] * self.settings["n_seeds"])
 
     def files(self) -> dict[str, bytes]:
-        """The weights, and what the transform has learned."""
+        """The weights, and the fitted arrays of the transform."""
         tensors = {f"member{k}.{name}": t for k, weights in enumerate(self.members) for name, t in weights.items()}
         tensors |= {f"transform.{name}": torch.from_numpy(array) for name, array in self.transform.state().items()}
         return {"weights.safetensors": safetensors.torch.save({n: t.contiguous() for n, t in tensors.items()})}
@@ -172,7 +172,7 @@ class NetworkModel(FittedModel):
 
     @classmethod
     def restore(cls, settings: Mapping[str, Any], saved: SavedModel, **more: Any) -> Self:
-        """The model that was saved; weights are compared with the settings before memory is asked for."""
+        """Restore a saved model; weights are compared with the settings before memory is allocated."""
         try:
             tensors = safetensors.torch.load(saved.files["weights.safetensors"])
             state = {name: tensor.numpy() for name, tensor in inside(tensors, "transform.").items()}
@@ -188,18 +188,18 @@ class NetworkModel(FittedModel):
             if odd is not None and not odd.startswith("transform."):
                 raise ValueError(f"{odd} with NaN or infinity")
         except (KeyError, TypeError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
-            what = " ".join(line.strip() for line in str(error).splitlines()[:2])  # torch lists all that does not fit
+            what = " ".join(line.strip() for line in str(error).splitlines()[:2])  # torch lists all mismatches
             raise DataError(
                 expected="weights that fit the settings of the model", got=f"a damaged description: {what}"
             ) from None
         return model
 
     def check_sizes(self, weights: Weights) -> None:
-        """Raise an error if the settings describe other weights than these, before memory is asked for to hold them."""
+        """Raise an error if the weights do not match the settings, before memory is allocated for them."""
         blocks = (self.settings["network_settings"] or {}).get("n_blocks", 1)
         n_layers = max(len(self.settings["hidden"]), as_whole("n_blocks", blocks))
         if weights and n_layers > len(weights) and isinstance(self.settings["network"], str):
             raise DataError(f"{len(weights)} tensors for {n_layers} layers")
         with torch.device("meta"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that nothing is copied
+            warnings.simplefilter("ignore")  # torch warns that nothing is copied
             self.build(weights, "meta")

@@ -21,7 +21,7 @@ def mean_scorer(members: list[Scorer]) -> Scorer:
 
 
 def layers_of(network: nn.Module) -> tuple[Layer, ...]:
-    """The layers of a network that scores each document by itself."""
+    """The layers of a network that scores each document independently."""
     if isinstance(network, Embedded):
         return layers_of(network.network)
     if isinstance(network, MLP):
@@ -38,13 +38,13 @@ def layers_of(network: nn.Module) -> tuple[Layer, ...]:
 
 
 def embeddings_of(network: nn.Module, inputs: Inputs) -> tuple[Embedding, ...]:
-    """The tables of the categories of a network."""
+    """The embedding tables of the categories of a network."""
     tables = network.embeddings() if isinstance(network, Embedded) else ()
     return tuple(Embedding(place, _array(table)) for place, table in zip(inputs.levels, tables, strict=True))
 
 
 def _check_exports(network: TierRNN) -> None:
-    """Gates multiply layers, and documents that are chosen one by one have no score of their own: no form has these."""
+    """Raise an error for networks that no format can represent: gated layers, and documents chosen one by one."""
     for name, value, wanted in (("cell", network.cell, "rnn"), ("inference", network.inference, "first")):
         if value != wanted:
             raise ParameterError(argument=name, expected=f"{wanted!r}, to export", got=repr(value))

@@ -1,4 +1,4 @@
-"""How many epochs there are, and the learning rate of each step."""
+"""The number of epochs, and the learning rate of each step."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-# Epochs that a budget of steps allows in any case, and the share of all steps in which a cosine schedule warms up.
+# The fewest epochs under a step budget, and the share of all steps in which a cosine schedule warms up.
 _LEAST_EPOCHS, _WARM_UP = 8, 0.05
 
 
 def count_epochs(settings: Mapping[str, Any], steps_per_epoch: int) -> int:
-    """How many epochs there are at most: min(max_epochs, max(8, step_budget / steps per epoch, rounded up)).
+    """The maximum number of epochs: min(max_epochs, max(8, step_budget / steps per epoch, rounded up)).
 
     >>> [count_epochs({"max_epochs": 40, "step_budget": 1500}, steps) for steps in (10, 60, 10_000)]
     [40, 25, 8]
@@ -30,7 +30,7 @@ def rate_of(settings: Mapping[str, Any], step: int, n_steps: int) -> float:
 
 
 def cosine_share(step: int, n_steps: int) -> float:
-    """The share of the learning rate in a step s = 0, 1, ... of S. It rises over the first w = max(1, 0.05 S) of them:
+    """The share of the learning rate at step s = 0, 1, ... of S. It rises over the first w = max(1, 0.05 S) steps:
 
         (s + 1) / w  for s < w, then  (1 + cos(pi (s - w) / (S - w))) / 2
 

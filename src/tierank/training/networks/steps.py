@@ -1,4 +1,4 @@
-"""Steps of Adam down the loss of some queries, by one process or by a team."""
+"""Steps of Adam on the loss of some queries, in one process or in a team."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tierank.training.networks.lists import QueryLists
 
 
 class Descent:
-    """Adam, or AdamW with ``weight_decay``, on a network. ``values`` gives the loss of each query of a batch."""
+    """Adam, or AdamW with ``weight_decay``, on a network. ``values`` returns the loss of each query of a batch."""
 
     def __init__(
         self,
@@ -33,10 +33,10 @@ class Descent:
         self.optimizer = Adam(self.parameters, settings["weight_decay"])
 
     def step(self, queries: Tensor, rate: float) -> tuple[float, str | None]:
-        """One step with this learning rate; returns the sum of the losses of the queries.
+        """Take one step with this learning rate; returns the sum of the losses of the queries.
 
-        If the loss of a query is not finite, no step is taken, and the id of the query is returned beside it. The
-        processes of a team take their own of the queries each, and then the same step, with the sum of their gradients.
+        If the loss of a query is not finite, no step is taken, and the id of that query is returned as well. In a team,
+        each process computes the gradients of its own queries, and all take the same step with their sum.
         """
         own = self.lists.own(queries)
         for parameter in self.parameters:
@@ -51,7 +51,7 @@ class Descent:
         return loss, wrong
 
     def _differentiate(self, queries: Tensor, n_queries: int) -> tuple[float, str | None]:
-        """Set gradients of the loss of these queries over n_queries; returns it, and a query if it is not finite."""
+        """Set the gradients of the sum of losses / n_queries; returns the sum, and a query whose loss is not finite."""
         features, batch = self.lists.batch(queries)
         values = self.values(features, batch)
         check_values(values, len(queries))
@@ -70,7 +70,7 @@ class Descent:
         return loss, None
 
     def _summed(self, loss: float, wrong: str | None) -> tuple[float, str | None]:
-        """Sum the gradients over the team, and the loss with them: one message for all."""
+        """Sum gradients and loss over the team, in one message."""
         parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         told = parts[0].new_tensor([loss, float(wrong is not None)])
         summed = self.team.all_reduce(torch.cat([*(part.flatten() for part in parts), told]))
@@ -83,7 +83,7 @@ class Descent:
 
 
 def _clip(gradients: list[Tensor], limit: float) -> None:
-    """Shorten the gradients, taken as one vector, to the limit."""
+    """Scale the gradients, as one vector, down to the maximum norm."""
     length = float(torch.linalg.vector_norm(torch.cat([gradient.flatten() for gradient in gradients])))
     if length > limit:
         for gradient in gradients:

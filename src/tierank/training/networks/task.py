@@ -31,14 +31,14 @@ class NetworkFit:
     context: FitContext
 
     def open_checkpoint(self) -> NetworkCheckpoint | None:
-        """The checkpoint of this call, if one is asked for."""
+        """The checkpoint of this call; None if none was requested."""
         folder = self.context.checkpoint
         return None if folder is None else NetworkCheckpoint(folder, self.settings, self._made_of(), self.lists.team)
 
     def _made_of(self) -> list[Any]:
-        """What the networks are made from beside the settings."""
+        """Everything besides the settings that the networks depend on."""
         made_of: list[Any] = [self.lists.content, None if self.valid is None else self.valid.content]
-        if is_of_caller(self.loss):  # also of a class, or of a table, where the settings do not say it
+        if is_of_caller(self.loss):  # also if a class or a table provides it, not a setting
             made_of.append(described(self.loss))
         if self.settings["query_order"] == "given":
             made_of.append({"order": self.lists.given_order.tolist()})
