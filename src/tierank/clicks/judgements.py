@@ -6,7 +6,6 @@ import math
 import os
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tierank.clicks.models import make_model
 from tierank.clicks.position_models import PositionBased
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.files import as_path
 from tierank.settings import Number, as_least
 from tierank.types import Floats
 
@@ -98,7 +98,7 @@ class Judgements:
                 " which also uses documents with similar features, or more sessions per query",
                 stacklevel=2,
             )
-        write_columns(self.to_columns(), Path(path))
+        write_columns(self.to_columns(), as_path(path))
 
     def rate(self, data: RankingDataset, *, n_jobs: int | None = None) -> RankingDataset:
         """The documents of a data set, rated by their clicks and by those of documents with similar features.
