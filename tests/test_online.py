@@ -1,6 +1,7 @@
 """Judgements, off-policy values, interleaving and power: worked by hand, and true on average."""
 
 import math
+import statistics
 import tracemalloc
 
 import numpy as np
@@ -112,7 +113,7 @@ def test_a_judgement_counts_examinations_and_clicks():
 def rated_by_hand(found, data, expected):
     """The formula of ``rate``, document by document; ``expected`` is by row."""
     keys = {key: i for i, key in enumerate(zip(found.query.tolist(), map(str, found.document.tolist()), strict=True))}
-    relevance = []
+    relevance, examined = [], {}
     for row, query in enumerate(data.query_of_row):
         i = keys.get((data.query_ids[query], data.document_ids[row]))
         if i is None:
@@ -122,12 +123,14 @@ def rated_by_hand(found, data, expected):
         n, w = found.n_examined[i], found.weight[i]
         own = min(found.n_clicks[i] * satisfaction / n, 1.0) if n > 0 else 0.0
         relevance.append(w * own + (1 - w) * min(max(expected[row], 0.0), 1.0))
-    spreads = []
+        examined[row] = n
+    shares = []
     for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True):
-        known = [one for one in relevance[start:end] if not math.isnan(one)]
-        spreads.append(max(known) - min(known) if known else 0.0)
-    mean = sum(spreads) / len(spreads)
-    return [math.log2(1 + (2**found.top - 1) * one) for one in relevance], [min(one / mean, 2) for one in spreads]
+        known = {row: relevance[row] for row in range(start, end) if not math.isnan(relevance[row])}
+        between = statistics.pvariance(known.values()) if known else 0.0
+        within = [one * (1 - one) / (examined[row] + found.half + 1) for row, one in known.items()]
+        shares.append(between / (between + statistics.mean(within)) if between > 0 else 0.0)
+    return [math.log2(1 + (2**found.top - 1) * one) for one in relevance], shares
 
 
 def named(data, **more):
@@ -159,8 +162,9 @@ def test_a_few_documents_are_rated_by_hand():
         assert (
             math.isnan(rating) if key not in relevance else rating == pytest.approx(math.log2(1 + 15 * relevance[key]))
         )
-    # The spreads of q and r are 1/2 and 1/6; nothing of s was shown. So the mean is 2/9, and 1/2 above its double.
-    weights = {"q": 2.0, "r": 0.75, "s": 0.0}
+    # q has 1/2 and 1, with n + half = 4; r has 2/3 and 1/2, with 3 and 2; nothing of s was shown.
+    of_q, of_r = (1 / 4 / 5 + 0) / 2, (2 / 9 / 4 + 1 / 4 / 3) / 2
+    weights = {"q": (1 / 16) / (1 / 16 + of_q), "r": (1 / 144) / (1 / 144 + of_r), "s": 0.0}
     assert rated.query_weight == pytest.approx([weights[query] for query in rated.query_ids])
     assert rated.row_weight is None
     assert rated.restore(rated.features[:, 0]).tolist() == [0, 1, 2, 3, 4, 5]
@@ -186,7 +190,7 @@ def test_rate_agrees_with_the_slow_twin(model, data, scores):
     rated = found.rate(ours)
     assert np.allclose(rated.ratings, ratings, rtol=1e-12, atol=1e-12, equal_nan=True)
     assert rated.query_weight == pytest.approx(stakes, rel=1e-12)
-    assert rated.query_weight.max() <= 2
+    assert 0 <= rated.query_weight.min() < rated.query_weight.max() <= 1
 
 
 def test_weights_of_the_data_are_kept(data, scores):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import warnings
 from dataclasses import dataclass
@@ -31,8 +30,6 @@ _STOPPING = "dbn"
 _MANY = 100
 # With fewer examinations a rating by a document's own clicks is mostly noise.
 _FEW = 10
-# The highest weight of a query, relative to the mean. Without a limit, a few queries would decide (docs/clicks.md).
-_MOST_STAKE = 2.0
 # The highest rating that can be asked for: gains of 2^rating - 1 are numbers up to there.
 _HIGHEST = 1000
 
@@ -59,6 +56,8 @@ class Judgements:
         The click model, fitted.
     top : float, default 4.0
         The highest rating that a document can have.
+    half : float, default 40.0
+        The number of examinations at which the weight is 0.5.
     """
 
     query: NDArray[Any]
@@ -70,6 +69,7 @@ class Judgements:
     mean_position: Floats
     model: ClickModel
     top: float = 4.0
+    half: float = 40.0
 
     def __len__(self) -> int:
         return len(self.rating)
@@ -117,7 +117,12 @@ class Judgements:
         do not examine documents at random: they stop below good ones.
 
         NDCG divides by the DCG of the best order, so queries whose documents are all equally relevant would amplify
-        noise. With s the highest minus the lowest R of a query, its weight is s / mean(s), at most 2.
+        noise. The weight of a query is the share of the variance of relevance within it that is known,
+
+            V / (V + mean of R (1 - R) / (n + half + 1)),
+
+        with V the variance of R. The other term is the variance of a beta distribution of the relevance with the mean R
+        and n + half observations. With many sessions all weights approach 1.
 
         Parameters
         ----------
@@ -144,11 +149,12 @@ class Judgements:
         targets[places], weights[places], positions[places] = own, weight, self.mean_position[known]
         similar = data.replace(ratings=targets, row_weight=weights, query_weight=None, position=None, propensity=None)
         expected = expect_ratings(similar, positions, n_jobs)[places]
-        relevance = np.full(data.n_documents, np.nan)
+        relevance, n_seen = np.full(data.n_documents, np.nan), np.full(data.n_documents, float(self.half))
+        n_seen[places] += self.n_examined[known]
         relevance[places] = weight * own + (1 - weight) * np.clip(expected, 0.0, 1.0)
         return data.replace(
             ratings=_rating(relevance, self.top),
-            query_weight=_stakes(relevance, data),
+            query_weight=_known_shares(relevance, n_seen, data),
             position=None,
             propensity=None,
         )
@@ -180,14 +186,23 @@ def _rating(relevance: Floats, top: float) -> Floats:
     return np.asarray(np.log2(1 + (2.0**top - 1) * relevance), np.float64)
 
 
-def _stakes(relevance: Floats, data: RankingDataset) -> Floats:
-    """The weight of each query: the spread of its relevance relative to the mean, at most 2; NaN is unknown."""
-    starts = data.offsets[:-1]
-    spread = np.nan_to_num(np.fmax.reduceat(relevance, starts) - np.fmin.reduceat(relevance, starts))
-    # The same bits for any order of the queries.
-    mean = math.fsum(spread) / len(spread)
-    relative = np.minimum(spread / mean, _MOST_STAKE) if mean > 0 else np.ones(len(spread))
-    return relative if data.query_weight is None else relative * data.query_weight
+def _known_shares(relevance: Floats, n_seen: Floats, data: RankingDataset) -> Floats:
+    """The weight of each query: which share of the variance of its relevance is known; NaN is unknown."""
+    query, starts, is_known = data.query_of_row, data.offsets[:-1], ~np.isnan(relevance)
+
+    def mean_of(values: Floats) -> Floats:
+        values = np.where(is_known, values, 0.0)
+        # Sums of sorted numbers are the same bits for rows in any order.
+        return np.add.reduceat(values[np.lexsort((values, query))], starts) / n_known
+
+    n_known = np.maximum(np.add.reduceat(is_known.astype(np.float64), starts), 1.0)
+    between = mean_of((relevance - mean_of(relevance)[query]) ** 2)
+    within = mean_of(relevance * (1 - relevance) / (n_seen + 1))
+    if not between.any():
+        shares = np.ones(data.n_queries)
+    else:
+        shares = between / np.where(between > 0, between + within, 1.0)
+    return shares if data.query_weight is None else shares * data.query_weight
 
 
 def judgements(
@@ -262,6 +277,7 @@ def judgements(
         mean_position=sum_by(rows[known], log.positions[known].astype(np.float64), len(items)) / n_shown,
         model=clicks,
         top=top,
+        half=half,
     )
 
 
