@@ -25,14 +25,15 @@ from collections.abc import Callable
 import lightgbm
 import numpy as np
 
-from tierank.objectives import UMartObjective
+from tierank.objectives import StochasticUMartObjective, UMartObjective
 
 CONTESTANTS = {
-    "uMart, window 1": {"window": 1},
-    "uMart, window 2": {"window": 2},
-    "uMart, window 10": {"window": 10},
-    "uMart, whole list": {"window": None},
-    "uMart, window 2, truncated at 30": {"window": 2, "truncation": 30},
+    "uMart, window 1": (UMartObjective, {"window": 1}),
+    "uMart, window 2": (UMartObjective, {"window": 2}),
+    "uMart, window 10": (UMartObjective, {"window": 10}),
+    "uMart, whole list": (UMartObjective, {"window": None}),
+    "uMart, window 2, truncated at 30": (UMartObjective, {"window": 2, "truncation": 30}),
+    "stochastic uMart, 10 draws": (StochasticUMartObjective, {}),
 }
 
 
@@ -56,8 +57,8 @@ def compare(n_queries: int, n_rounds: int, n_threads: int) -> None:
     lightgbm_round, empty_round = lightgbm_rounds(ratings, sizes, scores, n_threads)
     offsets = np.concatenate([[0], sizes.cumsum()])
     objectives = {
-        name: UMartObjective(n_jobs=n_threads, **chosen).prepare(ratings, offsets)
-        for name, chosen in CONTESTANTS.items()
+        name: objective(n_jobs=n_threads, **chosen).prepare(ratings, offsets)
+        for name, (objective, chosen) in CONTESTANTS.items()
     }
     rng = np.random.default_rng(1)
     times: dict[str, list[float]] = {}
