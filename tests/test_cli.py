@@ -331,6 +331,25 @@ def test_closed_streams_are_taken_as_empty(files, tmp_path, closed):
     assert tierank.read(tmp_path / "out.txt").n_documents == tierank.read(files / "data.txt").n_documents
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        pytest.param("2> /dev/full", marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="no such device")),
+        "2>&1 > /dev/null | :",  # a pipe that nobody reads
+    ],
+)
+def test_messages_that_cannot_be_written_do_not_end_the_work(files, tmp_path, lost):
+    out = tmp_path / "model"
+    command = [sys.executable, "-m", "tierank", "train", "umart", "--train", str(files / "data.txt"), "--out", str(out)]
+    command = shlex.join([*command, "--set", "n_trees=2"])
+    found = subprocess.run(["sh", "-c", f"({command}; echo $? > {tmp_path / 'code'}) {lost}"], capture_output=True)
+    assert (found.stderr, (tmp_path / "code").read_text()) == (b"", "0\n")
+    assert tierank.load(out).n_trees == 2
+    wrong = shlex.join([sys.executable, "-m", "tierank", "train", "nonsense"])
+    subprocess.run(["sh", "-c", f"({wrong}; echo $? > {tmp_path / 'code'}) {lost}"], capture_output=True)
+    assert (tmp_path / "code").read_text() == "2\n"
+
+
 def test_a_closed_standard_input_has_no_lines():
     command = f"{shlex.quote(sys.executable)} -m tierank describe - <&-"
     found = subprocess.run(["sh", "-c", command], capture_output=True, text=True)

@@ -168,6 +168,27 @@ def test_numbers_among_lists_are_refused():
         tierank.read(pd.DataFrame({"qid": [1, 1], "rating": [0, 1], "odd": [[1.0, 2.0], 5]}))
 
 
+@pytest.mark.parametrize(
+    ("values", "columns"),
+    [
+        ([[1.0, 2.0], "x" * 10_000], {}),
+        (["x" * 10_000, 5], {}),
+        (["x", [5] * 10_000], {}),
+        (["2024-01-31", "x" * 10_000], {"dates": ["odd"]}),
+        (["2024-01-31", [5] * 10_000], {"dates": ["odd"]}),
+        ([1.0, "x" * 10_000], {}),
+        ([[1.0, 2.0], ["x" * 10_000, 1.0]], {}),
+    ],
+)
+def test_messages_show_only_the_start_of_a_long_value(values, columns):
+    odd = np.empty(2, object)
+    odd[:] = values
+    table = pd.DataFrame({"plain": [1.0, 2.0], "odd": odd})
+    with pytest.raises(DataError, match=r"column 'odd': expected .*(x|5)") as error:
+        tierank.UMart().fit(table, [0, 1], [0, 0], columns=tierank.Columns(**columns))
+    assert len(str(error.value)) < 400
+
+
 def test_a_column_that_comes_twice_is_refused(frame, ranker):
     table = frame.drop(columns=["qid", "rating", "sku"])
     with pytest.raises(DataError, match="expected each column once, got 'brand' twice; rename one of them"):

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tierank
-from tierank import Blend, RankingDataset, UBoost, URank, UrBoost
-from tierank.kernels.layers import WIDTH, apply_layer, find_places, table
+from tierank import Blend, LinearRanker, ParameterError, RankingDataset, UBoost, URank, UrBoost
+from tierank.kernels.layers import WIDTH, aligned, apply_layer, find_places, table
 from tierank.networks import ACTIVATIONS
 from tierank.training.model import Resources
 from tierank.training.networks.compiled import CompiledModel, SplitInputs
-from tierank.transforms import TRANSFORMS, Piecewise
+from tierank.transforms import TRANSFORMS, Log1p, Piecewise, SideBySide, Standard, Transform
 
 STRAIGHT = ("relu", "leaky_relu")
 QUICK = {"max_epochs": 1, "n_jobs": 1}
@@ -99,6 +99,71 @@ def test_embeddings_of_categories_agree_with_torch(data):
     assert_agrees(ranker.model_, coloured)
 
 
+class Doubled(SideBySide):
+    """A subclass that computes something else than its parts."""
+
+    def apply(self, features, offsets):
+        return 2 * super().apply(features, offsets)
+
+
+class Narrow(SideBySide):
+    LIMIT = 0.5
+
+
+class HalfPieces(Piecewise):
+    def apply(self, features, offsets):
+        return super().apply(features, offsets) / 2
+
+
+class Given(Transform):
+    """What a function gives, in any type and layout."""
+
+    def __init__(self, function=None):
+        self.function = function
+
+    def learn(self, features):
+        pass
+
+    def apply(self, features, offsets):
+        return self.function(np.nan_to_num(features))
+
+
+def as_double(features):
+    return np.asfortranarray(features, np.float64) / 100
+
+
+def as_view(features):
+    return np.broadcast_to(features[:, :1] / 100, features.shape)
+
+
+@pytest.mark.parametrize("encoding", ["piecewise", "none"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        Doubled([Standard(), Piecewise()]),
+        Narrow([Log1p(), Piecewise()]),
+        SideBySide([Log1p(), HalfPieces()]),
+        SideBySide([Narrow([Standard()]), Piecewise()]),
+        Given(as_double),
+        Given(as_view),
+    ],
+)
+def test_transforms_of_callers_agree_with_torch(data, transform, encoding):
+    ranker = URank(feature_transform=transform, encoding=encoding, hidden=(7,), **QUICK).fit(data)
+    assert is_compiled(ranker.model_)
+    assert_agrees(ranker.model_, data)
+
+
+@pytest.mark.parametrize("make", [URank, LinearRanker])
+@pytest.mark.parametrize("function", [lambda x: np.hstack([x, x]), lambda x: x[:, :2], lambda x: x[:-1], np.ravel])
+def test_a_transform_of_another_shape_is_refused(data, make, function):
+    ranker = make(feature_transform=Given(function), n_jobs=1)
+    with pytest.raises(
+        ParameterError, match=r"expected an array of shape \(\d+, 5\) from Given.apply, got one of shape"
+    ):
+        ranker.fit(data)
+
+
 def test_without_queries_agrees_with_torch(data):
     ranker = URank(**QUICK).fit(data.features, data.ratings)
     assert not ranker.model_.seen.has_queries
@@ -156,6 +221,18 @@ def test_blocks_of_queries_and_threads_change_nothing(data, monkeypatch):
     monkeypatch.setattr("tierank.transforms.rescaling._VALUES_AT_ONCE", 1)  # a query at a time
     np.testing.assert_array_equal(ranker.predict(data), whole)
     np.testing.assert_array_equal(ranker.model_.predict(data, Resources(3)), whole)
+
+
+def test_work_arrays_do_not_grow_with_lists(data, monkeypatch):
+    ranker = URank(hidden=(200, 100), **QUICK).fit(data)
+    features = np.tile(data.features, (3000 // data.n_documents + 1, 1))
+    whole = ranker.predict(features, qid=np.zeros(len(features)))
+    sizes = []
+    monkeypatch.setattr("tierank.training.networks.compiled._VALUES_AT_ONCE", 4 * WIDTH * 50)
+    monkeypatch.setattr("tierank.training.networks.compiled.aligned", lambda n: sizes.append(n) or aligned(n))
+    np.testing.assert_array_equal(ranker.predict(features, qid=np.zeros(len(features))), whole)
+    assert max(sizes) == 4 * WIDTH * 50
+    assert len(sizes) == 3 * -(-len(features) // 50)
 
 
 # What members share

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,37 @@ def folder(tmp_path, monkeypatch):
     tierank.write(data, "data.txt")
     tierank.write_scores(np.arange(float(data.n_documents)), "a.scores")
     return tmp_path
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["describe", ""],
+        ["describe", "data.txt", "--html", ""],
+        ["describe", "data.txt", "--html="],
+        ["train", "umart", "--train", "", "--out", "m"],
+        ["train", "umart", "--train", "data.txt", "--out="],
+        ["cv", "umart", "", "--data", "data.txt", "--out", "run"],
+        ["evaluate", "data.txt", ""],
+        ["clicks", "describe", ""],
+    ],
+)
+def test_empty_arguments_are_refused(folder, capsys, arguments):
+    before = sorted(folder.iterdir())
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"tierank: .* expected a value, got an empty text( after --\w+)?; is a variable of .*\n", err)
+    assert sorted(folder.iterdir()) == before
+
+
+def test_a_current_folder_that_was_removed_is_named(folder, capsys, monkeypatch):
+    gone = folder / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, _, err = run(capsys, "cv", "umart", "--data", folder / "data.txt", "--out", "run")
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("tierank: the current folder: expected one that exists, got one that was removed")
 
 
 @pytest.fixture

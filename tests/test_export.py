@@ -38,9 +38,10 @@ from tierank.export import c as c_target
 from tierank.export.portable import floor_float32
 from tierank.export.proof import generate_rows
 from tierank.export.solr import _Scaled
+from tierank.networks import MLP, TierRNN
 from tierank.training import tree_text
 from tierank.training.tree_text import MAX_DEPTH
-from tierank.transforms import TRANSFORMS, Unchanged, add_query_copies
+from tierank.transforms import TRANSFORMS, SideBySide, Standard, Transform, Unchanged, add_query_copies
 
 ROOT = Path(__file__).parent.parent
 ENGINES = ("elasticsearch", "opensearch", "solr", "vespa")
@@ -515,6 +516,55 @@ def test_networks_in_c_are_nearer_than_single_precision(plain, tmp_path):
         values = sums.astype(np.float32) if layer.activation == "identity" else np.maximum(sums, 0).astype(np.float32)
     found = TARGETS["c"].open(tmp_path / "m")(plain.features, plain.offsets)
     assert (found == values[:, 0]).mean() > 0.99  # but where a sum in another order rounds to the neighbour
+
+
+class Own(Transform):
+    """A transform of a caller."""
+
+    def learn(self, features):
+        pass
+
+    def apply(self, features, offsets):
+        return 2 * features
+
+
+class OwnStandard(Standard):
+    def apply(self, features, offsets):
+        return 2 * super().apply(features, offsets)
+
+
+class OwnSideBySide(SideBySide):
+    def apply(self, features, offsets):
+        return 2 * super().apply(features, offsets)
+
+
+@pytest.mark.parametrize("target", sorted({*TARGETS} - {"elasticsearch", "opensearch"}))
+@pytest.mark.parametrize("transform", [Own(), OwnStandard(), OwnSideBySide([Standard()])])
+@pytest.mark.parametrize("make", [URank, LinearRanker])
+def test_transforms_of_callers_are_refused(make, transform, target, plain, tmp_path):
+    settings = NETWORK if make is URank else {}
+    ranker = make(**settings | {"feature_transform": transform}).fit(plain)
+    with pytest.raises(
+        ParameterError, match=rf"^{target}: it supports .*, and this model uses {type(transform).__name__}"
+    ):
+        ranker.export(tmp_path / "m", to=target)
+
+
+class OwnMLP(MLP):
+    def forward(self, features, batch=None):
+        return 2 * super().forward(features, batch)
+
+
+class OwnTierRNN(TierRNN):
+    def forward(self, features, batch=None):
+        return 2 * super().forward(features, batch)
+
+
+@pytest.mark.parametrize("network", [OwnMLP, OwnTierRNN])
+def test_networks_of_callers_are_refused(network, plain, tmp_path):
+    ranker = URank(network=network, **NETWORK).fit(plain)
+    with pytest.raises(ParameterError, match=rf"network: expected 'mlp', to export, got '{network.__name__.lower()}'"):
+        ranker.export(tmp_path / "m", to="c")
 
 
 def test_what_cannot_be_exported_is_refused(plain, tmp_path):

@@ -14,7 +14,7 @@ from kills import is_killed_at
 import tierank
 from tierank import Blend, DataError, UMart, URank, files
 from tierank.cli import main
-from tierank.errors import WriteError
+from tierank.errors import ParameterError, WriteError
 from tierank.files import FolderKind, building, remove_folder, replacing
 from tierank.training.checkpoint import remove_checkpoint
 
@@ -361,6 +361,41 @@ def test_a_folder_that_is_not_there_is_said(model, tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(WriteError, match="file: expected a path that can be written, got: "):
         model.save(tmp_path / "file" / "m")
+
+
+# Every function that takes the path of a file or a folder.
+DOORS = {
+    "read": lambda path, data, model: tierank.read(path),
+    "read_fold": lambda path, data, model: tierank.read_fold(path, fold=1),
+    "read_scores": lambda path, data, model: tierank.read_scores(path, data),
+    "write": lambda path, data, model: tierank.write(data, path),
+    "write_scores": lambda path, data, model: tierank.write_scores(model.predict(data), path),
+    "cache": lambda path, data, model: tierank.read(__file__, cache=path),
+    "make_ranking": lambda path, data, model: tierank.make_ranking(3, out=path),
+    "save": lambda path, data, model: model.save(path),
+    "load": lambda path, data, model: tierank.load(path),
+    "export": lambda path, data, model: model.export(path, to="solr"),
+    "verify": lambda path, data, model: tierank.verify(model, path, "solr", data),
+    "from_lightgbm": lambda path, data, model: tierank.from_lightgbm(path),
+    "checkpoint": lambda path, data, model: UMart(n_trees=2).fit(data, checkpoint=path),
+    "cross_validate": lambda path, data, model: tierank.cross_validate([UMart(n_trees=2)], data, out=path),
+    "Run.open": lambda path, data, model: tierank.Run.open(path),
+    "tune": lambda path, data, model: tierank.tune("umart", data, data, trials=1, study=path),
+    "clicks.read": lambda path, data, model: tierank.clicks.read(path),
+    "clicks.load": lambda path, data, model: tierank.clicks.load(path),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("", "an empty text"), (b"", "an empty text"), ("a\0b", "a name with a zero byte"), (5, "int")],
+)
+@pytest.mark.parametrize("door", DOORS)
+def test_what_no_file_can_be_called_is_refused(door, path, message, data, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ParameterError, match=rf"expected .*, got ({message}|{type(path).__name__})(;|$)"):
+        DOORS[door](path, data, model)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device that is always full")  # noqa: PTH110

@@ -731,7 +731,6 @@ def test_devices_and_sockets_are_refused(tmp_path, monkeypatch):
     ("name", "message"),
     [
         ("x" * 300, "expected a file that can be read, got: File name too long"),
-        ("a\0b", "expected a file that can be read, got: .*embedded null (byte|character)"),
         ("loop", "expected a file that can be read, got: Too many levels of symbolic links"),
         ("gone", r"expected a file( of scores)?, got a broken link"),
         ("x.txt/inside", r"expected a file( of scores)?, got nothing there"),

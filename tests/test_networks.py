@@ -11,7 +11,7 @@ import torch
 
 from tierank.errors import ParameterError
 from tierank.losses import LOSSES, Batch, stepwise_urank
-from tierank.networks import ACTIVATIONS, MLP, NETWORKS, Attention, Groupwise, TierRNN
+from tierank.networks import ACTIVATIONS, MLP, NETWORKS, Attention, Groupwise, TierRNN, drop
 
 N_FEATURES = 5
 names = pytest.mark.parametrize("name", sorted(NETWORKS))
@@ -122,6 +122,20 @@ def test_dropout_keeps_the_mean():
     drawn = torch.stack([network(features, batch) for _ in range(300)]).detach()
     expected = network.eval()(features)
     assert abs(drawn.mean() - expected).item() < 4 * drawn.std().item() / 300**0.5
+
+
+@pytest.mark.parametrize("rate", [1e-3, 0.1, 0.3, 0.5, 0.99])
+def test_dropout_sets_values_to_0_at_its_rate_and_independently(rate):
+    values = torch.ones(400, 500)
+    first, second = (drop(values, rate, Batch([0, 400], generator=generator(seed))) for seed in (1, 2))
+    assert set(first.unique().tolist()) == {0.0, float(np.float32(1 / (1 - rate)))}
+    dropped = torch.stack([first == 0, second == 0, (first == 0).roll(1, dims=1), (first == 0).roll(1, dims=0)])
+    deviation = (rate * (1 - rate) / values.numel()) ** 0.5
+    assert abs(dropped[0].float().mean().item() - rate) < 4 * deviation
+    for other in dropped[1:]:  # two masks, and neighbours in one
+        both = (dropped[0] & other).float().mean().item()
+        assert abs(both - rate**2) < 5 * (rate**2 * (1 - rate**2) / values.numel()) ** 0.5
+    assert drop(values, 0.0, None) is values
 
 
 @names

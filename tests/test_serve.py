@@ -676,6 +676,28 @@ def test_no_damaged_text_gets_through_in_pieces(text, piece):
     assert isinstance(whole[0], int) == isinstance(in_pieces[0], int)
 
 
+@given(pairs=st.lists(st.tuples(st.sampled_from("abc"), JSON), max_size=8), piece=st.sampled_from([1, 10, 30]))
+def test_the_last_of_two_members_with_the_same_name_counts(pairs, piece):
+    text = "{" + ", ".join(f'"{name}": {json.dumps(value)}' for name, value in pairs) + "}"
+    text = re.sub(r"\bNaN\b|-?\bInfinity\b", "null", text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outline, "PIECE", piece)
+        members = outline.outlined(bytearray(text.encode()))
+    found = {
+        name: json.loads(one.body[one.start : one.end]) if isinstance(one, outline.Span) else one
+        for name, one in members.items()
+    }
+    assert found == json.loads(text)
+
+
+# What no decoder of typed values checks for us, in a small body and in one that is read in pieces.
+@pytest.mark.parametrize("body", [b'{"features": "AAA\x8dAAAA"}', b'{"features": "", "names": [%b]}'])
+@pytest.mark.parametrize("blanks", [b"", b" " * 300_000])
+def test_doubtful_bodies_of_base64_are_refused(body, blanks):
+    text = body.replace(b"{", b"{" + blanks).replace(b"%b", blanks)
+    assert outcome(requests.read_rank, text)[0] in (400, 422)
+
+
 @given(value=st.lists(JSON, max_size=8) | st.dictionaries(st.text(), JSON, max_size=8))
 def test_elements_are_found_where_they_are(value):
     text = json.dumps(value, allow_nan=True)

@@ -5,12 +5,17 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from tierank import UMart, load, make_ranking
 from tierank.errors import ParameterError
+from tierank.kernels import compiled
+from tierank.kernels.randomness import gumbel, logarithm
 from tierank.objectives import StochasticUMartObjective
+from tierank.objectives.umart import HESSIANS
 
 MASK = (1 << 64) - 1
 
@@ -31,14 +36,15 @@ def drawn_orders(scores, seed, noise, n_draws):
         keys = []
         for score in scores:
             stream = (stream + step) & MASK
-            keys.append(score - noise * math.log(-math.log(((mixed(stream) >> 11) + 0.5) / 2**53)))
+            keys.append(score - noise * math.log(-math.log(((mixed(stream) >> 12) + 0.5) / 2**52)))
         yield sorted(range(len(scores)), key=lambda d: -keys[d])
 
 
-def slow_gradients(order, ratings, scores, *, window, sigma, decay, gain, weights, ideal):
+def slow_gradients(order, ratings, scores, *, window, sigma, decay, gain, weights, ideal, hessian="exact"):
     """One order: every document against the lower-rated ones among its neighbours, below it and above it."""
+    kappa, is_steep = HESSIANS[hessian]
     n = len(ratings)
-    gradient, hessian = np.zeros(n), np.zeros(n)
+    gradient, curvature = np.zeros(n), np.zeros(n)
     for place, d in enumerate(order):
         for places in (range(place + 1, min(n, place + window + 1)), range(max(0, place - window), place)):
             lower = [at for at in places if ratings[order[at]] < ratings[d]]
@@ -52,9 +58,10 @@ def slow_gradients(order, ratings, scores, *, window, sigma, decay, gain, weight
                 p = powers[at] / total
                 gradient[order[at]] += sigma * w * p
                 gradient[d] -= sigma * w * p
-                hessian[order[at]] += sigma**2 * w * p * (1 - p)
-                hessian[d] += sigma**2 * w * p * math.exp(sigma * (scores[d] - top)) / total
-    return gradient, hessian
+                own = math.exp(sigma * (scores[d] - top)) / total
+                curvature[order[at]] += kappa * sigma**2 * w * p * (1 - p)
+                curvature[d] += kappa * sigma**2 * w * p * (1 if is_steep else own)
+    return gradient, curvature
 
 
 def exp2(rating):
@@ -72,7 +79,7 @@ def ideal_dcg(ratings, gain):
 queries = st.integers(2, 7).flatmap(
     lambda n: st.tuples(
         st.lists(st.sampled_from([0, 0.5, 1, 2, 3]), min_size=n, max_size=n),
-        st.lists(st.floats(-3, 3) | st.sampled_from([0.0, 1.0, 500.0]), min_size=n, max_size=n),
+        st.lists(st.floats(-3, 3) | st.sampled_from([0.0, 1.0, 500.0]), min_size=n, max_size=n) | st.just([1e17] * n),
     )
 )
 
@@ -84,18 +91,20 @@ queries = st.integers(2, 7).flatmap(
     st.sampled_from(["gain", "ndcg"]),
     st.sampled_from(["exp2", "linear"]),
     st.sampled_from([0.3, 1.0, 2.0]),
+    st.sampled_from(list(HESSIANS)),
 )
-def test_the_mean_over_draws_is_that_of_a_slow_twin(data, window, weights, gain, sigma):
+def test_the_mean_over_draws_is_that_of_a_slow_twin(data, window, weights, gain, sigma, hessian):
     ratings, scores = (np.concatenate([query[k] for query in data]) for k in range(2))
     offsets = np.cumsum([0, *(len(query[0]) for query in data)])
     objective = StochasticUMartObjective(
-        window=window, weights=weights, gain=gain, sigma=sigma, noise=0.7, n_draws=3, decay=0.9, seed=5
+        window=window, weights=weights, gain=gain, sigma=sigma, hessian=hessian, noise=0.7, n_draws=3, decay=0.9, seed=5
     )
     found = [array.copy() for array in objective.prepare(ratings, offsets).gradients(scores)]
     function = {"exp2": exp2, "linear": linear}[gain]
     for (rated, scored), start, end in zip(data, offsets[:-1], offsets[1:], strict=True):
         ideal = ideal_dcg(rated, function) or 1.0
         given = {"window": window, "sigma": sigma, "decay": 0.9, "gain": function, "weights": weights, "ideal": ideal}
+        given["hessian"] = hessian
         plain = [score + 0.0 for score in scored]
         draws = [slow_gradients(order, rated, plain, **given) for order in drawn_orders(plain, 5, 0.7, 3)]
         for array, expected in zip(found, np.mean(draws, axis=0), strict=True):
@@ -114,6 +123,50 @@ def test_many_draws_give_the_expectation_over_all_orders():
     objective = StochasticUMartObjective(window=2, noise=noise, decay=0.9, n_draws=400_000)
     found = np.array(objective.prepare(ratings, [0, 4]).gradients(scores))
     np.testing.assert_allclose(found, expected, atol=0.01)  # the standard error of a mean is below 0.002
+
+
+@pytest.mark.parametrize("n", [2, 31, 319, 320, 321, 700])
+def test_lists_of_any_length_agree_with_a_slow_twin(n):
+    rng = np.random.default_rng(n)
+    ratings, scores = rng.integers(0, 3, n).astype(float), rng.normal(size=n)
+    found = StochasticUMartObjective(n_draws=2, seed=1).prepare(ratings, [0, n]).gradients(scores)
+    given = {"window": 1, "sigma": 1.0, "decay": 0.99, "gain": linear, "weights": "gain", "ideal": 1.0}
+    draws = [slow_gradients(order, ratings, scores, **given) for order in drawn_orders(scores, 1, 1.0, 2)]
+    np.testing.assert_allclose(found, np.mean(draws, axis=0), rtol=2e-5, atol=1e-6)
+
+
+@compiled
+def take_logarithms(values: NDArray[np.float64], logarithms: NDArray[np.float64]) -> None:
+    for i in range(len(values)):
+        logarithms[i] = logarithm(values[i])
+
+
+@compiled
+def take_gumbels(bits: NDArray[np.uint64], values: NDArray[np.float64]) -> None:
+    for i in range(len(bits)):
+        values[i] = gumbel(bits[i])
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(np.finfo(float).tiny, allow_infinity=False), min_size=1, max_size=20))
+def test_logarithms_are_right_to_twelve_digits(values):
+    values = np.array([*values, 1.0, 1 - 2.0**-53, 1 + 2.0**-52, 2.0**-53, 0.5, math.sqrt(0.5), math.sqrt(2)])
+    found = np.empty(len(values))
+    take_logarithms(values, found)
+    np.testing.assert_allclose(found, np.log(values), rtol=1e-12, atol=0)
+
+
+def test_gumbel_noise_is_finite_and_has_its_distribution():
+    ends = np.array([0, 1, (1 << 12) - 1, 1 << 12, MASK - (1 << 12), MASK], np.uint64)
+    found = np.empty(len(ends))
+    take_gumbels(ends, found)
+    assert np.isfinite(found).all()
+    assert found[0] == pytest.approx(-math.log(53 * math.log(2)))
+    assert found[-1] == pytest.approx(53 * math.log(2))
+    drawn = np.random.default_rng(0).integers(0, MASK, 100_000, dtype=np.uint64, endpoint=True)
+    values = np.empty(len(drawn))
+    take_gumbels(drawn, values)
+    assert scipy.stats.kstest(values, "gumbel_r").pvalue > 1e-3  # of fixed numbers, so it cannot fail by chance
 
 
 def test_a_window_of_one_is_the_pairwise_form_of_yetirank():

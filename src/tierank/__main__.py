@@ -1,10 +1,24 @@
 """The program ``tierank``, which is ``python -m tierank`` too: the command line."""
 
+import io
 import sys
+from typing import Any
+
+
+class _Lossy(io.FileIO):
+    """A file that drops what it cannot write."""
+
+    def write(self, content: Any) -> int:
+        """Write the bytes, or drop them."""
+        try:
+            return super().write(content) or len(content)
+        except OSError:
+            return len(content)
 
 
 def main() -> int:
     """Run one command; returns the exit code. The command line is loaded here, so that Ctrl-C may come that early."""
+    _drop_lost_messages()
     try:
         from tierank.cli import main as run
 
@@ -12,6 +26,14 @@ def main() -> int:
     except KeyboardInterrupt:
         print("tierank: stopped", file=sys.stderr)
         return 130
+
+
+def _drop_lost_messages() -> None:
+    """A full disk, or a pipe that nobody reads any more, as standard error must not end the work."""
+    stream = sys.stderr
+    if isinstance(stream, io.TextIOWrapper) and stream is sys.__stderr__:
+        file = io.BufferedWriter(_Lossy(stream.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(file, stream.encoding, stream.errors, line_buffering=True)
 
 
 if __name__ == "__main__":

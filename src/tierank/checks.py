@@ -145,7 +145,16 @@ def describe_values(values: NDArray[Any]) -> str:
     if isinstance(odd, _OF_TIME):
         kind = "date" if isinstance(odd, _DATES) else "duration" if isinstance(odd, _SPANS) else "time"
         return f"the {kind} {odd}"
-    text = repr(odd)
+    return short_repr(odd)
+
+
+def short_repr(value: object) -> str:
+    """The start of a value's ``repr``, for a message.
+
+    >>> short_repr("ab"), short_repr("x" * 1000)[-5:]
+    ("'ab'", 'xx...')
+    """
+    text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 

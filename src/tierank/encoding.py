@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.checks import (
-    SHOWN,
     as_array,
     as_names,
     as_numbers,
@@ -19,6 +18,7 @@ from tierank.checks import (
     check_finite,
     describe_values,
     is_missing,
+    short_repr,
     to_numbers,
 )
 from tierank.errors import DataError, ParameterError
@@ -212,7 +212,7 @@ def _kinds_of(table: Any, name: str, known: list[str], columns: Columns) -> dict
     if isinstance(first, str):
         odd = next((one for one in values.ravel() if not isinstance(one, str) and not is_missing(one)), None)
         if odd is not None:
-            raise _Unusable(f"texts such as {first[:SHOWN]!r} and other values such as {odd!r}")
+            raise _Unusable(f"texts such as {short_repr(first)} and other values such as {short_repr(odd)}")
         return {name: Category()}
     if values.ndim == 2 or isinstance(first, (list, tuple, np.ndarray)) or hasattr(first, "to_numpy"):
         size = _vectors(values).shape[1]
@@ -332,11 +332,11 @@ def _day(value: Any) -> float:
         try:
             value = datetime.datetime.fromisoformat(value.strip())
         except ValueError:
-            raise _Unusable(f"{value[:SHOWN]!r}, where a date such as 2024-01-31 was expected") from None
+            raise _Unusable(f"{short_repr(value)}, where a date such as 2024-01-31 was expected") from None
     if isinstance(value, datetime.date) and not isinstance(value, datetime.datetime):
         value = datetime.datetime(value.year, value.month, value.day)
     if not isinstance(value, datetime.datetime):
-        raise _Unusable(f"{value!r}, where a date was expected")
+        raise _Unusable(f"{short_repr(value)}, where a date was expected")
     aware = value if value.tzinfo is not None else value.replace(tzinfo=datetime.UTC)
     return (aware - _EPOCH) / datetime.timedelta(days=1)
 
@@ -381,7 +381,7 @@ def _vector(value: Any) -> NDArray[Any]:
     if vector.ndim > 1 or (vector.dtype == object and any(isinstance(one, (list, np.ndarray)) for one in vector.flat)):
         raise _Unusable("lists of lists")
     if vector.ndim == 0:
-        raise _Unusable(f"vectors and other values such as {value!r}")
+        raise _Unusable(f"vectors and other values such as {short_repr(value)}")
     return vector
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, overload
 
-from tierank.errors import DataError, WriteError
+from tierank.errors import DataError, ParameterError, WriteError
 
 # Constants of Linux: names are relative to the working directory; exchange two names.
 _HERE, _SWAP = -100, 2
@@ -113,6 +113,26 @@ def contents(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if not fnmatch.fnmatchcase(path.name, f".*{_WORKSHOP}")]
 
 
+def as_path(
+    path: Any, argument: str | None = "path", expected: str = "the name of a file or folder", fix: str | None = None
+) -> Path:
+    """The path that a caller gave. Raises ``ParameterError`` for anything that no file can be called.
+
+    An empty text would otherwise mean the current folder, which nobody means by it.
+
+    >>> as_path("models/best").name
+    'best'
+    """
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        got = type(path).__name__
+    else:
+        text = os.fsdecode(path)
+        if text and "\0" not in text:
+            return Path(text)
+        got = "a name with a zero byte" if text else "an empty text"
+    raise ParameterError(argument=argument, expected=expected, got=got, fix=fix)
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str], kind: FolderKind | None = None) -> Iterator[Path]:
     """A new file to write, which replaces ``path`` when the block ends without an error.
@@ -121,7 +141,7 @@ def replacing(path: str | os.PathLike[str], kind: FolderKind | None = None) -> I
     Readers see the old content or the new one, never a part. Links and permissions are kept; a pipe or a device is
     written to directly. With a ``kind`` it may also be a folder, which replaces a folder of that kind, or an empty one.
     """
-    place = Path(path)
+    place = as_path(path)
     if place.exists() and not place.is_file() and not place.is_dir():
         with writing(place):
             yield place
@@ -183,7 +203,7 @@ def make_folder(path: str | os.PathLike[str]) -> None:
 @contextmanager
 def building(path: str | os.PathLike[str], kind: FolderKind) -> Iterator[Path]:
     """A new folder to fill, which replaces ``path`` as in ``replacing``."""
-    kind.check(Path(path))
+    kind.check(as_path(path))
     with replacing(path, kind) as fresh:
         fresh.mkdir()
         yield fresh

@@ -17,7 +17,7 @@ import numpy as np
 
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.estimators import Estimator
-from tierank.files import FolderKind, building, make_folder, read_json
+from tierank.files import FolderKind, as_path, building, make_folder, read_json
 from tierank.metrics import Rule, metric_name
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class ForgottenMetric:
 
 def write_folder(path: str | os.PathLike[str], files: Mapping[str, bytes]) -> None:
     """Write the files of a model; the folder of an earlier model is replaced in one step."""
-    target = Path(path)
+    target = as_path(path)
     MODEL.check(target)
     make_folder(target.parent)
     with building(target, MODEL) as fresh:

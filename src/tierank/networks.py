@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tierank.errors import ParameterError
+from tierank.kernels.randomness import draw_kept
 from tierank.losses import Batch
 from tierank.settings import as_choice, as_number, as_whole
 
@@ -39,6 +40,7 @@ _SCORES = ("both", "state")
 _INFERENCES = ("first", "documents")
 # What the seed of embeddings is above that of their network.
 _OF_TABLES = 0x9E3779B1  # below 2^32: torch takes no more of a seed
+_END_OF_SEEDS = 1 << 62
 
 
 class Layers(nn.Module):
@@ -547,8 +549,10 @@ def drop(hidden: Tensor, rate: float, batch: Batch | None) -> Tensor:
     if not rate:
         return hidden
     generator = _generator(batch)
-    kept = torch.empty(hidden.shape, dtype=hidden.dtype, device=generator.device)
-    return hidden * kept.bernoulli_(1 - rate, generator=generator).div_(1 - rate).to(hidden.device)
+    seed = torch.randint(_END_OF_SEEDS, (), generator=generator, device=generator.device)
+    kept = torch.empty(hidden.numel())  # by a kernel: torch draws one number after the other, a quarter of a step
+    draw_kept(int(seed), rate, kept.numpy())
+    return hidden * kept.view(hidden.shape).to(hidden)
 
 
 def _generator(batch: Batch | None) -> torch.Generator:

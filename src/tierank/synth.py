@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
+from tierank.files import as_path
 from tierank.memory import Allocator, in_memory, release_pages
 from tierank.readers.cache import SUFFIX, build_folder
 from tierank.settings import as_number, as_whole
@@ -119,7 +119,7 @@ def make_ranking(
     build = partial(_build, _World(n_features), rng, holes, lengths, noise, missing, shares)
     if out is None:
         return build(in_memory)
-    folder = Path(out)
+    folder = as_path(out, "out", f"the name of a folder that ends in {SUFFIX}")
     if folder.suffix != SUFFIX:
         raise ParameterError(f"out: expected the name of a folder that ends in {SUFFIX}, got {str(out)!r}")
     return build_folder(folder, build)

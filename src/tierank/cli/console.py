@@ -97,10 +97,20 @@ def line_of(error: Exception) -> str:
     >>> line_of(OSError(13, "Permission denied", "models/.best.4711.new"))
     'models/best: expected a path that can be read or written, got: Permission denied'
     """
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_folder():
+        return "the current folder: expected one that exists, got one that was removed; change to another with cd"
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else _UNFINISHED.sub(r"\1", os.fsdecode(error.filename)) + ": "
         return f"{place}expected a path that can be read or written, got: {error.strerror}"
     return in_options(str(error))
+
+
+def _has_current_folder() -> bool:
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[str | Path] = ()) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, NoReturn
 
 from tierank.cli.own import as_own
@@ -19,6 +19,7 @@ class Parser(argparse.ArgumentParser):
         """The options. Unknown ones are refused before missing ones."""
         if self._subparsers is None and args is not None:
             self._refuse_unknown(args)
+            self._refuse_empty(args)
         return super().parse_known_args(args, namespace)
 
     def _refuse_unknown(self, args: Sequence[str]) -> None:
@@ -28,6 +29,16 @@ class Parser(argparse.ArgumentParser):
             # argparse would accept abbreviated names, and take texts with spaces as values.
             if text.startswith("--") and " " not in text and not any(one.startswith(name) for one in known):
                 raise ParameterError.unknown(f"option of {self.prog}", name, known)
+
+    def _refuse_empty(self, args: Sequence[str]) -> None:
+        """An empty path would mean the current folder, and an empty name nothing."""
+        for before, text in pairwise(["", *args]):
+            option = before if not text else text.removesuffix("=")
+            if not text or (text.startswith("--") and text.endswith("=")):
+                after = f" after {option}" if option.startswith("--") else ""
+                raise ParameterError(
+                    f"{self.prog}: expected a value, got an empty text{after}; is a variable of the shell not set?"
+                )
 
     def error(self, message: str) -> NoReturn:
         """Raise the error that ``main`` prints."""

@@ -6,7 +6,6 @@ import math
 import os
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from tierank.clicks.models import make_model
 from tierank.clicks.position_models import PositionBased
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
+from tierank.files import as_path
 from tierank.settings import Number, as_least
 from tierank.types import Floats
 
@@ -31,6 +31,8 @@ _STOPPING = "dbn"
 _MANY = 100
 # With fewer examinations a rating by a document's own clicks is mostly noise.
 _FEW = 10
+# The highest weight of a query, relative to the mean. Without a limit, a few queries would decide (docs/clicks.md).
+_MOST_STAKE = 2.0
 # The highest rating that can be asked for: gains of 2^rating - 1 are numbers up to there.
 _HIGHEST = 1000
 
@@ -96,7 +98,7 @@ class Judgements:
                 " which also uses documents with similar features, or more sessions per query",
                 stacklevel=2,
             )
-        write_columns(self.to_columns(), Path(path))
+        write_columns(self.to_columns(), as_path(path))
 
     def rate(self, data: RankingDataset, *, n_jobs: int | None = None) -> RankingDataset:
         """The documents of a data set, rated by their clicks and by those of documents with similar features.
@@ -115,7 +117,7 @@ class Judgements:
         do not examine documents at random: they stop below good ones.
 
         NDCG divides by the DCG of the best order, so queries whose documents are all equally relevant would amplify
-        noise. The weight of a query is the highest minus the lowest R of its documents, divided by the mean of that.
+        noise. With s the highest minus the lowest R of a query, its weight is s / mean(s), at most 2.
 
         Parameters
         ----------
@@ -179,12 +181,12 @@ def _rating(relevance: Floats, top: float) -> Floats:
 
 
 def _stakes(relevance: Floats, data: RankingDataset) -> Floats:
-    """The weight of each query: the spread of its relevance, relative to the mean spread; NaN is unknown."""
+    """The weight of each query: the spread of its relevance relative to the mean, at most 2; NaN is unknown."""
     starts = data.offsets[:-1]
     spread = np.nan_to_num(np.fmax.reduceat(relevance, starts) - np.fmin.reduceat(relevance, starts))
     # The same bits for any order of the queries.
     mean = math.fsum(spread) / len(spread)
-    relative = spread / mean if mean > 0 else np.ones(len(spread))
+    relative = np.minimum(spread / mean, _MOST_STAKE) if mean > 0 else np.ones(len(spread))
     return relative if data.query_weight is None else relative * data.query_weight
 
 

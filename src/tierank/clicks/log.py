@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tierank.checks import as_array, as_clicks, as_numbers, as_places
 from tierank.errors import DataError, DataTypeError, ParameterError
-from tierank.files import replacing
+from tierank.files import as_path, replacing
 from tierank.readers.columns import PARQUET_ENDINGS, first_line, needs_arrow
 from tierank.settings import as_whole
 from tierank.types import Floats
@@ -323,7 +323,7 @@ class ClickLog:
         path : path
             The file, which ends in ``.csv`` or ``.parquet``.
         """
-        write_columns(self.to_columns(), Path(path))
+        write_columns(self.to_columns(), as_path(path))
 
     @classmethod
     def of(cls, **columns: ArrayLike) -> ClickLog:

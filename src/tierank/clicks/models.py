@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from tierank.clicks.cascade_models import Cascade, DependentClick, DynamicBayesi
 from tierank.clicks.items import Items
 from tierank.clicks.position_models import ClickThrough, PositionBased, UserBrowsing
 from tierank.errors import DataError, ParameterError
-from tierank.files import read_json, replacing
+from tierank.files import as_path, read_json, replacing
 
 CLICK_MODELS: dict[str, type[ClickModel]] = {
     model.name: model
@@ -113,8 +112,9 @@ def load(path: str | os.PathLike[str]) -> ClickModel:
     -------
     ClickModel
     """
+    place = as_path(path)
     try:
-        content = read_json(Path(path))
+        content = read_json(place)
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise ValueError("another kind of file")
         model = make_model(content["model"], **content["settings"])

@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from tierank.clicks.position_models import Pairs, PositionBased, at_positions
 from tierank.clicks.regression import regression
 from tierank.errors import DataError, ParameterError
 from tierank.extras import needing
-from tierank.files import for_json, read_json
+from tierank.files import as_path, for_json, read_json
 from tierank.kernels import clicks as kernels
 from tierank.settings import as_number, as_whole
 from tierank.types import Floats
@@ -114,8 +113,9 @@ def read_propensities(path: str | os.PathLike[str]) -> Propensities:
     -------
     Propensities
     """
+    place = as_path(path)
     try:
-        content = read_json(Path(path))
+        content = read_json(place)
         if isinstance(content, dict) and "propensity" in content:
             names = ("propensity", "low", "high")
             values, low, high = (np.array(content[name], np.float64) for name in names)  # null is NaN

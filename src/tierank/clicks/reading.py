@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tierank.clicks.checking import Columns, assemble
 from tierank.clicks.codes import Codes, Column, Encoded, as_numbers, small
 from tierank.clicks.log import ClickLog
-from tierank.clicks.sources import as_path, open_source
+from tierank.clicks.sources import open_source, path_of
 from tierank.errors import DataError
 from tierank.readers.columns import DOCUMENT_NAMES, QUERY_NAMES
 from tierank.readers.paths import kind_of, piped
@@ -89,7 +89,7 @@ def read(
         "clicked": clicked,
     }
     if not isinstance(source, Mapping) and not is_table(source):
-        path = as_path(source)
+        path = path_of(source)
         if kind_of(path) == "pipe":
             with piped(path) as file:
                 return read(file, **wanted, columns=columns, zero_based=zero_based, on_error=on_error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +11,8 @@ from numpy.typing import NDArray
 
 from tierank.checks import as_array, id_array
 from tierank.clicks.codes import Column, Encoded
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
+from tierank.files import as_path
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, files_of, first_line, needs_arrow
 from tierank.readers.tables import csv_form
 from tierank.tables import as_column, column_names, is_table
@@ -41,20 +41,15 @@ def open_source(source: Any) -> Source:
     if is_table(source):
         read = _arrow_column if hasattr(type(source), "column_names") else as_column
         return Source("table", column_names(source), lambda names: iter([{name: read(source, name) for name in names}]))
-    path = as_path(source)
+    path = path_of(source)
     if path.is_dir() or path.suffix in PARQUET_ENDINGS:
         return _parquet(path)
     return _csv(path)
 
 
-def as_path(source: Any) -> Path:
-    """The given path. Raises ``DataError`` for anything else."""
-    try:
-        return Path(os.fsdecode(source))
-    except TypeError:
-        raise ParameterError(
-            argument="source", expected="a path, a table or a dict of arrays", got=type(source).__name__
-        ) from None
+def path_of(source: Any) -> Path:
+    """The given path. Raises ``ParameterError`` for anything else."""
+    return as_path(source, "source", "a path, a table or a dict of arrays")
 
 
 def _as_vector(name: object, values: Any) -> NDArray[Any]:

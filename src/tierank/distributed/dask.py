@@ -20,6 +20,7 @@ from tierank.distributed.placement import Part, open_source, take_part
 from tierank.distributed.processes import TIMEOUT, open_meeting
 from tierank.errors import ParameterError, TeamError, TierankError
 from tierank.extras import needing
+from tierank.files import as_path
 from tierank.rankers import Ranker, UMart
 from tierank.settings import as_positive, as_whole
 from tierank.team import cut_queries
@@ -102,7 +103,7 @@ def fit(
         ranker = tierank.distributed.fit(tierank.UMart(), table, client, checkpoint="/disk/kept")
     """
     _check(ranker, client, timeout)
-    kept = None if checkpoint is None else Path(checkpoint).absolute()
+    kept = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder").absolute()
     cluster = Cluster(client, _chosen(client, workers), kept)
     cluster.warm_up()
     columns = {"query": query, "rating": rating, "features": None if features is None else list(features)}

@@ -16,6 +16,7 @@ from scipy.optimize import linear_sum_assignment
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
+from tierank.files import as_path
 from tierank.readers import read
 from tierank.tables import is_table
 
@@ -33,7 +34,7 @@ def open_source(data: Any, columns: dict[str, Any], cluster: Cluster) -> Source:
     from dask.base import is_dask_collection
 
     if isinstance(data, (str, os.PathLike)):
-        return _OnDisk(Path(data).absolute(), columns, cluster)
+        return _OnDisk(as_path(data, "data").absolute(), columns, cluster)
     if isinstance(data, RankingDataset):
         return _InMemory(data, cluster)
     collections = tuple(data) if isinstance(data, (tuple, list)) and len(data) in (2, 3) else (data,)

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from copy import copy
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,6 +20,7 @@ from tierank.distributed.processes import TIMEOUT, open_meeting
 from tierank.distributed.scored_tables import score_table, scored_columns
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import require
+from tierank.files import as_path
 from tierank.rankers import Ranker
 from tierank.readers.columns import Layout
 from tierank.settings import as_positive, as_whole
@@ -115,7 +115,7 @@ def fit(
         _check_data(valid, "valid")
         sources.append(_Source(valid, columns))
     n_parts = min(n_actors, *(len(source.lengths) for source in sources))
-    kept = None if checkpoint is None else Path(checkpoint).absolute()
+    kept = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder").absolute()
     training = Training(clone(ranker), n_parts, timeout, kept, progress)
     parts = [source.cut(n_parts) for source in sources]
     with _started(training, threads) as team:

@@ -19,6 +19,7 @@ from tierank.distributed.scored_tables import scored_columns
 from tierank.distributed.spark_tasks import ANSWER, HELD_OUT, KINDS, REPORT, TASK, Job, Part, Scorer, Task, plain_names
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import needing, require
+from tierank.files import as_path
 from tierank.kinds import Columns
 from tierank.models import write_folder
 from tierank.rankers import Ranker, load
@@ -121,7 +122,7 @@ def fit(
         columns = {"query": named.query, "rating": named.rating, "features": named.features}
         sources.append(_Source(valid, "valid", columns))
     n_tasks = _number_of_tasks(n_wanted, sources)
-    kept = None if checkpoint is None else Path(checkpoint).absolute()
+    kept = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder").absolute()
     training = Training(clone(ranker), n_tasks, timeout, kept, progress)
     job = Job(training, [source.part(n_tasks, sources[0]) for source in sources])
     return _trained(ranker, job, _answers(job, _rows(sources, n_tasks)))

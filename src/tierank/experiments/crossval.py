@@ -25,6 +25,7 @@ from tierank.experiments.runs import Run
 from tierank.experiments.store import Cell, Store
 from tierank.experiments.tuning import as_ranker
 from tierank.experiments.worker import CellTrainer, Task, describe_ranker, starter
+from tierank.files import as_path
 from tierank.kernels import n_threads
 from tierank.metrics import Rule, as_rule, as_scores, default_metrics, metric_name, parse_metric
 from tierank.processes import Processes
@@ -120,7 +121,8 @@ def cross_validate(
     chosen, outside = _by_name(rankers), dict(scores or {})
     if not chosen and not outside:
         raise ParameterError("rankers: expected at least one ranker, or scores of another tool, got none")
-    before = list(Plan.read(Path(out)).systems) if out is not None and Path(out, PLAN_FILE).exists() else []
+    place = None if out is None else as_path(out, "out", "the name of a folder")
+    before = list(Plan.read(place).systems) if place is not None and (place / PLAN_FILE).exists() else []
     if baseline is not None and baseline not in (*before, *chosen, *outside):
         raise ParameterError.unknown("baseline", baseline, [*before, *chosen, *outside])
     systems = {name: _described(ranker, trials) for name, ranker in chosen.items()}
@@ -140,7 +142,7 @@ def cross_validate(
     def run_in(folder: Path) -> Run:
         return experiment.run(folder, data, reading, jobs, progress)
 
-    return _in_temporary_folder(run_in) if out is None else run_in(Path(out))
+    return _in_temporary_folder(run_in) if place is None else run_in(place)
 
 
 def _in_temporary_folder(run_in: Callable[[Path], Run]) -> Run:

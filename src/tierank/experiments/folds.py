@@ -11,7 +11,7 @@ from typing import Any
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
-from tierank.files import make_folder
+from tierank.files import as_path, make_folder
 from tierank.kinds import Columns
 from tierank.readers import is_folder_of_folds, read, read_fold, write
 from tierank.tables import is_table
@@ -120,7 +120,7 @@ class TestOnly(Folds):
 def folds_of(data: Any, **reading: Any) -> Folds:
     """The folds of a folder of folds, of a file, table or data set (split by query), or as given."""
     if isinstance(data, (str, os.PathLike)):
-        path = Path(data)
+        path = as_path(data, "data")
         if is_folder_of_folds(path):
             return FolderFolds.of(str(path), reading)
         return _cut(read(path, **reading), path.name, {"file": str(path.resolve()), "options": _plain(reading)})

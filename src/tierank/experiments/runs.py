@@ -18,7 +18,7 @@ from tierank.evaluation import Comparison, Evaluation, compare_evaluations
 from tierank.experiments.folds import Fold, found_folds
 from tierank.experiments.plan import Plan, digest_data
 from tierank.experiments.store import Cell, Store
-from tierank.files import for_json
+from tierank.files import as_path, for_json
 from tierank.metrics import Judge, Metric, Rule, as_rule, metric_name
 from tierank.rankers import Ranker
 from tierank.text_blocks import Texts
@@ -106,7 +106,7 @@ class Run:
         folder : path
             A folder that ``cross_validate(out=...)`` or ``tierank cv`` wrote.
         """
-        path = Path(folder)
+        path = as_path(folder, "folder", "the name of a folder")
         return cls(Store(path), Plan.read(path))
 
     def judged_by(

@@ -16,7 +16,7 @@ from tierank import notebook
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError, WriteError
 from tierank.extras import needing
-from tierank.files import make_folder
+from tierank.files import as_path, make_folder
 from tierank.metrics import metric_name
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
@@ -253,10 +253,11 @@ def _open_study(file: str | Path | None, name: str, seed: int) -> optuna.Study:
 
         from tierank.experiments.journal import Journal
     logging.getLogger("optuna").setLevel(logging.WARNING)
-    if file is not None:
-        make_folder(Path(file).parent)
+    place = None if file is None else as_path(file, "study")
+    if place is not None:
+        make_folder(place.parent)
     try:
-        storage = None if file is None else JournalStorage(Journal(Path(file)))
+        storage = None if place is None else JournalStorage(Journal(place))
         study = optuna.create_study(direction="maximize", storage=storage, study_name=name, load_if_exists=True)
     except WriteError:
         raise

@@ -30,7 +30,7 @@ from tierank.export.proof import Exportable, Proof, verify_export
 from tierank.export.solr import SOLR
 from tierank.export.target import Target
 from tierank.export.vespa import VESPA
-from tierank.files import FolderKind, make_folder, replacing
+from tierank.files import FolderKind, as_path, make_folder, replacing
 
 __all__ = [
     "NAN",
@@ -70,7 +70,7 @@ def as_target(target: str | Target) -> Target:
 
 def write_model(model: Model, path: str | os.PathLike[str], to: str | Target) -> None:
     """Write a model in the format of a target, atomically."""
-    target, place = as_target(to), Path(path)
+    target, place = as_target(to), as_path(path)
     target.check(model)
     make_folder(place.parent)
     with replacing(place, _EXPORT) as fresh:

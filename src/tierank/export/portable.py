@@ -391,13 +391,14 @@ class Network:
     @property
     def blocks(self) -> tuple[tuple[Transform, bool], ...]:
         """The transforms, one or several side by side, each with whether it scales within queries."""
-        parts = self.transform.parts_ if isinstance(self.transform, SideBySide) else (self.transform,)
+        # A subclass may compute anything, so it counts as a transform of its own.
+        parts = self.transform.parts_ if type(self.transform) is SideBySide else (self.transform,)
         return tuple((part, self.per_query and part.needs_queries) for part in parts)
 
     @property
     def limit(self) -> float | None:
         """The bound that inputs are clipped to, if any, in addition to the limits of the transforms."""
-        return self.transform.LIMIT if isinstance(self.transform, SideBySide) else None
+        return self.transform.LIMIT if type(self.transform) is SideBySide else None
 
     @property
     def scaling(self) -> tuple[Any, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.export.portable import NEAR_ZERO, Model, Network, QueryCopies, Trees, walk
 from tierank.export.target import Target
+from tierank.files import as_path
 from tierank.transforms import Unchanged
 from tierank.types import Floats
 
@@ -91,7 +91,7 @@ class Proof:
 
 def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Target, data: RankingDataset) -> Proof:
     """Score data and generated rows by the ranker and by the written export."""
-    model, place = ranker.portable(), Path(path)
+    model, place = ranker.portable(), as_path(path)
     if not place.exists():
         raise DataError(f"{place}: expected an export for {target.name}, got nothing; export the model first")
     run, data = target.open(place), ranker.match_features(data)

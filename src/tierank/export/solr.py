@@ -28,6 +28,7 @@ from tierank.export.target import (
     check_pointwise,
     check_size,
     check_thresholds,
+    check_transforms,
     check_weights,
     for_float32_sums,
     refuse,
@@ -55,6 +56,7 @@ _PACKAGE = "org.apache.solr.ltr"
 
 def _check(model: Model) -> None:
     check_pointwise("solr", model, _TRANSFORMS)
+    check_transforms("solr", model)
     check_thresholds("solr", model)
     if isinstance(model.scorer, Trees):
         check_missing_is_zero("solr", model.scorer)

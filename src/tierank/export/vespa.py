@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from tierank.export.onnx import ONNX
 from tierank.export.portable import Model, TreeBuilder, Trees, as_float32
-from tierank.export.target import Executor, Target, check_pointwise, check_size, check_thresholds, check_weights, refuse
+from tierank.export.target import (
+    Executor,
+    Target,
+    check_pointwise,
+    check_size,
+    check_thresholds,
+    check_transforms,
+    check_weights,
+    refuse,
+)
 from tierank.types import Floats
 
 _NAME = "tierank"
@@ -28,6 +37,7 @@ def _check(model: Model) -> None:
     check_pointwise("vespa", model, "'standard', 'log1p', 'quantile' or 'none'")
     trees = model.scorer
     if not isinstance(trees, Trees):
+        check_transforms("vespa", model)
         check_weights("vespa", model)
         ONNX.check(model)
         return

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tierank import __version__
 from tierank.errors import DataError
 from tierank.extras import needing
+from tierank.files import as_path
 from tierank.integrations.names import tracked_name, tracked_values
 from tierank.rankers import Ranker, load
 from tierank.tables import column_names, is_table, take_columns
@@ -69,7 +70,7 @@ def save_model(
     with needing("tierank.integrations.mlflow"):
         from mlflow import pyfunc
         from mlflow.models import Model
-    folder = Path(path)
+    folder = as_path(path)
     if folder.exists() and any(folder.iterdir()):
         raise DataError(f"{folder}: expected a new folder, got one that is not empty")
     folder.mkdir(parents=True, exist_ok=True)

@@ -67,6 +67,33 @@ def _sort_run(
 
 
 @inner
+def count_higher(n: int, keys: NDArray[np.floating], counts: NDArray[np.int64]) -> int:
+    """How many of n keys are higher than each, and the sum of these numbers.
+
+    Four keys are compared with all the others at a time, which is vectorised. It takes n^2 comparisons: for short lists
+    only.
+    """
+    for i in range(n):
+        counts[i] = 0
+    first = 0
+    while first + 4 <= n:
+        a, b, c, d = keys[first], keys[first + 1], keys[first + 2], keys[first + 3]
+        for i in range(n):
+            key = keys[i]
+            counts[i] += np.int64(a > key) + np.int64(b > key) + np.int64(c > key) + np.int64(d > key)
+        first += 4
+    while first < n:
+        a = keys[first]
+        for i in range(n):
+            counts[i] += np.int64(a > keys[i])
+        first += 1
+    total = 0
+    for i in range(n):
+        total += counts[i]
+    return total
+
+
+@inner
 def sort_rows(start: int, n: int, gap: int, order: NDArray[np.uint32], ranked_scores: NDArray[np.float64]) -> None:
     """Sort n scores, highest first, and the rows in ``order`` from ``start`` on with them; equal scores by row.
 

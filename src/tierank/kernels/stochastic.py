@@ -8,15 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.kernels import Vector, compiled, inner
-from tierank.kernels.sorting import sort_down
+from tierank.kernels.randomness import STEP, gumbel, mixed
+from tierank.kernels.sorting import count_higher, sort_down
 from tierank.kernels.umart import Queries, Rules
 from tierank.types import Floats
 
 # If sigma times the spread of the scores is above this, exponentials are computed pair by pair.
 _WIDEST = 300.0
-_FACTOR, _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-_SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
-_DROPPED = np.uint64(11)
+# Up to this length, documents are ordered by comparing each with all, which is vectorised (measured).
+_COUNTED = 320
 
 
 class Chance(NamedTuple):
@@ -36,13 +36,19 @@ class Workspace(NamedTuple):
     powers: Floats
     sums: Floats
     curvatures: Floats
-    rows: NDArray[np.int64]
+    placed_powers: Floats  # by place, like the next three
+    placed_gains: Floats
+    pulls: Floats  # between the place before and this one, like the next
+    bends: Floats
+    rows: NDArray[np.int64]  # by place
     spare_rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+    placed_tiers: NDArray[np.int64]
 
     @classmethod
     def for_queries(cls, longest: int) -> Workspace:
         """A workspace for queries of at most this many documents."""
-        return cls(*np.empty((5, longest)), *np.empty((2, longest), np.int64))
+        return cls(*np.empty((9, longest + 1)), *np.empty((4, longest + 1), np.int64))
 
 
 @compiled
@@ -66,7 +72,7 @@ def stochastic_gradients(
     the weight decays[a] |gain(d) - gain(d')|, with ``by_rank`` times the distance of the discounts of both places.
     """
     offsets, sigma = queries.offsets, rules.sigma
-    keys, spare_keys, powers, sums, curvatures, rows, spare_rows = work
+    keys, powers, sums, curvatures = work.keys, work.powers, work.sums, work.curvatures
     for query in range(first, last):
         start, n = offsets[query], offsets[query + 1] - offsets[query]
         if queries.n_tiers[query] < 2:
@@ -75,23 +81,78 @@ def stochastic_gradients(
             continue
         wide = _take_powers(start, n, sigma, scores, powers)
         # Random numbers depend only on the scores of the query: the same at any position and in any process.
-        stream = _mixed(np.uint64(chance.seed) + _FACTOR)
+        stream = mixed(np.uint64(chance.seed) + STEP)
         for i in range(n):
-            stream = _mixed((stream ^ bits[start + i]) + _FACTOR)
+            stream = mixed((stream ^ bits[start + i]) + STEP)
             sums[i], curvatures[i] = 0.0, 0.0
         for _ in range(chance.n_draws):
             for i in range(n):
-                stream += _FACTOR
-                uniform = (np.float64(_mixed(stream) >> _DROPPED) + 0.5) * (1.0 / 9007199254740992.0)
-                keys[i] = scores[start + i] - chance.noise * np.log(-np.log(uniform))
-                rows[i] = i
-            sort_down(n, keys, rows, spare_keys, spare_rows)
+                keys[i] = scores[start + i] + chance.noise * gumbel(mixed(stream + np.uint64(i + 1) * STEP))
+            stream += np.uint64(n) * STEP
+            _find_places(n, work)
+            if rules.window == 1 and not wide:
+                _meet_neighbours(start, n, queries, rules, chance.decays, work)
+                continue
+            for i in range(n):
+                work.rows[work.places[i]] = i
             for place in range(n):
                 for side in (1, -1):
                     _meet(start, n, place, side, wide, scores, queries, rules, chance.decays, work)
         for i in range(n):
             gradient[start + i] = sigma * sums[i] / chance.n_draws
             hessian[start + i] = rules.kappa * sigma * sigma * curvatures[i] / chance.n_draws
+
+
+@inner
+def _find_places(n: int, work: Workspace) -> None:
+    """The place of each document if the highest key comes first."""
+    keys, places, rows = work.keys, work.places, work.rows
+    if n <= _COUNTED and count_higher(n, keys, places) == n * (n - 1) // 2:
+        return
+    for i in range(n):  # a long list, or equal keys, which count the same higher ones
+        rows[i] = i
+    sort_down(n, keys, rows, work.spare_keys, work.spare_rows)
+    for place in range(n):
+        places[rows[place]] = place
+
+
+@inner
+def _meet_neighbours(start: int, n: int, queries: Queries, rules: Rules, decays: Floats, work: Workspace) -> None:
+    """Every document against the one below it: ``_meet`` with a window of 1, vectorised."""
+    powers, gains, tiers = work.placed_powers, work.placed_gains, work.placed_tiers
+    places, pulls, bends = work.places, work.pulls, work.bends
+    for i in range(n):
+        place = places[i]
+        powers[place], gains[place] = work.powers[i], queries.gains[start + i]
+        tiers[place] = queries.tiers[start + i]
+    pulls[0], bends[0], pulls[n], bends[n] = 0.0, 0.0, 0.0, 0.0
+    for place in range(1, n):
+        is_lower = tiers[place] > tiers[place - 1]
+        weight = decays[place - 1] * abs(gains[place - 1] - gains[place]) * (tiers[place] != tiers[place - 1])
+        if rules.by_rank:
+            weight *= abs(queries.discounts[place - 1] - queries.discounts[place])
+        p_lower = (powers[place] if is_lower else powers[place - 1]) / (powers[place - 1] + powers[place])
+        pull = weight * p_lower
+        pulls[place] = pull if is_lower else -pull
+        bends[place] = pull * (1.0 - p_lower)
+    for i in range(n):
+        place = places[i]
+        work.sums[i] += pulls[place] - pulls[place + 1]
+        work.curvatures[i] += bends[place] + bends[place + 1]
+    if rules.steep:
+        _steepen(n, work)
+
+
+@inner
+def _steepen(n: int, work: Workspace) -> None:
+    """The higher-rated document of two neighbours gets the whole pull as its curvature."""
+    places, pulls, bends = work.places, work.pulls, work.bends
+    for i in range(n):
+        above, below = pulls[places[i]], pulls[places[i] + 1]
+        if above < 0.0:
+            work.curvatures[i] += -above - bends[places[i]]
+        if below > 0.0:
+            work.curvatures[i] += below - bends[places[i] + 1]
 
 
 @inner
@@ -123,7 +184,7 @@ def _meet(
     """Compare a document with the lower-rated ones of the next ``window`` places below it (side 1) or above it."""
     _, tiers, _, gains, discounts = queries
     window, _, sigma, by_rank, _, _, _, steep, _ = rules
-    _, _, powers, sums, curvatures, rows, _ = work
+    powers, sums, curvatures, rows = work.powers, work.sums, work.curvatures, work.rows
     document = rows[place]
     tier, score = tiers[start + document], scores[start + document]
     reach = min(window, n - 1 - place if side > 0 else place)
@@ -153,11 +214,3 @@ def _meet(
         sums[document] -= pull
         curvatures[other] += pull * (1.0 - p_lower)
         curvatures[document] += pull if steep else pull * own / total
-
-
-@inner
-def _mixed(value: int) -> int:
-    """Mixed bits, each of which depends on all input bits (the finaliser of splitmix64)."""
-    value = (value ^ (value >> _SHIFTS[0])) * _FIRST
-    value = (value ^ (value >> _SHIFTS[1])) * _SECOND
-    return value ^ (value >> _SHIFTS[2])

@@ -7,7 +7,6 @@ import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +21,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.estimators import as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
+from tierank.files import as_path
 from tierank.kinds import Columns
 from tierank.metrics import Judge, Rule
 from tierank.models import class_name, encode_settings, with_description, write_folder
@@ -255,7 +255,7 @@ class Ranker(Configured):
         check_contents(team, lesson.train, lesson.valid, self.resources().n_jobs)
         seen = Seen.of(lesson.train, lesson.plan, given.has_queries, team)
         seen = seen if start is None else seen.after(start.seen_)
-        folder = None if checkpoint is None else Path(checkpoint)
+        folder = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder")
         before = None if start is None else start.model_
         shown = progress and team.is_first
         self._learn(lesson, FitContext(seen, folder, shown, team, Callbacks(functions, team), before))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from tierank.checks import as_names
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, NotFittedError, ParameterError
+from tierank.files import as_path
 from tierank.rankers.trees import FittedTrees
 from tierank.settings import Integer, Optional, setting
 from tierank.training.model import FitContext, FittedModel, SavedModel, Seen
@@ -112,8 +112,9 @@ def _text_of(model: Any) -> tuple[str, str]:
             got="the text of a model" if is_text else type(model).__name__,
             fix="lightgbm.Booster(model_str=text) makes a booster of it" if is_text else None,
         )
+    path = as_path(model, "model")
     try:
-        return os.fsdecode(model), Path(model).read_text(encoding="utf-8")
+        return str(path), path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise DataError(where=model, expected="a model of LightGBM in text form", got="a binary file") from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name

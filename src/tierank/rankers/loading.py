@@ -9,6 +9,7 @@ from typing import Any
 
 from tierank.errors import DataError, ParameterError, TierankError
 from tierank.extras import needing
+from tierank.files import as_path
 from tierank.models import MODEL, Known, damaged, decode_settings, known_class, read_folder, read_settled
 from tierank.rankers.base import Ranker
 from tierank.training.model import SavedModel, Seen
@@ -19,10 +20,7 @@ _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, MemoryError, OSError
 
 def read_ranker(path: str | os.PathLike[str], known: Known) -> Ranker:
     """The ranker of a model folder; the checksum of every file is verified before it is read."""
-    try:
-        place = Path(os.fsdecode(path))
-    except TypeError:
-        raise ParameterError(argument="path", expected="the path of a model folder", got=type(path).__name__) from None
+    place = as_path(path, "path", "the path of a model folder")
     return read_settled(place, lambda folder: _read_once(folder, known))[0]
 
 

@@ -292,7 +292,10 @@ class TreeSettings(JudgedRanker):
     deterministic: bool = _lightgbm(True, Flag(), "same bits for any number of threads; LightGBM's default is False")
     force_col_wise: bool | None = _lightgbm(
         None,
-        Optional(Flag(), "True for goss and for more than 2^30 values; else whichever way is faster"),
+        Optional(
+            Flag(),
+            "True for goss, for more than 2^30 values, and for feature_fraction <= 0.5; else whichever way is faster",
+        ),
         "build histograms feature by feature",
     )
     force_row_wise: bool = _lightgbm(False, Flag(), "build histograms row by row")

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
+from tierank.files import as_path
 from tierank.kinds import Columns
 from tierank.memory import Allocator, check_width, in_memory
 from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder
@@ -223,12 +224,7 @@ def _cached(
 
 
 def _as_path(source: Any) -> Path:
-    try:
-        return Path(os.fsdecode(source))
-    except TypeError:
-        raise ParameterError(
-            f"expected the path of a file or a table, got {type(source).__name__}; RankingDataset takes arrays"
-        ) from None
+    return as_path(source, None, "the path of a file or a table", "RankingDataset takes arrays")
 
 
 def _limited(allocate: Allocator, most: int | None, n: int, width: int) -> NDArray[np.float32]:
@@ -278,9 +274,10 @@ def _features_from(wanted: Sequence[str], data: RankingDataset) -> list[str]:
 
 def _checked_folder(cache: str | os.PathLike[str]) -> Path:
     """The cache folder, if its name is that of a binary data set, as what is there will be replaced."""
-    if Path(cache).suffix != SUFFIX:
-        raise ParameterError(f"cache: expected True, False or a folder that ends in {SUFFIX}, got {str(cache)!r}")
-    return Path(cache)
+    folder = as_path(cache, "cache", f"True, False or a folder that ends in {SUFFIX}")
+    if folder.suffix != SUFFIX:
+        raise ParameterError(f"cache: expected True, False or a folder that ends in {SUFFIX}, got {str(folder)!r}")
+    return folder
 
 
 def _build(path: Path, name: str, settings: dict[str, Any], allocate: Allocator) -> RankingDataset:
@@ -308,7 +305,7 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
         The format. Default: by the ending of ``path``; LETOR text for unknown endings.
     """
     check_dataset("data", data)
-    target = Path(path)
+    target = as_path(path)
     name = _format_of(target, format)
     FORMATS[name].write(data, target)
 
@@ -333,8 +330,8 @@ def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **opti
         The data.
     """
     check_conversion(source, path)
-    is_binary = _readable_format(Path(source), options.get("format")) == "tierank"
-    if _format_of(Path(path), None) == "tierank" and not is_binary:
+    is_binary = _readable_format(_as_path(source), options.get("format")) == "tierank"
+    if _format_of(as_path(path), None) == "tierank" and not is_binary:
         return read(source, **{**options, "cache": path})
     data = read(source, **options)
     write(data, path)
@@ -343,11 +340,11 @@ def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **opti
 
 def check_conversion(source: str | os.PathLike[str], path: str | os.PathLike[str]) -> None:
     """Raise ``DataError`` if a file would be overwritten by itself, or its name does not say the format."""
-    target = Path(path)
+    target = as_path(path)
     known = [ending for form in FORMATS.values() for ending in form.endings]
     if _ending(target) not in known:
         raise ParameterError(f"{target}: expected a name that ends in {', '.join(known)}, got {target.name!r}")
-    if target.exists() and Path(source).exists() and target.samefile(source):
+    if target.exists() and _as_path(source).exists() and target.samefile(source):
         raise ParameterError(f"{target}: expected a file other than the one that is read; choose another name")
 
 
@@ -383,7 +380,7 @@ def read_fold(
     train, valid, test : RankingDataset
         The three data sets, all with the same number of features.
     """
-    base = Path(folder)
+    base = as_path(folder, "folder", "the name of a folder")
     if fold not in range(1, 6):
         raise ParameterError(f"fold: expected 1, 2, 3, 4 or 5, got {fold!r}")
     if not base.is_dir():

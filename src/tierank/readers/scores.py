@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tierank.checks import as_numbers
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError
-from tierank.files import replacing
+from tierank.files import as_path, replacing
 from tierank.readers.arrays import read_array
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, needs_arrow
 from tierank.readers.letor import created, number_of, plain_number
@@ -55,7 +55,7 @@ def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
         One score per document, in the order of the caller's rows.
     """
     check_dataset("data", data)
-    path = Path(path)
+    path = as_path(path)
     kind = kind_of(path, "a file of scores")
     if kind == "folder":
         raise DataError(f"{path}: expected a file of scores, got a folder; predict writes the scores of a model")

@@ -216,7 +216,7 @@ def _raw_matrix(given: Raw, width: int, limits: Limits) -> Matrix | None:
     """The rows of a list of lists of numbers, or of base64, from its text."""
     text = bytes(given)
     if text.startswith(b'"'):
-        return _decoded(text[1:-1].decode(), width, "features")
+        return _decoded(text[1:-1].decode("latin-1"), width, "features")  # ``Raw`` may hold bytes that are not UTF-8
     n_rows = text.count(b"[") - 1
     if not 0 < n_rows <= limits.max_documents:
         return None
@@ -405,14 +405,14 @@ def _numbered(where: str, first: int) -> Callable[[int], str]:
 
 def _all_names(names: Any, features: Features, where: str) -> Any:
     """The names of columns, decoded from a long list unless there are too many."""
+    if is_long_list(names):
+        elements = names.elements(features.n)
+        if elements is None:
+            raise Refusal(422, f"{where}names", f"at most {features.n} names", "more", "GET /models lists the names")
+        names = list(chain.from_iterable(read_piece(piece, f"{where}names") for piece in names.pieces(elements)))
     if names == []:
         raise Refusal(422, f"{where}names", "a list of texts, each once", shown(names), "give a name for each column")
-    if not is_long_list(names):
-        return names
-    elements = names.elements(features.n)
-    if elements is None:
-        raise Refusal(422, f"{where}names", f"at most {features.n} names", "more", "GET /models lists the names")
-    return list(chain.from_iterable(read_piece(piece, f"{where}names") for piece in names.pieces(elements)))
+    return names
 
 
 def read_piece(piece: Piece, where: str) -> list[Any]:

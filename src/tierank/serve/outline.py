@@ -95,22 +95,17 @@ class Span:
         elements = self.elements(_MOST_NAMES)
         if elements is None:
             raise Refusal(422, where, f"an object of at most {_MOST_NAMES} names", "more", "leave out the other names")
-        texts: list[bytes | bytearray] = []
-        long = {}
+        members: dict[str, Any] = {}
         for start, end in elements[:, :2].tolist():
-            if end - start <= PIECE:
-                texts.append(self.body[start:end])
-                continue
-            name = _NAME.match(self.body, start, end)
-            if name is None:
+            is_long = end - start > PIECE
+            name = _NAME.match(self.body, start, end) if is_long else None
+            if is_long and name is None:
                 refuse_json(self.body, start)
-            if name.end() < end and self.body[name.end()] in _OPENING:
-                texts.append(name[1] + b":null")
-                long[str(read_json(name[1]))] = Span(self.body, name.end(), end)
-            else:
-                texts.append(self.body[start:end])  # a long text, or a number of many digits
-        members: dict[str, Any] = read_json(b"{" + b",".join(texts) + b"}", f"{where}, without its long lists")
-        return members | long
+            if name is not None and name.end() < end and self.body[name.end()] in _OPENING:
+                members[str(read_json(name[1]))] = Span(self.body, name.end(), end)
+            else:  # short, or a long text, or a number of many digits
+                members |= read_json(b"{" + self.body[start:end] + b"}", f"{where}, from byte {start} on")
+        return members
 
 
 def outlined(body: bytearray) -> dict[str, Any]:

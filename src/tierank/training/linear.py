@@ -114,7 +114,7 @@ class LinearModel(FittedModel):
 
     def apply(self, features: NDArray[np.float32], offsets: Rows | None) -> list[NDArray[np.float32]]:
         """The features of whole queries under each transform."""
-        return [np.ascontiguousarray(one.apply(features, offsets), np.float32) for one in self.transforms]
+        return [one.values_of(features, offsets) for one in self.transforms]
 
     def contributions(self, data: RankingDataset, above: Rows, below: Rows, resources: Resources) -> Floats:
         """Weight times difference of each transformed feature, summed over the transforms: exact, up to rounding."""

@@ -113,7 +113,7 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
             self._check_queries(isinstance(X, RankingDataset) or qid is not None)
         data = self._as_own_features(X, qid)
         transformed: NDArray[np.float32] = data.restore(
-            self.apply(data.features, data.offsets if self.has_queries_ else None)
+            self.values_of(data.features, data.offsets if self.has_queries_ else None)
         )
         return transformed
 
@@ -152,6 +152,32 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         array of float32
             One row per document, ``n_columns(n_features)`` columns.
         """
+
+    def values_of(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """The result of ``apply`` as a contiguous array of float32; raises ``ParameterError`` if its shape is wrong.
+
+        Parameters
+        ----------
+        features : array of float32
+            One row per document, grouped by query.
+        offsets : array of int64 or None
+            Where queries begin, and where the last one ends; None if queries are unknown.
+
+        Returns
+        -------
+        array of float32
+            One row per document, ``n_columns(n_features)`` columns.
+        """
+        values = np.ascontiguousarray(self.apply(features, offsets), np.float32)
+        shape = (len(features), self.n_columns(features.shape[1]))
+        if values.shape != shape:
+            raise ParameterError(
+                argument="feature_transform",
+                expected=f"an array of shape {shape} from {type(self).__name__}.apply",
+                got=f"one of shape {values.shape}",
+                fix="return one row per document; n_columns says how many columns it has",
+            )
+        return values
 
     @abstractmethod
     def learn(self, features: NDArray[np.float32]) -> None:

@@ -66,7 +66,7 @@ class SideBySide(Transform):
         columns = np.empty((len(features), sum(part.n_columns(features.shape[1]) for part in parts)), np.float32)
         first = 0
         for part in parts:
-            values = np.asarray(part.apply(features, offsets), np.float32)
+            values = part.values_of(features, offsets)
             np.clip(values, -self.LIMIT, self.LIMIT, out=columns[:, first : first + values.shape[1]])
             first += values.shape[1]
         return columns

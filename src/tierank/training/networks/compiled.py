@@ -33,6 +33,9 @@ _SLOPES = {"identity": 1.0, "relu": 0.0, "leaky_relu": 0.01}
 
 _NOTHING = np.zeros(0, np.float32)
 
+# Outputs of a layer that are held at a time: so that memory does not grow with the length of lists.
+_VALUES_AT_ONCE = 1 << 18
+
 
 class Numbers(NamedTuple):
     """The inputs of networks for some documents: numbers, and each feature's piece and share of that piece."""
@@ -51,7 +54,8 @@ class SplitInputs:
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
-        parts = inputs.transform.parts_ if isinstance(inputs.transform, SideBySide) else ()
+        # A subclass may compute anything.
+        parts = inputs.transform.parts_ if type(inputs.transform) is SideBySide else ()
         self.pieces = parts[-1] if parts and type(parts[-1]) is Piecewise else None
         self.n_pieces = 0 if self.pieces is None else self.pieces.n_columns(inputs.n_features)
 
@@ -59,7 +63,7 @@ class SplitInputs:
     def key(self) -> str:
         """A digest that is the same for inputs that compute the same numbers."""
         transform = self.inputs.transform
-        parts = transform.parts_ if isinstance(transform, SideBySide) else (transform,)
+        parts = transform.parts_ if type(transform) is SideBySide else (transform,)
         if any(type(part) not in (*TRANSFORMS.values(), Piecewise) for part in parts):
             return str(id(self))  # a custom transform may depend on more than its arrays
         digest = hashlib.sha256(repr([type(part).__name__ for part in parts]).encode())
@@ -72,8 +76,7 @@ class SplitInputs:
         transform = self.inputs.transform
         if self.pieces is None or not isinstance(transform, SideBySide):
             places = np.zeros((len(features), 0), np.uint8)
-            values = np.ascontiguousarray(transform.apply(features, offsets), np.float32)
-            return Numbers(values, places, places.astype(np.float32))
+            return Numbers(transform.values_of(features, offsets), places, places.astype(np.float32))
         values = transform.apply_parts(transform.parts_[:-1], features, offsets)
         places, shares = np.empty(features.shape, np.uint8), np.empty(features.shape, np.float32)
         low, slope = np.ascontiguousarray(self.pieces.low_.T), np.ascontiguousarray(self.pieces.slope_.T)
@@ -112,7 +115,16 @@ class CompiledNetwork:
         ]
 
     def score(self, features: NDArray[np.float32], numbers: Numbers) -> Floats:
-        """A score for each document."""
+        """A score for each document, some documents at a time."""
+        scores = np.empty(len(features))
+        n_rows = max(1, _VALUES_AT_ONCE // max(len(biases) for _, biases, _ in self.layers))
+        for first in range(0, len(features), n_rows):
+            rows = slice(first, first + n_rows)
+            part = Numbers(numbers.values[rows], numbers.places[rows], numbers.shares[rows])
+            scores[rows] = self._score(features[rows], part)
+        return scores
+
+    def _score(self, features: NDArray[np.float32], numbers: Numbers) -> NDArray[np.float32]:
         inputs, n = numbers.values, len(features)
         if self.embeddings:
             codes = self.inputs.levels_of(features).astype(np.int64).T
@@ -123,7 +135,7 @@ class CompiledNetwork:
             outputs = aligned(n * len(biases))
             apply_layer(inputs, weights, biases, places, shares, sums, slope, outputs)
             inputs, places, shares, sums = outputs, places[:0], shares[:0], _NOTHING
-        return inputs[::WIDTH].astype(np.float64)
+        return inputs[::WIDTH]
 
 
 class CompiledModel(NamedTuple):

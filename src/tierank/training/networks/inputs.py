@@ -63,7 +63,7 @@ class Inputs:
 
     def apply(self, features: NDArray[np.float32], offsets: NDArray[np.int64] | None) -> NDArray[np.float32]:
         """The numbers, and the level of each category; the number of levels if it is missing."""
-        values = self.transform.apply(features, offsets)
+        values = self.transform.values_of(features, offsets)
         if not self.levels:
             return values
         return np.concatenate([values[:, self.numbers], self.levels_of(features)], axis=1)

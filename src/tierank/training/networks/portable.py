@@ -21,12 +21,12 @@ def mean_scorer(members: list[Scorer]) -> Scorer:
 
 
 def layers_of(network: nn.Module) -> tuple[Layer, ...]:
-    """The layers of a network that scores each document independently."""
+    """The layers of a network that scores each document by itself. A subclass may compute anything, so it has none."""
     if isinstance(network, Embedded):
         return layers_of(network.network)
-    if isinstance(network, MLP):
+    if type(network) is MLP:
         return *_hidden(network.body), _layer(network.output, network.output_activation or "identity")
-    if isinstance(network, TierRNN):  # only its first step, where the state is 0
+    if type(network) is TierRNN:  # only its first step, where the state is 0
         _check_exports(network)
         own = network.document_weights
         parts: list[Tensor] = [network.state_weights] if own is None else [network.state_weights, own]
