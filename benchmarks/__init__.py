@@ -1,1 +1,1 @@
-"""Speed, measured beside other tools: `python -m benchmarks.<name>` prints a table."""
+"""Benchmarks against other tools: ``python -m benchmarks.<name>`` prints a table."""

@@ -1,28 +1,29 @@
-"""What Blend gains and costs, and what one ranker keeps of it. ``python -m benchmarks.blending DATA ... --out OUT``
+"""The quality and cost of Blend, and how much of it one distilled ranker keeps.
+
+    python -m benchmarks.blending DATA ... --out OUT
 
 DATA are folders with the parts or folds that ``tierank.read_fold`` reads, files, ``generated:N`` or ``mslr:N`` for
-``make_ranking`` data of N queries with 40 or 136 features, split 60/20/20, another set for each "fold", or
-``train.csv`` of Kaggle's Home Depot competition, of which all systems get the match features. Systems:
+``make_ranking`` data of N queries with 40 or 136 features, split 60/20/20, with another set for each "fold", or
+``train.csv`` of Kaggle's Home Depot competition, for which all systems get the match features. Systems:
 
 lambdamart   ``LambdaMART()``
 bag          LambdaMART with Blend's treatment: copies of features within the query, three settings averaged, four turns
 blend        ``Blend()``
 former       ``Blend(trees="lambdamart", n_trees=500)``, the default of earlier versions
-stochastic   ``Blend(n_seeds=0, linear=False)``: its trees alone
+stochastic   ``Blend(n_seeds=0, linear=False)``: only its trees
 1x, 3x       its presets
 equal        ``Blend(weights="equal")``
 distilled    ``distill(blend, train, LambdaMART(query_features=True), valid=valid)``
 network      ``distill(blend, train, URank(), valid=valid)``
 
-Written down before any test part was looked at: **the one primary comparison is blend - bag, NDCG@10 under the rule
-wsdm20**, paired over the test queries, and pooled over the data sets by Stouffer's method with weights in proportion to
-the square root of the number of queries. All other comparisons are exploratory; their p-values are corrected by Holm's
-method over all rows that are printed. Rounds, weights of families and everything else are chosen on training and
-validation parts.
+Fixed before any test part was used: **the only primary comparison is blend - bag, NDCG@10 under the rule wsdm20**,
+paired over the test queries, and pooled over the data sets by Stouffer's method with weights proportional to the square
+root of the number of queries. All other comparisons are exploratory; their p-values are corrected by Holm's method over
+all rows that are printed. Rounds, weights of families and everything else are chosen on training and validation parts.
 
-Values of each query are averaged over seeds. CPU seconds are those of one ``fit`` on one thread. OUT keeps the values
-of each cell, so a run can be interrupted, and cells of other versions, ``DATA-FOLD-SEED-NAME.npz`` with the arrays
-``values`` and ``cpu``, can be put beside: ``--systems lambdamart bag blend NAME``.
+The values of each query are averaged over seeds. CPU seconds are those of one ``fit`` on one thread. OUT keeps the
+values of each cell, so a run can be interrupted. Cells of other versions, ``DATA-FOLD-SEED-NAME.npz`` with the arrays
+``values`` and ``cpu``, can be added to it: ``--systems lambdamart bag blend NAME``.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def all_folds(data: str) -> list[Fold]:
 
 
 def measure(systems: list[str], data: str, fold: int, seed: int, out: Path) -> None:
-    """Fit what is not there yet, and keep what it does on the test part."""
+    """Fit the cells that are missing, and store their results on the test part."""
     place = {name: out / f"{Path(data).name}-{fold}-{seed}-{name}.npz" for name in systems}
     missing = [name for name, file in place.items() if not file.exists()]
     unknown = set(missing) - set(FITTED) - set(DISTILLED)
@@ -100,7 +101,7 @@ def measure(systems: list[str], data: str, fold: int, seed: int, out: Path) -> N
 
 
 def collect(name: str, data: str, options: argparse.Namespace) -> tuple[NDArray[np.float64], float, float]:
-    """NDCG@10 of every test query, averaged over seeds; CPU seconds of a fit; microseconds of a document."""
+    """NDCG@10 of every test query, averaged over seeds; CPU seconds of a fit; microseconds per document."""
     cells = [
         [np.load(options.out / f"{Path(data).name}-{fold}-{seed}-{name}.npz") for fold in options.folds]
         for seed in range(options.seeds)
@@ -112,7 +113,7 @@ def collect(name: str, data: str, options: argparse.Namespace) -> tuple[NDArray[
 
 
 def table(options: argparse.Namespace) -> Iterator[str]:
-    """The rows: each system on each set beside the bag, then pooled."""
+    """The rows: each system on each data set next to the bag, then pooled."""
     found = {data: {name: collect(name, data, options) for name in options.systems} for data in options.data}
     compared = [name for name in options.systems if name != BASELINE]
     cells = {(data, name): rows[name][0] - rows[BASELINE][0] for data, rows in found.items() for name in compared}
@@ -146,7 +147,7 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     small = tierank.make_ranking(20, n_features=3, mean_length=8, max_length=12)
-    tierank.Blend(n_trees=3, max_epochs=1, n_jobs=1).fit(small)  # compile what is timed
+    tierank.Blend(n_trees=3, max_epochs=1, n_jobs=1).fit(small)  # compiles
     for data in options.data:
         for fold in options.folds:
             for seed in range(options.seeds):

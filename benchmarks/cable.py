@@ -1,4 +1,4 @@
-"""A slow network cable in user space: packets between network namespaces arrive late, at a limited rate.
+"""A slow network cable in user space: packets between network namespaces are delayed, and their rate is limited.
 
 Linux has netem for that, but many kernels are built without it. Here each host has a TUN device, and one thread of this
 process carries packets from one to the other.
@@ -20,26 +20,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DEVICE = Path("/dev/net/tun")
-# Packets of a TUN device with nothing before them (linux/if_tun.h).
+# Packets of a TUN device without a prefix (linux/if_tun.h).
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 # Bytes of the longest packet, and where the address of its destination is (RFC 791).
 _LONGEST, _TO = 65536, slice(16, 20)
-# A packet that would have to wait longer than this for those before it is lost, as in a switch whose buffer is full.
+# A packet that would wait longer than this for those before it is lost, as in a switch with a full buffer.
 _BUFFER_SECONDS = 1.0
-# Seconds until the thread looks whether it has to end.
+# Seconds between checks whether the thread has to end.
 _LOOK = 0.1
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Of each host's cable: seconds from host to host, and bytes per second, out of a host and into it."""
+    """The speed of each host's cable: seconds from host to host, and bytes per second in each direction."""
 
     latency: float = 0.0
     rate: float = float("inf")
 
     @classmethod
     def of(cls, milliseconds: float, megabits: float) -> Speed:
-        """The speed in the units that people use."""
+        """The speed from milliseconds and Mbit/s."""
         return cls(milliseconds / 1e3, megabits * 1e6 / 8)
 
     def __str__(self) -> str:
@@ -58,10 +58,10 @@ def open_device(name: str) -> int:
 
 
 class Cable:
-    """Carries packets between hosts, from entering the ``with`` block to leaving it.
+    """Carries packets between hosts while the ``with`` block runs.
 
-    Each host sends and receives at the same time, as over a cable of its own to a switch. ``sent`` counts the bytes of
-    each host's packets that came through, and ``lost`` the packets that did not because the buffer was full.
+    Each host can send and receive at the same time, as over its own cable to a switch. ``sent`` counts the bytes of
+    each host's packets that arrived, and ``lost`` the packets that did not because the buffer was full.
     """
 
     def __init__(self, addresses: Sequence[str], files: Sequence[int], speed: Speed) -> None:
@@ -84,7 +84,7 @@ class Cable:
             os.close(file)
 
     def _carry(self) -> None:
-        with suppress(OSError):  # the hosts' processes are not to delay their own packets
+        with suppress(OSError):  # so that the processes of the hosts do not delay their own packets
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
         while not self._ended.is_set():
             due = self._waiting[0][0] - time.monotonic() if self._waiting else _LOOK
@@ -114,7 +114,7 @@ class Cable:
         heapq.heappush(self._waiting, (arrives + self.speed.latency, self._n_packets, source, target, packet))
 
     def _deliver(self) -> None:
-        """Hand over the packets whose time has come; those of a host whose cable is pulled are gone."""
+        """Deliver the packets that are due; those of a host whose cable is pulled are lost."""
         now = time.monotonic()
         while self._waiting and self._waiting[0][0] <= now:
             _, _, source, target, packet = heapq.heappop(self._waiting)

@@ -1,9 +1,9 @@
-"""Categories of few and of many levels: what networks, trees and blends make of them.
+"""Categories with few and many levels, in networks, trees and blends.
 
-``python -m benchmarks.categories`` generates searches with two categories of 5, 50 or 500 levels and six numbers. A
-document is worth what its levels are worth, what they are worth together, and its numbers, one of which counts by its
-level. In test queries one level in twenty is one that no other query has. NDCG@10 of test queries is
-averaged over seeds; ``--valid`` prints that of the validation queries, by which defaults were chosen.
+``python -m benchmarks.categories`` generates searches with two categories of 5, 50 or 500 levels and six numbers. The
+value of a document depends on its levels, on their combination, and on its numbers, one of which has an effect that
+depends on the level. In test queries, one level in twenty does not occur in any other query. NDCG@10 of test queries is
+averaged over seeds; ``--valid`` prints that of the validation queries, on which defaults were chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SYSTEMS: dict[str, tuple[str, Callable[[int], tierank.Ranker]]] = {
 
 
 def make_table(n_levels: int, n_queries: int = 800, length: int = 15, seed: int = 0) -> pd.DataFrame:
-    """Two categories of so many levels, which are not equally frequent, and six numbers."""
+    """Two categories with this many levels, which are not equally frequent, and six numbers."""
     rng = np.random.default_rng(seed)
     n = n_queries * length
     chance = 1 / np.arange(3, n_levels + 3)
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def judge(name: str, n_levels: int, options: Any) -> tuple[float, float]:
-    """NDCG@10 and CPU seconds of a fit, means over the seeds; each seed has data of its own."""
+    """NDCG@10 and CPU seconds of a fit, averaged over the seeds; each seed has its own data."""
     declared, make = SYSTEMS[name]
     values, seconds = [], []
     for seed in range(1, options.seeds + 1):

@@ -1,19 +1,19 @@
-"""What the paper says about speed: uRank beside p-ListMLE and MDPRank, and tensor algorithms beside loops.
+"""The paper's claims about speed: uRank compared with p-ListMLE and MDPRank, and tensor algorithms with loops.
 
     python -m benchmarks.claims
 
-CPU time on one thread of what one step of training takes for one query: the network of the paper for that data set,
-the loss, and both backwards, without the optimiser. Queries have the mean number of documents and the ratings of the
-four data sets. All take turns in every round, and the best round of each counts. What is compared:
+CPU time on one thread of one training step for one query: the network of the paper for that data set, the loss, and
+both backward passes, without the optimiser. Queries have the mean number of documents and the ratings of the four data
+sets. All take turns in every round, and the best round of each counts. The systems:
 
 * **Algorithm 1** and **Algorithm 2** of the paper: uRank's loss and residuals with n x n masks, without loops.
 * The same **loop over ratings**: a softmax for the documents of each rating, one rating after the other.
-* **p-ListMLE, loop over documents**: a softmax over what is left, document after document.
+* **p-ListMLE, loop over documents**: a softmax over the remaining documents, document by document.
 * **MDPRank, loop over documents**: the same, with documents drawn from the softmax, and REINFORCE.
 * **tierank**: its losses ``urank``, ``plistmle`` and the one of ``MDPRank``, none of which has a loop.
 
-The paper: uRank is 7 to 14 times faster than p-ListMLE, 15 to 32 times faster than MDPRank, and its tensor algorithms
-are 2 to 3 times faster than loops. It does not say how p-ListMLE and MDPRank were written.
+The paper says that uRank is 7 to 14 times faster than p-ListMLE, 15 to 32 times faster than MDPRank, and that its
+tensor algorithms are 2 to 3 times faster than loops. It does not say how p-ListMLE and MDPRank were implemented.
 """
 
 import argparse
@@ -35,12 +35,12 @@ from tierank.networks import MLP
 from tierank.report import Table
 from tierank.training.policy import policy_gradient
 
-TURN = 0.02  # seconds, at least, that one runner has the processor for
+TURN = 0.02  # the fewest seconds that one runner runs at a time
 
 
 @dataclass(frozen=True)
 class Shape:
-    """One query as a data set has them: its mean length, features, hidden layers, and shares of the ratings."""
+    """A typical query of a data set: its mean length, features, hidden layers, and shares of the ratings."""
 
     n_documents: int
     n_features: int
@@ -127,12 +127,12 @@ def loop_mdprank(scores: Tensor, ratings: Tensor, generator: torch.Generator) ->
 
 
 class Query:
-    """One query of a shape, with its network, and what each loss makes of it."""
+    """One query of a shape, with its network, and the inputs of each loss."""
 
     def __init__(self, shape: Shape, seed: int = 0) -> None:
         rng = np.random.default_rng(seed)
         ratings = rng.choice(len(shape.shares), shape.n_documents, p=shape.shares).astype(float)
-        ratings[: len(shape.shares)] = np.arange(len(shape.shares))  # each rating is there
+        ratings[: len(shape.shares)] = np.arange(len(shape.shares))  # each rating occurs
         self.ratings = torch.tensor(ratings, dtype=torch.float32)
         self.features = torch.tensor(rng.random((shape.n_documents, shape.n_features)), dtype=torch.float32)
         self.network = MLP(shape.n_features, shape.hidden, "elu")
@@ -172,7 +172,7 @@ class Query:
 
 
 def race(runners: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """The best CPU seconds of a call of each runner, all taking turns of some milliseconds."""
+    """The best CPU seconds of a call of each runner; all take turns of some milliseconds."""
     best = dict.fromkeys(runners, np.inf)
     for _ in range(rounds):
         for name, run in runners.items():
@@ -185,7 +185,7 @@ def race(runners: dict[str, Callable[[], object]], rounds: int) -> dict[str, flo
 
 
 def losses_table(rounds: int) -> Table:
-    """A step of training with each loss, and how many times as long as with Algorithm 1 it takes."""
+    """A training step with each loss, and its time relative to Algorithm 1."""
     rows = []
     for name, shape in SHAPES.items():
         query = Query(shape)

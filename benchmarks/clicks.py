@@ -2,12 +2,12 @@
 
     python -m benchmarks.clicks sessions.csv.gz
 
-The log has a row for each document shown: session, query, position, kind, grade, clicked. Documents have no ids there,
-so attractiveness goes by the kind of a block and the grade that editors gave it. Parts: ``models`` (perplexity on
-sessions that were held out, five folds), ``speed`` (each model beside its twin in plain Python, same rule, same
-iterations), ``coverage`` (how often 95% intervals hold the truth, over 2,000 draws of simulated sessions) and
-``reading`` (time and memory of reading generated logs, each in a process of its own). Training on clicks is measured by
-``python -m benchmarks.clicktraining``.
+The log has a row for each document shown: session, query, position, kind, grade, clicked. Documents have no ids in it,
+so attractiveness depends on the kind of a block and the grade that editors gave it. Parts: ``models`` (perplexity on
+held-out sessions, five folds), ``speed`` (each model compared with an implementation in plain Python, same rule, same
+iterations), ``coverage`` (how often 95% intervals contain the true value, over 2,000 draws of simulated sessions) and
+``reading`` (time and memory of reading generated logs, each in its own process). ``python -m benchmarks.clicktraining``
+measures training on clicks.
 """
 
 import argparse
@@ -169,7 +169,7 @@ print(time.process_time() - start, highest() - before, log.n_rows)
 
 
 def reading(n_sessions: int) -> Table:
-    """Ten documents in each session, a tenth as many queries as sessions, a million documents, ids that are texts."""
+    """Ten documents per session, a tenth as many queries as sessions, a million documents, and texts as ids."""
     rng = np.random.default_rng(0)
     n = 10 * n_sessions
     documents = np.array([f"document-{i:07}" for i in range(1_000_000)], object)

@@ -1,12 +1,12 @@
-"""Rankers that learn from the clicks of simulated users, judged by the true ratings.
+"""Rankers that learn from the clicks of simulated users, evaluated by the true ratings.
 
     python -m benchmarks.clicktraining --sets MQ2008 generated --sessions 100000
 
-Two weak rankers (10 trees on 2% of the training queries each) show lists of ten, a random one of them in each session;
-users of five kinds click. Every method learns from the same log, with the same number of trees and no validation data;
-``full`` learns from the true ratings of the documents that were shown. ``ips`` divides clicks by propensities, which
-are estimated from the log itself, by intervention harvesting. ``judged`` learns from ``judgements(log).rate(data)`` of
-``tierank.clicks``. ``pairs``, ``position`` and ``unbiased`` learn propensities with
+Two weak rankers (10 trees on 2% of the training queries each) show lists of ten, one of the two at random in each
+session; users of five kinds click. Every method learns from the same log, with the same number of trees and no
+validation data; ``full`` learns from the true ratings of the documents that were shown. ``ips`` divides clicks by
+propensities, which are estimated from the same log by intervention harvesting. ``judged`` learns from
+``judgements(log).rate(data)`` of ``tierank.clicks``. ``pairs``, ``position`` and ``unbiased`` learn propensities with
 the trees. NDCG@10 is over all documents of the test queries of each fold.
 """
 
@@ -68,7 +68,7 @@ def shown_with_ratings(train: RankingDataset, rows: np.ndarray) -> RankingDatase
 def methods(
     family: str, lists: RankingDataset, full: RankingDataset, judged: RankingDataset, propensity: object
 ) -> dict:
-    """What is fitted, by method; each returns a function from features and query ids to scores."""
+    """The methods by name; each returns a function from features and query ids to scores."""
     naive = lists.replace(position=None)
     if family in ("LambdaMART", "UMart"):
         make = lambda: getattr(tierank, family)(**TREES)  # noqa: E731
@@ -112,7 +112,7 @@ class _LightGBM:
 
 class _XGBoost:
     def __init__(self, data: RankingDataset, *, unbiased: bool) -> None:
-        # It takes the order of the rows within a query for their positions.
+        # It uses the order of the rows within a query as their positions.
         held = xgboost.DMatrix(data.features, data.ratings, nthread=1)
         held.set_group(data.lengths)
         if data.query_weight is not None:

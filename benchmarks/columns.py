@@ -1,6 +1,6 @@
 """Speed of tables with texts and dates: reading, encoding and scoring. One thread, CPU time of the best of five.
 
-``python -m benchmarks.columns`` prints it. Five rounds cost about a minute.
+``python -m benchmarks.columns`` prints it, in about a minute.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 5
 
 
 def make_table(n: int, seed: int = 0) -> pd.DataFrame:
-    """Ten documents a query; brands and sizes, sellers of many levels, a date and eight numbers."""
+    """Ten documents per query; brands and sizes, sellers with many levels, a date and eight numbers."""
     rng = np.random.default_rng(seed)
     brand, seller = rng.integers(0, 40, n), rng.integers(0, 2000, n)
     numbers = rng.normal(size=(n, 8))
@@ -43,7 +43,7 @@ def make_table(n: int, seed: int = 0) -> pd.DataFrame:
 
 
 def make_searches(n: int, seed: int = 0) -> pd.DataFrame:
-    """Ten titles of eleven words a search of three words; few words are frequent, many are rare."""
+    """Ten titles of eleven words per search of three words; few words are frequent, many are rare."""
     rng = np.random.default_rng(seed)
     words = np.array(
         ["".join(rng.choice(list("abcdefghijklmnopqrstuvwxyz"), size)) for size in rng.integers(3, 9, 20000)]

@@ -1,7 +1,7 @@
 """How many of scikit-learn's own checks each ranker passes. ``python -m benchmarks.contract``
 
-``check_estimator`` asks for what scikit-learn's tools rely on: cloning, settings, errors for bad input, the same result
-for the same data, no change to what was handed in. Skipped are checks for what an estimator says it does not do.
+``check_estimator`` checks what scikit-learn's tools rely on: cloning, settings, errors for bad input, the same result
+for the same data, and unchanged inputs. Checks of features that an estimator does not claim to have are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 
 def estimators() -> Iterator[tuple[str, Any]]:
-    """Our rankers and their peers, with settings that make them quick."""
+    """Our rankers and those of other libraries, with fast settings."""
     import lightgbm
     import xgboost
 
@@ -32,7 +32,7 @@ def estimators() -> Iterator[tuple[str, Any]]:
 
 
 def count_checks(estimator: Any) -> tuple[Counter[str], list[str]]:
-    """How many checks passed, failed and were skipped; and which failed."""
+    """How many checks passed, failed and were skipped; and which ones failed."""
     from sklearn.utils.estimator_checks import check_estimator
 
     with warnings.catch_warnings():

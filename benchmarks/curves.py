@@ -1,16 +1,17 @@
-"""NDCG over training time: tierank's trees beside LightGBM, XGBoost and CatBoost.
+"""NDCG over training time: tierank's trees, LightGBM, XGBoost and CatBoost.
 
     python -m benchmarks.curves
     python -m benchmarks.curves --data ../shared/data/MQ2007-85 --png curves.png
 
 All systems get the same numbers of trees, leaves, bins and threads, the same learning rate, and otherwise their own
-defaults. CatBoost's trees are symmetric, so its leaves are the next power of two. Each system runs in a process of its
-own, after a fit on a few queries that loads and compiles. Its clock (CPU seconds) starts with the data as arrays in
-memory and covers all that the system does up to the end of a round, bins included. NDCG@10 is that of the test data
-after every few trees, judged by us when the clock has stopped.
+defaults. CatBoost's trees are symmetric, so its number of leaves is the next power of two. Each system runs in its own
+process, after a fit on a few queries that loads and compiles. Its clock (CPU seconds) starts with the data as arrays in
+memory and covers everything that the system does up to the end of a round, including bins. NDCG@10 is that of the test
+data after every few trees, evaluated by tierank while the clock is stopped.
 
 The systems take turns over several repeats, and the fastest repeat of each counts. The table has the CPU seconds after
-which each first reached a level of NDCG@10: levels lie between the first curve points and the best of all points.
+which each first reached a level of NDCG@10: levels are between the first points of the curves and the best of all
+points.
 """
 
 import argparse
@@ -25,7 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that wait must not count as CPU time
+os.environ["OMP_WAIT_POLICY"] = "passive"  # waiting threads must not use CPU time
 
 import numpy as np
 
@@ -33,7 +34,7 @@ import tierank
 from tierank.report import Table
 
 MAX_BIN = 255
-SHARES = (0.5, 0.75, 0.9, 0.95, 0.98, 1.0)  # of the way from the worst first point to the best point of all
+SHARES = (0.5, 0.75, 0.9, 0.95, 0.98, 1.0)  # shares of the way from the worst first point to the best point of all
 
 
 class Shape(NamedTuple):
@@ -46,7 +47,7 @@ class Shape(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """The clock at the start and after each tree, and what scores features by the trees first to last - 1."""
+    """The clock at the start and after each tree, and a function that scores by the trees first to last - 1."""
 
     clock: list[float]
     score: Callable[[np.ndarray, int, int], np.ndarray]
@@ -174,7 +175,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, li
 
 
 def first_reached(curve: dict[str, list[float]], level: float) -> float | None:
-    """CPU seconds after which a curve is first at a level, or None.
+    """CPU seconds after which a curve first reaches a level, or None.
 
     >>> first_reached({"seconds": [1.0, 2.0], "ndcg": [0.3, 0.5]}, 0.4)
     2.0

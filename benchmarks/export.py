@@ -1,8 +1,8 @@
-"""The proof of every export: largest relative difference and order on more than 100,000 generated documents.
+"""The verification of every export: largest relative difference, and order, on over 100,000 generated documents.
 
-Each ranker with quick settings, to every target that holds it: as it is, and where a target scores one document at a
-time with ``feature_transform="standard"``. Half of the features have values on both sides of 0, and half of those are
-integers.
+Each ranker with fast settings is exported to every target that supports it: unchanged and, if a target scores one
+document at a time, with ``feature_transform="standard"``. Half of the features have values on both sides of 0, and half
+of those are integers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BLEND = {"n_configs": 1, "n_seeds": 1, "n_trees": 100, "max_epochs": 2, "n_jobs"
 
 
 def moved(data: RankingDataset, middle: np.ndarray) -> RankingDataset:
-    """The data with every second feature on both sides of 0, every fourth in integers there."""
+    """The data with every second feature on both sides of 0, every fourth rounded to integers."""
     features = np.array(data.features)
     features[:, ::2] -= middle[::2]
     features[:, ::4] = np.rint(features[:, ::4])
@@ -35,7 +35,7 @@ def moved(data: RankingDataset, middle: np.ndarray) -> RankingDataset:
 
 
 def make_rankers() -> dict[str, Ranker]:
-    """All rankers, those of networks with either kind of transform, trees with copies of features too."""
+    """All rankers; networks with both kinds of transforms, trees also with copies of features."""
     rankers: dict[str, Ranker] = {}
     for name, kind in RANKERS.items():
         if name == "blend":
@@ -54,7 +54,7 @@ def make_rankers() -> dict[str, Ranker]:
 
 
 def prove(ranker: Ranker, target: str, data: RankingDataset) -> Proof | None:
-    """The proof of an export, or None where the target refuses the model."""
+    """The proof of an export, or None if the target rejects the model."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "model")
         try:
@@ -65,7 +65,7 @@ def prove(ranker: Ranker, target: str, data: RankingDataset) -> Proof | None:
 
 
 def cell(proof: Proof | None) -> str:
-    """The largest difference, and what happened to the order."""
+    """The largest difference, and whether the order is the same."""
     if proof is None:
         return ""
     if not proof.holds:

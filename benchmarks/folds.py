@@ -1,4 +1,4 @@
-"""Folds of data sets, and differences between two systems pooled over data sets: shared by the studies of quality."""
+"""Folds of data sets, and differences between two systems pooled over data sets, for the studies of quality."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tierank.significance import paired_p
 Fold = tuple[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset]
 
 
-# What is relevant depends on the number of features: two functions to learn.
+# Relevance depends on the number of features, so these are two functions to learn.
 _SHAPES: dict[str, dict[str, int]] = {
     "generated": {"n_features": 40, "mean_length": 30, "max_length": 80},
     "mslr": {"n_features": 136, "mean_length": 120, "max_length": 900},
@@ -23,7 +23,7 @@ N_PARTS = 5
 
 
 def read(data: str, fold: int) -> Fold:
-    """Fold 1 to 5 of a folder with folds, of a file, or of ``generated:N`` or ``mslr:N``, made data of N queries."""
+    """Folds 1 to 5 of a folder, of a file, or of generated data of N queries: ``generated:N`` or ``mslr:N``."""
     kind, _, n_queries = data.partition(":")
     if kind in _SHAPES:
         whole = tierank.make_ranking(int(n_queries), seed=2000 + fold, **_SHAPES[kind])
@@ -35,7 +35,7 @@ def read(data: str, fold: int) -> Fold:
 
 
 def cut(data: tierank.RankingDataset) -> list[Fold]:
-    """Five parts by query; fold k tests on part k, validates on the next and trains on the other three."""
+    """Five parts by query; fold k tests on part k, validates on the next part, and trains on the other three."""
     part = np.empty(data.n_queries, np.int64)
     part[np.argsort(data.query_ids)] = np.random.default_rng(0).permutation(data.n_queries) % N_PARTS
     folds = []

@@ -1,22 +1,23 @@
-"""CPU time of one gradient of uMart beside LightGBM's own lambdarank: ``python -m benchmarks.gradients``.
+"""CPU time of one gradient of uMart compared with LightGBM's lambdarank: ``python -m benchmarks.gradients``.
 
-Data of the shape of MSLR-WEB10K: queries of 120 documents on average with a long tail to 900, ratings 0 to 4 in shares
-of 52, 32, 13, 2 and 1 %. uMart compares all pairs of different ratings unless the row says "truncated"; LightGBM only
-those with a document among the first 30 (its default).
+The data has the shape of MSLR-WEB10K: queries of 120 documents on average with a long tail to 900, ratings 0 to 4 in
+shares of 52, 32, 13, 2 and 1 %. uMart compares all pairs of different ratings unless the row says "truncated"; LightGBM
+only those with a document among the first 30 (its default).
 
-LightGBM's gradient cannot be called alone. Its time is that of a boosting round with the objective lambdarank, less
-that of a round with a Python objective that returns two arrays at once; both grow a tree of two leaves on one feature
-of four values, from the same starting scores. What a round does beside the gradient is thus taken off, and so is the
-handing over of scores to Python, which lambdarank is spared: the difference is, if anything, too kind to LightGBM.
+LightGBM's gradient cannot be called alone. Its time is that of a boosting round with the objective lambdarank, minus
+that of a round with a Python objective that immediately returns two arrays; both grow a tree of two leaves on one
+feature of four values, from the same starting scores. So the rest of a round is subtracted, and so is the transfer of
+scores to Python, which lambdarank does not need: if anything, the difference favours LightGBM.
 
-Times are CPU times of the process, all contestants in turn, the best of several rounds. "at rest": the scores are those
-of the round before. "moving": each has moved by a normal deviate of 0.05 (the scores have a standard deviation of 1),
-so that the order has to be repaired. LightGBM sorts afresh in every round: both are one to it.
+Times are CPU times of the process; all systems take turns, and the best of several rounds counts. "at rest": the scores
+are those of the round before. "moving": each has moved by a normal deviate of 0.05 (the scores have a standard
+deviation of 1), so that the order has to be repaired. LightGBM sorts from scratch in every round, so both are the same
+for it.
 """
 
 import os
 
-os.environ["OMP_WAIT_POLICY"] = "passive"  # threads that wait must not count as CPU time; read when LightGBM is loaded
+os.environ["OMP_WAIT_POLICY"] = "passive"  # waiting threads must not use CPU time; read when LightGBM is loaded
 
 import argparse
 import time
@@ -83,7 +84,7 @@ def compare(n_queries: int, n_rounds: int, n_threads: int) -> None:
 
 
 def web_search(n_queries: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ratings, sizes of the queries, and scores that know something of the ratings."""
+    """Ratings, sizes of the queries, and scores that correlate with the ratings."""
     rng = np.random.default_rng(0)
     sizes = np.clip(rng.gamma(2.6, 120 / 2.6, n_queries).astype(int) + 1, 1, 900)
     ratings = rng.choice(5, sizes.sum(), p=[0.52, 0.32, 0.13, 0.02, 0.01])

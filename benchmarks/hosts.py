@@ -1,11 +1,11 @@
-"""Training on hosts that are really apart: network namespaces with their own addresses, joined by a slow cable.
+"""Training on separate hosts: network namespaces with their own addresses, joined by a slow cable.
 
-python -m benchmarks.hosts            all scenarios (Linux, as root, with iproute2 and TUN devices; about ten minutes)
-python -m benchmarks.hosts pulled     those whose names hold a word
-python -m benchmarks.hosts cable      the cable alone: the time of a round trip, and the rate of a plain socket
-python -m benchmarks.hosts slow       bytes and seconds of a tree and of a step, beside those of benchmarks/traffic.py
+python -m benchmarks.hosts all scenarios (Linux, as root, with iproute2 and TUN devices; about ten minutes) python -m
+benchmarks.hosts pulled scenarios whose names contain a word python -m benchmarks.hosts cable only the cable: the time
+of a round trip, and the rate of a plain socket python -m benchmarks.hosts slow bytes and seconds of a tree and of a
+step, compared with benchmarks/traffic.py
 
-Each scenario starts ``tierank train`` on every host, as torchrun would, and prints what each of them said. Packets take
+Each scenario starts ``tierank train`` on every host, as torchrun would, and prints the messages of each. Packets take
 20 ms from host to host, and each host has 100 Mbit/s in each direction; ``--latency`` and ``--rate`` change that.
 """
 
@@ -32,11 +32,11 @@ import tierank
 from benchmarks.cable import Cable, Speed, open_device
 from benchmarks.traffic import Traffic, of_step, of_tree
 
-# Seconds that a process waits for the others in scenarios where somebody is lost.
+# Seconds that a process waits for the others in scenarios that lose a host.
 PATIENCE = 20
 PORT = 29400
 _NUMBERS = count()
-# What the cable does without limits, and what it does usually.
+# The cable without limits, and by default.
 FAST, SLOW = Speed(), Speed.of(20, 100)
 
 
@@ -60,19 +60,19 @@ class Hosts:
 
     def __init__(self, n: int, speed: Speed = FAST) -> None:
         self.n, self.speed, self.key = n, speed, f"{os.getpid() % 46656:x}{next(_NUMBERS):x}x"
-        # A private network of its own, so that several can be there at the same time.
+        # A private network, so that several can exist at the same time.
         self.network = f"10.{64 + os.getpid() % 64}.{os.getpid() // 64 % 256}"
         self._ending = ExitStack()
 
     def __enter__(self) -> Hosts:
-        with self._ending:  # if something fails, what was made goes
+        with self._ending:  # if something fails, everything is removed
             files = [self._make(k) for k in range(self.n)]
             self.cable = self._ending.enter_context(Cable(list(map(self.address, range(self.n))), files, self.speed))
             self._ending = self._ending.pop_all()
         return self
 
     def _make(self, k: int) -> int:
-        """A host with a device, through whose file its packets go."""
+        """Create a host with a device, whose file its packets go through."""
         name, device = self.name(k), f"tier{self.key}{k}"
         _ip("netns", "add", name)
         self._ending.callback(subprocess.run, ["ip", "netns", "del", name], check=False, capture_output=True)
@@ -98,7 +98,7 @@ class Hosts:
         return f"{self.network}.{k + 1}"
 
     def place(self, k: int) -> dict[str, object]:
-        """What torchrun tells the process of a host, by the environment."""
+        """The environment that torchrun would set for the process of a host."""
         rank = {"RANK": k, "LOCAL_RANK": 0, "WORLD_SIZE": self.n, "OMP_NUM_THREADS": 1}
         return rank | {"MASTER_ADDR": self.address(0), "MASTER_PORT": PORT}
 
@@ -154,14 +154,14 @@ class Run:
             self.running.append(self.hosts.start(k, command, **self.hosts.place(k)))
 
     def wait(self, limit: float = 900.0) -> list[int]:
-        """The codes that the hosts ended with; ``said`` holds their words."""
+        """The exit codes of the hosts; ``said`` holds their messages."""
         self.said = [process.communicate(timeout=limit)[0] for process in self.running]
         codes = [process.returncode for process in self.running]
         self.running = []
         return codes
 
     def until(self, file: str, since: float = 0.0, limit: float = 900.0) -> None:
-        """Until the first host has written a file, at this time or later."""
+        """Wait until the first host has written a file, at this time or later."""
         end, place = time.monotonic() + limit, self.disk(0) / file
         while not (place.exists() and place.stat().st_mtime >= since):
             if time.monotonic() > end or self.running[0].poll() is not None:
@@ -171,7 +171,7 @@ class Run:
 
 @contextmanager
 def training(n: int, speed: Speed = SLOW) -> Iterator[Run]:
-    """Hosts that have the same files."""
+    """Hosts with the same files."""
     train, valid = tierank.make_ranking(60, n_features=9, mean_length=20, max_length=70, seed=5).split(0.6, 0.4)
     with Hosts(n, speed) as hosts, tempfile.TemporaryDirectory() as folder:
         run = Run(hosts, Path(folder))
@@ -203,7 +203,7 @@ def plain(kind: str, n: int, speed: Speed) -> Iterator[str]:
 
 
 def pulled(kind: str, n: int, speed: Speed, seconds: float | None) -> Iterator[str]:
-    """The cable of the last host is pulled while they train, for some seconds or for good; then it is resumed."""
+    """The cable of the last host is pulled during training, for some seconds or for good; then training is resumed."""
     with training(n, speed) as run:
         ranker, more = KINDS[kind]
         run.train(ranker, *more)
@@ -246,7 +246,7 @@ def _told(run: Run, codes: list[int]) -> str:
     return "; ".join(f"host {k} ({code}): {line}" for k, (code, line) in enumerate(zip(codes, last, strict=True)))
 
 
-# The network: what is sent, and how long it takes, beside what the model says
+# The network: bytes and seconds, compared with the model
 
 _SERVER = """
 import socket, time
@@ -281,7 +281,7 @@ print(1e3 * sorted(times)[10])
 
 
 def cable(kind: str, n: int, speed: Speed) -> Iterator[str]:
-    """The cable itself: a byte there and back, and 60 MB through a plain socket."""
+    """Measure the cable: one byte there and back, and 60 MB through a plain socket."""
     if kind != "trees":  # nothing is trained
         return
     with Hosts(2, speed) as hosts:
@@ -293,14 +293,14 @@ def cable(kind: str, n: int, speed: Speed) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A training by several hosts: seconds of the slowest, and bytes that each has sent."""
+    """A training on several hosts: seconds of the slowest, and bytes that each has sent."""
 
     seconds: float
     sent: list[int]
 
 
 def measured(kind: str, amount: int, n: int, speed: Speed, folder: Path) -> Measured:
-    """Train with so many trees or epochs, each host with one thread."""
+    """Train with this many trees or epochs, each host with one thread."""
     with Hosts(n, speed) as hosts:
         command = [sys.executable, "-m", "benchmarks.scale", "member", KINDS[kind][0], str(amount), str(folder)]
         running = [hosts.start(k, command, **hosts.place(k)) for k in range(n)]
@@ -311,7 +311,7 @@ def measured(kind: str, amount: int, n: int, speed: Speed, folder: Path) -> Meas
 
 
 def expected(kind: str, n: int, data: tierank.RankingDataset) -> tuple[str, Traffic]:
-    """What a tree, or an epoch, sends by the model."""
+    """What a tree or an epoch sends according to the model."""
     if kind == "trees":
         binned = lightgbm.Dataset(data.features, params={"verbosity": -1}).construct()
         n_bins = sum(binned.feature_num_bin(feature) for feature in range(data.n_features))
@@ -323,7 +323,7 @@ def expected(kind: str, n: int, data: tierank.RankingDataset) -> tuple[str, Traf
 
 
 def slow(kind: str, n: int, speed: Speed) -> Iterator[str]:
-    """Bytes and seconds of a tree, or of an epoch, and what they should be."""
+    """Bytes and seconds of a tree or an epoch, and those of the model."""
     data = tierank.make_ranking(167, n_features=136, mean_length=120, max_length=900)
     what, traffic = expected(kind, n, data)
     few, many = (2, 22) if kind == "trees" else (1, 41)
@@ -354,7 +354,7 @@ SCENARIOS: dict[str, Callable[[str, int, Speed], Iterator[str]]] = {
 
 
 def main() -> None:
-    """Run scenarios and print what the hosts said."""
+    """Run scenarios and print the messages of the hosts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("word", nargs="?", default="")
     parser.add_argument("--hosts", type=int, default=2)

@@ -18,7 +18,7 @@ def top_module(path: Path) -> str:
 
 
 def graph() -> tuple[dict[str, set[str]], Counter[str], Counter[str]]:
-    """What each module imports of the others, its files, and its lines."""
+    """The other modules that each module imports, its number of files, and of lines."""
     edges: dict[str, set[str]] = defaultdict(set)
     files: Counter[str] = Counter()
     lines: Counter[str] = Counter()

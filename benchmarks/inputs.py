@@ -1,10 +1,12 @@
-"""What networks see: URank with plain inputs, as it comes, and LambdaMART. ``python -m benchmarks.inputs DATA ...``
+"""The inputs of networks: URank with plain inputs and with its defaults, and LambdaMART.
+
+    python -m benchmarks.inputs DATA ...
 
 DATA are folders with the parts or folds that ``tierank.read_fold`` reads, or ``generated:N`` for ``make_ranking`` data
-of N queries, split 60/20/20, another set for each "fold". The systems: ``URank`` with the preset ``plain-inputs``, with
-``--parts`` also pieces of the defaults, ``URank()``, and ``LambdaMART()``. All stop by NDCG@10 on validation data.
-NDCG@10 of the test queries is averaged over seeds and compared query by query with that of plain inputs and of
-``LambdaMART()`` (t-test, uncorrected); CPU seconds are those of one ``fit``, on one thread.
+of N queries, split 60/20/20, with another set for each "fold". The systems: ``URank`` with the preset ``plain-inputs``,
+with ``--parts`` also with parts of the defaults, ``URank()``, and ``LambdaMART()``. All stop by NDCG@10 on validation
+data. NDCG@10 of the test queries is averaged over seeds and compared query by query with that of plain inputs and of
+``LambdaMART()`` (t-test, uncorrected); CPU seconds are those of one ``fit`` on one thread.
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--parts", action="store_true", help="pieces of the preset too")
     options = parser.parse_args()
-    for _, make in systems(options.parts):  # compile what is timed
+    for _, make in systems(options.parts):  # compiles
         make(n_jobs=1).fit(tierank.make_ranking(10, n_features=3, mean_length=5, max_length=9))
     columns = ["data", "system", "NDCG@10", f"less {NETWORK} (p)", f"less {TREES} (p)", "CPU s of a fit"]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")

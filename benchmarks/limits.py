@@ -1,4 +1,4 @@
-"""Data at the limits, and what becomes of them: the table of docs/limits.md. ``python -m benchmarks.limits``
+"""Extreme data, and how rankers handle them: the table of docs/limits.md. ``python -m benchmarks.limits``
 
 Each case is fitted and scored by uMart, LambdaMART and uRank with small settings; ``--scale 20`` makes the large cases
 twenty times smaller, which is what the tests run.
@@ -26,7 +26,7 @@ SETTINGS = {
 
 
 def plain(n: int = 120, n_features: int = 3, length: int = 12, **changes: Any) -> Case:
-    """Features, ratings that follow the first of them, and queries; ``changes`` replace some of it."""
+    """Features, ratings that follow the first feature, and queries; ``changes`` replaces some of them."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(n, n_features))
     given = {"X": X, "y": np.digitize(X[:, 0], [0, 1]), "qid": np.arange(n) // length} | changes
@@ -79,7 +79,7 @@ LARGE = ("one query of 60,000 documents", "200,000 queries of 3 documents", "5,0
 
 
 def outcome(name: str, case: Case) -> str:
-    """What a ranker makes of a case, in the words of the table."""
+    """How a ranker handles a case, in the words of the table."""
     import tierank
 
     X, y, qid = case
@@ -97,7 +97,7 @@ def outcome(name: str, case: Case) -> str:
 
 
 def table_row(case: str, scale: int) -> str:
-    """A line of the table: what the three rankers do, once where they do the same."""
+    """A row of the table: the results of the three rankers, only once if they are the same."""
     found = {name: outcome(name, CASES[case](scale)) for name in SETTINGS}
     ways = dict.fromkeys(found.values())
     if len(ways) == 1:

@@ -1,8 +1,8 @@
-"""LinearRanker beside LambdaMART, both as they come, on public data. ``python -m benchmarks.linear``
+"""LinearRanker and LambdaMART with their defaults on public data. ``python -m benchmarks.linear``
 
 Five folds of OHSUMED, MQ2008 and MQ2007-85 (all queries of MQ2007, a sample of 85% of their documents): NDCG@10 on the
 test parts under the rule ``tierank``, the paired difference over queries with its 95% interval (bootstrap) and p-value
-(t-test, uncorrected), and CPU seconds of a fit, with one thread. Sets that are not there are skipped.
+(t-test, uncorrected), and CPU seconds of a fit on one thread. Data sets that do not exist are skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RANKERS = {
 
 def rows_of(name: str, folder: Path) -> list[str]:
     """The rows of one data set."""
-    for ranker in RANKERS.values():  # compile what is timed
+    for ranker in RANKERS.values():  # compiles
         ranker.fit(tierank.make_ranking(10, n_features=3, mean_length=5, max_length=9))
     run = tierank.cross_validate(RANKERS, folder, metrics=[METRIC], baseline=BASELINE, n_jobs=1)
     found = run.comparison

@@ -3,8 +3,9 @@
     python -m benchmarks.metrics
 
 Every tool takes its turn in every round, and the best round counts. The values are checked to be the same. ranx
-evaluates data types of its own, built from dictionaries; that is timed once, apart. scikit-learn is called for each
-query and cutoff, on a part of the queries, and its time is scaled up. Neither has ERR: tierank computes it besides.
+evaluates its own data types, which are built from dictionaries; that is timed once, separately. scikit-learn is called
+for each query and cutoff, on some of the queries, and its time is scaled up. Neither has ERR; tierank computes it in
+addition.
 """
 
 import argparse
@@ -74,7 +75,7 @@ class Ranx:
         self.seconds_to_build = time.process_time() - started
 
     def __call__(self, metrics: list[str]) -> dict[str, np.ndarray]:
-        """Each metric, by the names that tierank has for them."""
+        """The value of each metric, by its name in tierank."""
         theirs = [metric.replace("ndcg", "ndcg_burges") for metric in metrics]
         found = self.evaluate(self.rated, self.scored, theirs, return_mean=False, threads=1)
         found = found if isinstance(found, dict) else {theirs[0]: found}
@@ -86,7 +87,7 @@ def name(k: int | None) -> str:
 
 
 def race(runners: dict[str, Callable[[], object]], rounds: int) -> dict[str, tuple[float, float]]:
-    """The best CPU and wall seconds of each runner, all taking turns."""
+    """The best CPU and wall-clock seconds of each runner; all take turns."""
     best = dict.fromkeys(runners, (np.inf, np.inf))
     for _ in range(rounds):
         for runner, run in runners.items():
@@ -118,7 +119,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    warnings.simplefilter("ignore")  # of the other tools, about themselves
+    warnings.simplefilter("ignore")  # of the other tools
     data, scores = draw(options.queries, 120)
     sklearn, ranx = Sklearn(data, scores, max(1, options.queries // 20)), Ranx(data, scores)
     scales = {"scikit-learn ndcg_score": sklearn.scale}

@@ -1,17 +1,17 @@
-"""Networks: what a loss costs, what an epoch costs, and how much memory the longest query takes.
+"""Networks: the cost of a loss, of an epoch, and of the memory for the longest query.
 
     python -m benchmarks.networks
 
 CPU time on one thread. All take turns in every round, and the best round of each counts.
 
-1. Losses, forward and backward: uRank beside the paper's Algorithm 1, ListMLE and p-ListMLE, for 64 queries with five
-   ratings. The values are checked to be the same. Algorithm 1 is as the paper prints it, with an n x n mask: one query
-   at a time, as the paper trains; and for all queries at once, which suits it best here, as all are equally long.
-2. An epoch of training: the loop of ``URank`` beside one-query steps with Algorithm 1, and beside batches that are
-   padded to their longest query. All have the same network, Adam and clipping. The others find their features scaled,
-   sorted and cut into queries; ``URank`` scales as it goes, and finds non-finite losses.
+1. Losses, forward and backward: uRank compared with the paper's Algorithm 1, ListMLE and p-ListMLE, for 64 queries with
+   five ratings. The values are checked to be the same. Algorithm 1 is as in the paper, with an n x n mask: one query
+   at a time, as the paper trains; and for all queries at once, which is its best case here, as all have equal length.
+2. An epoch of training: the loop of ``URank`` compared with one-query steps with Algorithm 1, and with batches that are
+   padded to their longest query. All have the same network, Adam and clipping. The others get their features scaled,
+   sorted and split into queries; ``URank`` scales during training, and detects non-finite losses.
 3. The same loop with p-ListMLE, and with the recurrent network of urBoost.
-4. Peak memory of an epoch on one query of 60,000 documents, in a process of its own.
+4. Peak memory of an epoch on one query of 60,000 documents, in a separate process.
 """
 
 import argparse
@@ -40,10 +40,10 @@ from tierank.networks import MLP
 from tierank.report import Table
 from tierank.transforms import QueryMinMax
 
-PLAIN = URank.PRESETS["plain-inputs"]  # what the loops beside ours have
+PLAIN = URank.PRESETS["plain-inputs"]  # settings of the other loops
 LENGTHS = (40, 120, 320, 900, 1251)
 N_QUERIES = 64
-TURN = 0.01  # seconds, at least, that one runner has the processor for
+TURN = 0.01  # the fewest seconds that one runner runs at a time
 SHARES = [0.52, 0.32, 0.13, 0.02, 0.01]  # of the ratings 0 to 4, as in MSLR-WEB30K
 
 
@@ -69,7 +69,7 @@ def algorithm_1(scores: Tensor, ratings: Tensor) -> Tensor:
 
 
 class Algorithm1:
-    """The losses of all queries by Algorithm 1; |R| - 1 is counted once, before the clock runs."""
+    """The losses of all queries by Algorithm 1; |R| - 1 is counted once, before the clock starts."""
 
     def __init__(self, ratings: np.ndarray) -> None:
         self.ratings = torch.tensor(ratings, dtype=torch.float32).view(N_QUERIES, -1)
@@ -86,7 +86,7 @@ class Algorithm1:
 
 
 def race(runners: dict[str, Callable[[Tensor], Tensor]], scores: Tensor, rounds: int) -> dict[str, float]:
-    """The best CPU seconds of a call of each runner, forward and backward, all taking turns of some milliseconds."""
+    """The best CPU seconds of a call of each runner, forward and backward; all take turns of some milliseconds."""
     best = dict.fromkeys(runners, np.inf)
     for _ in range(rounds):
         for runner, run in runners.items():
@@ -126,13 +126,13 @@ def losses(rounds: int) -> Table:
 
 
 class Query(NamedTuple):
-    """One query as the other loops want it: scaled, highest rating first, with what follows from the ratings."""
+    """One query as the other loops need it: scaled, highest rating first, with what follows from the ratings."""
 
     features: Tensor
     ratings: Tensor
     n_steps: int  # |R| - 1
     weights: Tensor  # G / (|R| - 1)
-    below: Tensor  # the place of the first document of a lower tier; the number of documents where there is none
+    below: Tensor  # the place of the first document of a lower tier; the number of documents if there is none
 
 
 def cut(data: RankingDataset) -> list[Query]:
@@ -159,7 +159,7 @@ def padded_urank(scores: Tensor, present: Tensor, weights: Tensor, below: Tensor
 
 
 class Peer:
-    """A loop of training that is not ours, with the same network, the same Adam and the same clipping."""
+    """Another training loop, with the same network, the same Adam and the same clipping."""
 
     def __init__(self, queries: list[Query], hidden: tuple[int, ...], queries_per_step: int) -> None:
         self.queries, self.queries_per_step = queries, queries_per_step
@@ -183,7 +183,7 @@ class Peer:
 
 
 class OneByOne(Peer):
-    """One query a step, by Algorithm 1: how the paper trains."""
+    """One query per step, by Algorithm 1: how the paper trains."""
 
     def loss(self, queries: list[Query]) -> Tensor:
         """The loss of the one query."""
@@ -192,7 +192,7 @@ class OneByOne(Peer):
 
 
 class Padded(Peer):
-    """Batches padded to their longest query, as most libraries for networks have them."""
+    """Batches padded to their longest query, as in most libraries for networks."""
 
     def loss(self, queries: list[Query]) -> Tensor:
         """The losses of a batch; padding is scored and then masked."""
@@ -206,7 +206,7 @@ class Padded(Peer):
 
 
 def check_peers(queries: list[Query], hidden: tuple[int, ...]) -> None:
-    """All compute one and the same loss."""
+    """Check that all compute the same loss."""
     some = queries[:16]
     network = Padded(some, hidden, 16)
     features, ratings = torch.cat([q.features for q in some]), torch.cat([q.ratings for q in some])
@@ -224,7 +224,7 @@ def seconds(call: Callable[[], object]) -> float:
 
 
 class Loop:
-    """The loop of a ranker. Its epoch is a fit of some epochs less a fit of one, which has all the preparation too."""
+    """The loop of a ranker. The time of an epoch is that of a fit of several epochs minus a fit of one."""
 
     def __init__(self, ranker: type[URank], data: RankingDataset, hidden: tuple[int, ...], queries_per_step: int):
         settings = PLAIN | {"hidden": hidden, "queries_per_step": queries_per_step, "n_jobs": 1}
@@ -272,7 +272,7 @@ def measure_epochs(data: RankingDataset, hidden: tuple[int, ...], rounds: int, n
 
 
 def epochs(n_large: int, rounds: int) -> Iterator[Table]:
-    """Data in the shape of MQ2007 and of MSLR-WEB, with lists of one length, which suits padding best, and as found."""
+    """Data in the shape of MQ2007 and MSLR-WEB, with lists of equal length, which suits padding best, and of any."""
     for n_queries, n_features, mean, longest, hidden, n_epochs in (
         (1000, 46, 41, 147, (100, 100), 3),
         (n_large, 136, 120, 900, (200, 200), 1),
@@ -286,7 +286,7 @@ def epochs(n_large: int, rounds: int) -> Iterator[Table]:
 
 
 def measure_memory(n_documents: int) -> dict[str, int]:
-    """Bytes at the peak of an epoch on one query, beyond what this process took before: torch, and the data."""
+    """Bytes at the peak of an epoch on one query, in addition to what the process took before: torch and the data."""
     rng = np.random.default_rng(0)
     data = RankingDataset(rng.random((n_documents, 20), np.float32), rng.choice(5, n_documents, p=SHARES))
     ranker = URank(**PLAIN | {"max_epochs": 1}, n_jobs=1)

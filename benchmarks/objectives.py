@@ -1,7 +1,7 @@
-"""Trees that follow a loss: what the estimate of the hessian costs. ``python -m benchmarks.objectives DATA``
+"""Trees that follow a loss: the cost of estimating the hessian. ``python -m benchmarks.objectives DATA``
 
 DATA is a folder of five folds. Each loss is followed by ``TreeRanker``; the uRank loss also with its exact diagonal,
-which the kernel of uMart has. The number is the mean over the test queries of all folds.
+which the kernel of uMart computes. The number is the mean over the test queries of all folds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Seconds and bytes of the page of a run: ``python -m benchmarks.page``.
 
-A run of the shape of one fold of MSLR-WEB10K: 2,000 test queries of 120 documents on average, five systems. The scores
-are the ratings with noise of five sizes. Making the run is not timed; reading it, testing, drawing and writing are.
+The run has the shape of one fold of MSLR-WEB10K: 2,000 test queries of 120 documents on average, five systems. The
+scores are the ratings with noise of five sizes. Creating the run is not timed; reading it, testing, drawing and writing
+are.
 """
 
 import argparse

@@ -2,10 +2,10 @@
 
     python -m benchmarks.peers --data OHSUMED --out peers
 
-Each peer gets the treatment that ``tierank cv --trials`` gives to our rankers: the first trial has its own settings (as
-many trees and the same patience as ours), the others are drawn by Optuna from a space of the same width, the
-validation part chooses the trial and the number of trees by our NDCG@10, and the test part is scored once. One file of
-scores a fold; they join a table of ours as rows:
+Each library gets the treatment that ``tierank cv --trials`` gives to our rankers: the first trial has its own settings
+(with the same number of trees and the same patience as ours), the others are drawn by Optuna from a space of the same
+width, the validation part chooses the trial and the number of trees by our NDCG@10, and the test part is scored once.
+There is one file of scores per fold; they can be added to a table of ours as rows:
 
     tierank cv umart --data OHSUMED --out run --scores xgboost=peers/xgboost-fold{fold}.scores
 """

@@ -1,9 +1,9 @@
-"""What quantised gradients cost and gain in NDCG@10: ``python -m benchmarks.quantised DATA [DATA ...]``
+"""The cost and gain of quantised gradients in NDCG@10: ``python -m benchmarks.quantised DATA [DATA ...]``
 
 ``DATA`` is a folder with five folds, such as OHSUMED. uMart is fitted with and without ``use_quantized_grad`` on every
-fold with several seeds, which draw the features of each tree; the pairs of figures are compared. "long" in the place
-of a folder is generated data with lists of 700 documents of which one in a hundred is relevant: there most gradients
-are far below the largest.
+fold with several seeds, which draw the features of each tree; the figures are compared in pairs. "long" instead of a
+folder is generated data with lists of 700 documents of which one in a hundred is relevant: most gradients are then far
+below the largest.
 """
 
 import argparse

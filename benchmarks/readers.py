@@ -1,7 +1,7 @@
 """Reading a large LETOR file: tierank, its cache, and scikit-learn. ``python -m benchmarks.readers``
 
-Each reading runs in a process of its own (so that its peak memory is its own), warmed up on a small file first; rounds
-are interleaved and the best of them counts. Ratios are of wall-clock time on all cores and of CPU time.
+Each reading runs in its own process (so that its peak memory is its own), after reading a small file; rounds are
+interleaved, and the best round counts. Ratios are of wall-clock time on all cores and of CPU time.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def measure(name: str, path: Path, small: Path, n_features: int) -> dict[str, fl
 
 
 def peak_memory() -> int:
-    """Bytes that this process had resident at most, mapped pages of files included (Linux)."""
+    """The most bytes that were resident in this process, including mapped pages of files (Linux)."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024
 

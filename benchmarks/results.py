@@ -1,11 +1,11 @@
 """The tables of docs/results.md, made from the files in docs/results.
 
-    python -m benchmarks.results add ohsumed-default RUN    what a run of `tierank cv` found, to docs/results
-    python -m benchmarks.results                            all tables of docs/results.md anew
+    python -m benchmarks.results add ohsumed-default RUN    add the results of a run of `tierank cv` to docs/results
+    python -m benchmarks.results                            write all tables of docs/results.md again
 
-A file holds means, spreads over seeds, differences with their tests, settings, versions and CPU time; no scores and no
-places on a disk. Tables stand between `<!-- table: NAME -->` and `<!-- end -->`; NAME may go on with a baseline and
-metrics for a table of differences: `<!-- table: NAME differences ndcg@10 -->`.
+A file contains means, spreads over seeds, differences with their tests, settings, versions and CPU time; no scores, and
+no paths. Tables are between `<!-- table: NAME -->` and `<!-- end -->`; a baseline and metrics after NAME make a table
+of differences: `<!-- table: NAME differences ndcg@10 -->`.
 """
 
 import argparse
@@ -26,7 +26,7 @@ _MARK = {"better": r"\*+", "worse": r"\*-"}
 
 
 def add(name: str, run: Run) -> None:
-    """Keep what a run found."""
+    """Store the results of a run."""
     found = run.to_dict()
     found["data"] = {**found["data"], "source": None}
     FILES.mkdir(exist_ok=True)
@@ -34,7 +34,7 @@ def add(name: str, run: Run) -> None:
 
 
 def tabulate(found: dict[str, Any]) -> str:
-    """Means, spreads and marks, and the paper's rows where the run has them."""
+    """Means, spreads and marks, and the paper's rows if the run has them."""
     comparison, metrics = found["comparison"], found["metrics"]
     best = {m: max(values[m]["mean"] for values in comparison["systems"].values()) for m in metrics}
     rows = []
@@ -77,7 +77,7 @@ def _p(p: float) -> str:
 
 
 def fill(text: str) -> str:
-    """The page with all its tables made anew."""
+    """The page with all its tables written again."""
 
     def table(match: re.Match[str]) -> str:
         name, *asked = match[1].split()

@@ -1,10 +1,9 @@
-"""What documents cost, how costs grow, and what several processes gain: the figures of docs/scale.md.
+"""The cost per document, how costs grow, and the gain of several processes: the figures of docs/scale.md.
 
-python -m benchmarks.scale growth     seconds and bytes a document for each stage, at 10^5, 10^6 and 10^7 documents
-python -m benchmarks.scale team       rounds and epochs in one process and in two, and what goes over the network
-python -m benchmarks.scale memory     bytes a document in each process of teams of 1, 2 and 4
-python -m benchmarks.scale beyond     training on a matrix that is larger than the memory it may take
-python -m benchmarks.scale            growth, team and memory
+python -m benchmarks.scale growth seconds and bytes per document in each stage, for 10^5, 10^6 and 10^7 documents python
+-m benchmarks.scale team rounds and epochs in one process and in two, and the traffic between them python -m
+benchmarks.scale memory bytes per document in each process of teams of 1, 2 and 4 python -m benchmarks.scale beyond
+training on a matrix that is larger than the memory it may take python -m benchmarks.scale growth, team and memory
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from benchmarks.traffic import of_step, of_tree
 from tierank.team import cut_queries
 
 SIZES = (10**5, 10**6, 10**7)
-# Growth is measured with few features, so that 10^7 documents fit; what a document costs, with those of MSLR-WEB.
+# Growth is measured with few features, so that 10^7 documents fit; the cost per document with those of MSLR-WEB.
 NARROW, WIDE = 20, 136
 LENGTH = 120
-# Of uRank with the many features.
+# For uRank with many features.
 PARAMETERS = 18_801
-# What a process of a team holds for each query of the others while they number them: digests, three times, and orders.
+# Bytes that a process of a team holds for each query of the others during numbering: three digests, and orders.
 BYTES_OF_QUERY = 152
 
 
@@ -45,17 +44,17 @@ BYTES_OF_QUERY = 152
 
 
 class Meter:
-    """CPU seconds and anonymous memory of a stage; file pages that the system may drop at will do not count."""
+    """CPU seconds and anonymous memory of a stage; file pages, which the system may drop at any time, do not count."""
 
     def __init__(self) -> None:
         self.rows: dict[str, dict[str, float]] = {}
 
     def measure(self, stage: str, work: Callable[[], Any], repeats: int = 1) -> Any:
-        """Do the work, keep the least time and the most memory that it took, and return what it gave."""
+        """Do the work, keep the least time and the most memory that it took, and return its result."""
         seconds, peak, result = math.inf, 0, None
         for _ in range(repeats):
             result = None
-            ctypes.CDLL(None).malloc_trim(0)  # what earlier stages have let go
+            ctypes.CDLL(None).malloc_trim(0)  # memory that earlier stages have released
             with peak_memory("RssAnon") as peaks:
                 start = time.process_time()
                 result = work()
@@ -67,7 +66,7 @@ class Meter:
 
 @contextmanager
 def peak_memory(field: str) -> Iterator[list[int]]:
-    """A list whose first item becomes how much the memory of this process grew in the block, at most."""
+    """A list whose first item becomes the largest growth of this process's memory in the block."""
     before, peaks, done = memory(field), [0], threading.Event()
 
     def watch() -> None:
@@ -84,7 +83,7 @@ def peak_memory(field: str) -> Iterator[list[int]]:
 
 
 def memory(field: str, pid: int | str = "self") -> int:
-    """A line of what the system says of the memory of a process, in bytes."""
+    """A line of the system's statistics on the memory of a process, in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
@@ -92,7 +91,7 @@ def memory(field: str, pid: int | str = "self") -> int:
 
 
 def run(*arguments: Any, number: int = 0, size: int = 1, port: int = 0) -> subprocess.Popen[str]:
-    """Start one part of the benchmark in a process of its own."""
+    """Start one part of the benchmark in a separate process."""
     place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
     place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
     place |= {"OMP_WAIT_POLICY": "passive"}
@@ -102,7 +101,7 @@ def run(*arguments: Any, number: int = 0, size: int = 1, port: int = 0) -> subpr
 
 
 def found_by(process: subprocess.Popen[str]) -> Any:
-    """What it printed last."""
+    """The last line that it printed."""
     out, _ = process.communicate()
     if process.returncode:
         sys.exit(f"a process of the benchmark failed with {process.returncode}")
@@ -113,7 +112,7 @@ def found_by(process: subprocess.Popen[str]) -> Any:
 
 
 def stages(n_documents: int, n_features: int, folder: Path) -> dict[str, dict[str, float]]:
-    """What each stage takes for so many documents, with one thread."""
+    """The cost of each stage for this many documents, with one thread."""
     import lightgbm  # noqa: F401  (not a cost of a stage)
     import torch  # noqa: F401
 
@@ -163,7 +162,7 @@ def difference(meter: Meter, more: str, less: str, n: int) -> dict[str, float]:
 
 
 def warm(data: Any) -> None:
-    """Compile, import and start whatever is done once."""
+    """Compile, import and start everything that happens only once."""
     import tierank
 
     tierank.UMart(n_trees=2, n_jobs=1).fit(data, valid=data).predict(data)
@@ -171,10 +170,10 @@ def warm(data: Any) -> None:
 
 
 def growth(sizes: list[int], repeats: int) -> dict[str, dict[str, float]]:
-    """Print what a document costs in each stage, and how costs grow; returns the costs with many features.
+    """Print the cost per document in each stage, and how costs grow; returns the costs with many features.
 
-    Sizes take turns, and the least time of each stage counts: what else the machine does then falls on all of them.
-    Bytes are those of the largest set, where what does not grow (the sample that bins come from) no longer counts.
+    Sizes take turns, and the least time of each stage counts, so that other work on the machine affects all of them.
+    Bytes are those of the largest data set, where constant costs (the sample for the bins) no longer matter.
     """
     found: dict[tuple[int, int], dict[str, dict[str, float]]] = {}
     sets = [*((n, NARROW) for n in sizes), (min(10**6, max(sizes)), WIDE)]
@@ -238,7 +237,7 @@ def member(kind: str, amount: int, folder: Path) -> float:
 
 
 def train_together(size: int, kind: str, amount: int, folder: Path) -> tuple[float, int]:
-    """Seconds until the last process is done, and bytes that went over the loop-back network."""
+    """Seconds until the last process is done, and bytes sent over the loopback network."""
     from tierank.distributed.processes import open_meeting
 
     meeting, before = open_meeting(), sent_bytes()
@@ -253,7 +252,7 @@ def sent_bytes() -> int:
 
 
 def team(n_documents: int, repeats: int) -> None:
-    """Print what a round of trees and an epoch of a network take in one process and in two."""
+    """Print the time of a round of trees and an epoch of a network in one process and in two."""
     import tierank
 
     with tempfile.TemporaryDirectory() as place:
@@ -279,13 +278,13 @@ def team(n_documents: int, repeats: int) -> None:
 
 
 def held(kind: str, size: int, folder: Path, by_parts: bool) -> float:
-    """Bytes of anonymous memory that one process takes to train, at most, for each document of all processes."""
+    """The most anonymous memory that one process takes to train, in bytes per document of all processes."""
     import tierank
     from tierank.distributed import join
     from tierank.team import Team
     from tierank.training.networks import lists
 
-    lists._KEPT_BYTES = 0  # inputs that are kept while they are small: up to 128 MB, however many documents there are
+    lists._KEPT_BYTES = 0  # inputs that are kept if they are small: up to 128 MB for any number of documents
     data = tierank.read(folder)
     n_documents = data.n_documents
     settings = {"max_epochs": 1, "queries_per_step": 64, "n_jobs": 1}
@@ -303,7 +302,7 @@ def held(kind: str, size: int, folder: Path, by_parts: bool) -> float:
 
 
 def memory_of_teams(n_documents: int, sizes: tuple[int, ...] = (1, 2, 4)) -> None:
-    """Print how much memory each process takes, for data that all of them map and for parts of it."""
+    """Print the memory of each process, for data that all of them map and for parts of it."""
     import tierank
     from tierank.distributed.processes import open_meeting
 
@@ -332,7 +331,7 @@ def memory_of_teams(n_documents: int, sizes: tuple[int, ...] = (1, 2, 4)) -> Non
 
 
 def beyond(gigabytes: float, n_features: int, folder: Path) -> None:
-    """Print what training on a large matrix takes: a process each, watched from outside."""
+    """Print the cost of training on a large matrix, each in a process that is watched from outside."""
     import tierank
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -358,7 +357,7 @@ def beyond(gigabytes: float, n_features: int, folder: Path) -> None:
 
 
 def watched(process: subprocess.Popen[str]) -> tuple[float, int, int]:
-    """Seconds that its work took, and the most resident and anonymous memory that it had."""
+    """Seconds of its work, and the most resident and anonymous memory that it had."""
     resident = anonymous = 0
     while process.poll() is None:
         try:
@@ -371,7 +370,7 @@ def watched(process: subprocess.Popen[str]) -> tuple[float, int, int]:
 
 
 def large(what: str, place: Path) -> float:
-    """Train on, or score, a large data set; the models lie beside it."""
+    """Train on, or score, a large data set; the models are next to it."""
     import tierank
 
     data = tierank.read(place)
@@ -398,7 +397,7 @@ def large(what: str, place: Path) -> float:
 
 
 def extrapolate(costs: dict[str, dict[str, float]], machines: int, cores: int) -> None:
-    """Print what 10^9 documents with many features take, by the costs measured here."""
+    """Print the cost of 10^9 documents with many features, from the costs measured here."""
     n, features, trees, leaves, bins = 10**9, WIDE, 500, 15, 255
     share, own = n / (machines * cores), n / machines
     speed = Speed.of(milliseconds=0.1, megabits=10_000)

@@ -1,7 +1,8 @@
-"""Speed of scoring beside LightGBM's own predict, one thread.
+"""Speed of scoring compared with LightGBM's predict, on one thread.
 
-Without options: what tierank promises, each system in turn on each list. CPU time (or p50 of wall-clock time, for one
-list of 100) of the best of several rounds. ``--rankers``: every ranker, ONNX and C. ``--support``: what goes where.
+Without options: the figures of the README and docs; the systems take turns on each list. CPU time (or p50 of wall-clock
+time, for one list of 100) of the best of several rounds. ``--rankers``: every ranker, ONNX and C. ``--support``: which
+model can be exported where.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from tierank.transforms import add_query_copies
 System = Callable[[np.ndarray], object]
 
 LENGTH = 1000
-# Trees that see where a value stands in its query.
+# Trees with features relative to the query.
 COPIES = "umart-copies"
 TREES = {"n_trees": 300, "n_leaves": 31, "n_jobs": 1}
 NETWORK = {"max_epochs": 1, "n_jobs": 1}
 BLEND = {"n_configs": 1, "n_seeds": 1, "rotate": False, "n_trees": 300, "max_epochs": 1, "n_jobs": 1}
 
-# The rows of the table of what goes where: a model, and whether its data have missing values.
+# The rows of the support table: a model, and whether its data have missing values.
 STANDARD = {"feature_transform": "standard"}
 POINTWISE = STANDARD | {"encoding": "none"}
 MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
@@ -80,7 +81,7 @@ MODELS: dict[str, tuple[tierank.rankers.Ranker, bool]] = {
 
 
 def support_table() -> str:
-    """Which model goes where, asked of the targets themselves, as Markdown; reasons below the table."""
+    """Which model can be exported where, according to the targets, as Markdown; reasons below the table."""
     data = {has_missing: _sample(has_missing) for has_missing in (False, True)}
     reasons: list[str] = []
     lines = [f"| model | {' | '.join(TARGETS)} |", "|---" * (len(TARGETS) + 1) + "|"]
@@ -115,7 +116,7 @@ def _cell(refusal: str | None, reasons: list[str]) -> str:
 
 
 def make_systems(folder: Path, names: list[str]) -> dict[str, System]:
-    """What scores a list of documents, by name; LightGBM's own predict of uMart's trees first."""
+    """The systems that score a list of documents, by name; LightGBM's own predict of uMart's trees first."""
     train = tierank.make_ranking(200, seed=1)
     systems: dict[str, System] = {}
     for name in names:
@@ -144,7 +145,7 @@ def _quick(name: str) -> tierank.rankers.Ranker:
 
 
 def measure(systems: dict[str, System], n_lists: int) -> dict[str, np.ndarray]:
-    """Wall-clock and CPU seconds of each list for each system, all systems in turn on each list."""
+    """Wall-clock and CPU seconds of each list for each system; all systems take turns on each list."""
     features = tierank.make_ranking(n_lists * LENGTH // 100, seed=2).features
     lists = [np.ascontiguousarray(features[k * LENGTH : (k + 1) * LENGTH]) for k in range(n_lists)]
     seconds = {name: np.zeros((2, n_lists)) for name in systems}
@@ -171,7 +172,7 @@ class Goal(NamedTuple):
 
 
 def make_goals(n_lists: int) -> Iterator[Goal]:
-    """What tierank promises, one after the other: training takes longer than scoring."""
+    """The rows of the table, one after the other: training takes longer than scoring."""
     train = tierank.make_ranking(200, seed=1)
     lists = make_lists(n_lists, LENGTH)
     for n_leaves, most in ((31, 0.06), (63, 0.15), (127, 0.25), (255, 0.35)):
@@ -204,7 +205,7 @@ def by_queries(predict: Callable[..., np.ndarray]) -> System:
 
 
 def plain_blend(blend: tierank.Blend) -> System:
-    """The same members by LightGBM and torch, each by itself; scores are not even averaged."""
+    """The same members, each scored by LightGBM or torch; the scores are not even averaged."""
     boosters = [member.model.booster for member in blend.members_ if member.family == TREES_OF_BLEND]
     networks = [member.model for member in blend.members_ if member.family == NETWORKS_OF_BLEND]
     others = [member.model for member in blend.members_ if member.family not in (TREES_OF_BLEND, NETWORKS_OF_BLEND)]
@@ -235,7 +236,7 @@ def with_gaps(data: RankingDataset) -> RankingDataset:
 
 
 def best_times(goal: Goal, n_rounds: int) -> tuple[float, float]:
-    """Seconds of a list, ours and theirs: the median list of the best round. Short rounds find quiet moments."""
+    """Seconds per list, ours and theirs: the median list of the best round. Rounds are short, to find quiet moments."""
     clock = time.process_time if goal.clock == "CPU" else time.perf_counter
     systems = goal.ours, goal.theirs
     for run in systems:

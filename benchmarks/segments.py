@@ -1,9 +1,9 @@
-"""How often segments are called better or worse though they are not: ``python -m benchmarks.segments``.
+"""How often segments are wrongly called better or worse: ``python -m benchmarks.segments``.
 
-Queries are drawn from two rankers that are equally good (their lists are swapped at random), and put into segments at
-random. ``any``: the share of draws with any finding, all of them false. In the second part half of the segments are
-truly better: ``worse`` is the mean share of false ones among those called worse, ``worse, plain`` the same if two-sided
-p-values are adjusted by Benjamini and Hochberg at once.
+Queries are drawn from two rankers that are equally good (their lists are swapped at random), and assigned to segments
+at random. ``any``: the share of draws with any finding, all of which are false. In the second part, half of the
+segments are truly better: ``worse`` is the mean share of false ones among those called worse, and ``worse, plain`` the
+same if two-sided p-values are adjusted by Benjamini and Hochberg at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHAPES = ((2, 3, 5), (20,), (2, 10, 50))
 
 
 def values_of_two_rankers(n_queries: int) -> dict[str, np.ndarray]:
-    """For each metric the values of two noisy rankers, 2 x queries."""
+    """The values of two noisy rankers in each metric, 2 x queries."""
     data = tierank.make_ranking(n_queries, n_features=5, mean_length=15, max_length=40, seed=1)
     judge = tierank.Judge(data, METRICS)
     noisy = [judge(data.ratings / 2 + np.random.default_rng(s).normal(size=data.n_documents)) for s in (1, 2)]
@@ -41,7 +41,7 @@ def draw_null(values: np.ndarray, shape: tuple[int, ...], rng: np.random.Generat
 
 
 def draw_mixed(values: np.ndarray, rng: np.random.Generator) -> tuple[float, float]:
-    """The false share of what is called worse, where 10 of 20 segments are better and none is worse."""
+    """The false share of the segments called worse, if 10 of 20 segments are better and none is worse."""
     n = 4000
     taken = values[:, rng.choice(values.shape[1], n)]
     codes = rng.integers(20, size=n)

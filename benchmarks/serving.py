@@ -1,14 +1,14 @@
-"""Latency of ``tierank serve``: uMart and uRank over HTTP, beside predict in-process and a bare endpoint by hand.
+"""Latency of ``tierank serve``: uMart and uRank over HTTP, compared with predict in-process and a minimal endpoint.
 
     python -m benchmarks.serving
 
 Lists of 100 documents with 136 features, each scored by one thread; clients keep their connections. Every system takes
-its turn in every round; the round with the lowest median counts, because other work on the machine only ever adds time.
-CPU is that of the server alone, over all rounds: the fairest number where others work beside it. The bare endpoint is
-what one writes by hand: Starlette, the same JSON, LightGBM's ``Booster.predict``, and no check of anything.
+its turn in every round; the round with the lowest median counts, because other work on the machine only adds time. CPU
+time is that of the server alone, over all rounds: the fairest number on a shared machine. The minimal endpoint is what
+one would write by hand: Starlette, the same JSON, LightGBM's ``Booster.predict``, and no checks.
 
-Last, how long ``/health`` and a small list take while one client sends bodies of 15 MB, or asks for explanations,
-without a pause.
+Finally, the latency of ``/health`` and of a small list while one client continuously sends bodies of 15 MB, or asks for
+explanations.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TICK = os.sysconf("SC_CLK_TCK")
 
 
 class System(NamedTuple):
-    """What is measured: ``run(list, client)`` scores one list; ``cpu_seconds`` are those so far of whoever works."""
+    """A measured system: ``run(list, client)`` scores one list; ``cpu_seconds`` is the CPU time of its server."""
 
     name: str
     run: Callable[[int, int], object]
@@ -53,14 +53,14 @@ class System(NamedTuple):
 
 
 class Server:
-    """A server in a process of its own, and a connection for each client."""
+    """A server in a separate process, and a connection for each client."""
 
     def __init__(self, process: subprocess.Popen[str], port: int, n_clients: int) -> None:
         self.process, self.port = process, port
         self.connections = [http.client.HTTPConnection("127.0.0.1", port) for _ in range(n_clients)]
 
     def system(self, name: str, path: str, bodies: list[bytes]) -> System:
-        """The server, asked with these bodies."""
+        """The server, called with these bodies."""
 
         def run(number: int, client: int) -> bytes:
             connection = self.connections[client]
@@ -74,7 +74,7 @@ class Server:
         return System(name, run, self._cpu_seconds, self._renew)
 
     def _renew(self) -> None:
-        """Open the connections anew: the server has closed those that had nothing to do for a while."""
+        """Open the connections again: the server closes idle ones."""
         for connection in self.connections:
             connection.close()
             connection.connect()
@@ -131,7 +131,7 @@ def make_models(folder: Path) -> dict[str, tierank.rankers.Ranker]:
 
 
 def make_bodies(lists: list[np.ndarray]) -> dict[str, list[dict[str, Any]]]:
-    """The requests, in the two forms that differ most; numbers have six digits, as they mostly do."""
+    """The requests, in the two forms that differ most; numbers have six digits, which is typical."""
     rows = [[[float(f"{value:.6g}") for value in row] for row in one.tolist()] for one in lists]
     objects = [[{"id": f"d{i}", "features": row} for i, row in enumerate(one)] for one in rows]
     ids = [f"d{i}" for i in range(LENGTH)]
@@ -174,7 +174,7 @@ class Measured:
         self.n = 0
 
     def add(self, seconds: np.ndarray, wall: float, cpu: float) -> None:
-        """Take in a round: seconds of each request, and of all of it."""
+        """Add a round: seconds of each request, and of all of it."""
         p50, p99 = np.percentile(seconds, [50, 99])
         if p50 < self.p50:
             self.p50, self.p99, self.rate = p50, p99, len(seconds) / wall
@@ -194,7 +194,7 @@ def measure(systems: list[System], n_clients: int, n_requests: int, n_rounds: in
 
 
 def run_clients(system: System, n_clients: int, n_requests: int) -> np.ndarray:
-    """Seconds of each request; all clients ask at the same time, one request after the other."""
+    """Seconds of each request; all clients send requests at the same time, one after the other."""
     seconds = np.zeros((n_clients, n_requests // n_clients))
 
     def ask(client: int) -> None:
@@ -221,7 +221,7 @@ def tabulate(found: dict[str, Measured], n_clients: int) -> Table:
 
 
 def make_burdens(lists: list[np.ndarray]) -> dict[str, bytes | None]:
-    """What one client asks for again and again while others want something small."""
+    """Large requests that one client repeats while others send small ones."""
     rows = [[float(f"{value:.6g}") for value in row] for row in np.concatenate(lists * 6)[:10_000].tolist()]
     why = {"model": "urank", "k": 100, "explain": True, "features": rows[:LENGTH]}
     return {
@@ -234,7 +234,7 @@ def make_burdens(lists: list[np.ndarray]) -> dict[str, bytes | None]:
 
 
 def measure_beside(port: int, burden: bytes | None, body: bytes, n: int) -> list[float]:
-    """Median and longest milliseconds of ``/health`` and of a list, while another client has its burden worked on."""
+    """Median and longest milliseconds of ``/health`` and of a list while another client sends large requests."""
     is_over, headers = threading.Event(), {"Content-Type": "application/json"}
 
     def press() -> None:

@@ -1,13 +1,13 @@
-"""The stochastic uMart against lambdarank with the same settings. ``python -m benchmarks.stochastic DATA ...``
+"""The stochastic uMart compared with lambdarank with the same settings. ``python -m benchmarks.stochastic DATA ...``
 
 DATA are folders with the parts or folds that ``tierank.read_fold`` reads, files, ``generated:N`` or ``mslr:N`` for
-``make_ranking`` data of N queries with 40 or 136 features, or ``train.csv`` of Kaggle's Home Depot competition, of
+``make_ranking`` data of N queries with 40 or 136 features, or ``train.csv`` of Kaggle's Home Depot competition, for
 which all systems get the match features. All systems have 15 leaves, learning rate 0.05, feature fraction 0.7,
 lambda_l2 1, 20 documents or more in a leaf, and stop after 100 rounds without a better NDCG@10 on validation data,
-averaged over 20 rounds; those with "single rounds" after 60 rounds without a better NDCG@10 of one round.
-NDCG@10 of the test queries is averaged over seeds and compared query by query with that of the first of ``--systems``;
-CPU seconds are those of one ``fit``. ``YetiRank`` is CatBoost's (its own defaults but the same rate), which stops after
-100 rounds without a better one.
+averaged over 20 rounds; those with "single rounds" after 60 rounds without a better NDCG@10 of one round. NDCG@10 of
+the test queries is averaged over seeds and compared query by query with that of the first of ``--systems``; CPU seconds
+are those of one ``fit``. ``YetiRank`` is CatBoost's (its own defaults, except for the same rate), which stops after 100
+rounds without a better one.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def race(folds: Mapping[str, list[Fold]], systems: Mapping[str, System], n_seeds: int) -> None:
-    """Print each system on each data set, compared with the first one, and the differences pooled."""
+    """Print each system on each data set, compared with the first one, and the pooled differences."""
     print(f"{'data':14} {'system':29} {'NDCG@10':>8} {'difference':>11} {'p':>6} {'CPU s':>6}")
     found: dict[str, list[NDArray[np.float64]]] = {name: [] for name in systems}
     for data, parts in folds.items():

@@ -1,9 +1,9 @@
 """When trees stop, and which round is kept. ``python -m benchmarks.stopping DATA ...``
 
 DATA are those of ``benchmarks.stochastic``. Each ranker has its defaults except for ``patience`` and ``select_over``,
-which ``--rules`` gives as pairs such as 100:20. NDCG@10 of the test queries is averaged over seeds and compared, query
-by query, with that of the first rule; CPU seconds are those of one ``fit``. With ``--valid`` test queries are left
-alone: the validation queries take their place, and a quarter of the training queries becomes validation data.
+which ``--rules`` sets as pairs such as 100:20. NDCG@10 of the test queries is averaged over seeds and compared, query
+by query, with that of the first rule; CPU seconds are those of one ``fit``. With ``--valid`` test queries are not used:
+the validation queries take their place, and a quarter of the training queries becomes validation data.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""From a raw CSV file of search terms and titles to a ranker: match features against CatBoost's text features.
+"""From a raw CSV file of search terms and titles to a ranker: match features compared with CatBoost's text features.
 
 ``python -m benchmarks.texts train.csv`` with the training file of Kaggle's Home Depot competition: search_term,
-product_title, relevance 1 to 3. Terms with several products are cut into five parts; fold k tests on part k, validates
-on the next and trains on the other three. NDCG@10 of the test queries is averaged over seeds and compared by query
-with that of TF-IDF cosine; CPU seconds are those of one ``fit``, match features and statistics included. ``--catboost``
-adds CatBoostRanker (YetiRank) with ``text_features``, which takes minutes per fold, and what others gain on it.
-``--valid`` prints the same of the validation parts, by which settings were chosen.
+product_title, relevance 1 to 3. Terms with several products are split into five parts; fold k tests on part k,
+validates on the next part, and trains on the other three. NDCG@10 of the test queries is averaged over seeds and
+compared by query with that of TF-IDF cosine; CPU seconds are those of one ``fit``, including match features and
+statistics. ``--catboost`` adds CatBoostRanker (YetiRank) with ``text_features``, which takes minutes per fold, and the
+gains of the others over it. ``--valid`` prints the same for the validation parts, on which settings were chosen.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TREES: dict[str, Any] = {
     "query_features": True,
     "n_jobs": 1,
 }
-# Scores of the judged data, by training data, validation data, judged data and a seed.
+# From training data, validation data, judged data and a seed to scores of the judged data.
 System = Callable[[tierank.RankingDataset, tierank.RankingDataset, tierank.RankingDataset, int], NDArray[np.float64]]
 
 
@@ -59,7 +59,7 @@ def texts_of(data: tierank.RankingDataset, name: str) -> list[str]:
 
 
 def matched(fold: Fold) -> Fold:
-    """Match features, with the statistics of the training part, in place of the texts."""
+    """Match features, with the statistics of the training part, instead of the texts."""
     statistics = TextStatistics.learn(texts_of(fold[0], TITLE))
     train, valid, test = (
         data.replace(
@@ -108,7 +108,7 @@ def catboost(
 
 
 def systems(options: argparse.Namespace) -> Iterator[tuple[str, System, int]]:
-    """Names, systems, and how many seeds matter."""
+    """Names, systems, and the number of seeds that each needs."""
     yield "TF-IDF cosine", cosine, 1
     yield "LinearRanker", ours(lambda _: tierank.LinearRanker(n_jobs=1)), 1
     yield "LambdaMART", ours(lambda seed: tierank.LambdaMART(**TREES, seed=seed)), options.seeds

@@ -1,4 +1,4 @@
-"""What ties="mean" costs and gains beside ties="rows". ``python -m benchmarks.ties DATA ...``
+"""The cost and gain of ties="mean" compared with ties="rows". ``python -m benchmarks.ties DATA ...``
 
 Each folder has the parts or folds that ``tierank.read_fold`` reads. uMart and LambdaMART are fitted to every fold with
 both settings; NDCG@10 on the test parts is compared query by query. CPU seconds are those of ``fit``, after compiling.

@@ -1,8 +1,8 @@
-"""What training sends over the network: the cost model of docs/scale.md.
+"""The network traffic of training: the cost model of docs/scale.md.
 
-A collective is a chain of messages that wait for each other. ``sent`` are the bytes that all hosts send, ``path`` those
-that the longest chain sends one after the other, and ``waits`` its messages, each of which takes the latency of the
-network. All of that is counted for hosts that do the same at the same time.
+A collective is a chain of messages that wait for each other. ``sent`` is the number of bytes that all hosts send,
+``path`` the number that the longest chain sends one after the other, and ``waits`` the number of its messages, each of
+which takes the latency of the network. All hosts are assumed to do the same at the same time.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tierank.distributed.processes import SENT_TO_ALL
 OVERHEAD = (1500 + 52 / 2) / 1448
 # Bytes of a bin in a histogram (two doubles), of the best splits of two leaves, and of a parameter of a network.
 _BIN, _SPLITS, _PARAMETER = 16, 600, 4
-# LightGBM sums larger histograms by a ring where the number of hosts is not a power of two.
+# LightGBM sums larger histograms by a ring if the number of hosts is not a power of two.
 _RING = 10 * 2**20
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of one collective, or of several, one after the other."""
+    """The traffic of one collective, or of several in sequence."""
 
     sent: float
     path: float
@@ -37,7 +37,7 @@ class Traffic:
 
     @property
     def wire(self) -> float:
-        """Bytes that all hosts send, headers and answers included."""
+        """Bytes that all hosts send, including headers and acknowledgements."""
         return self.sent * OVERHEAD
 
     def seconds(self, speed: Speed) -> float:
@@ -57,9 +57,9 @@ def of_step(n_hosts: int, n_parameters: int) -> Traffic:
 
 
 def of_sum(n_hosts: int, size: int) -> Traffic:
-    """A sum of arrays: by an exchange, where each message waits until the other host has said that it is expected.
+    """A sum of arrays by exchange, where each message waits until the other host is ready for it.
 
-    Large ones go around a ring, first sums of parts and then their results, and wait for each other in the same way.
+    Large arrays go around a ring, first as sums of parts and then as results, and wait for each other in the same way.
     """
     sent = (n_hosts - 1) * size
     if sent <= SENT_TO_ALL:
@@ -68,16 +68,16 @@ def of_sum(n_hosts: int, size: int) -> Traffic:
 
 
 def _gathered(n_hosts: int, size: int) -> Traffic:
-    """Small arrays of all hosts in all hosts, by LightGBM: twice as many with each message."""
+    """Small arrays of all hosts, sent to all hosts, by LightGBM: each message carries twice as many."""
     sent = (n_hosts - 1) * size
     return Traffic(n_hosts * sent, sent, math.ceil(math.log2(n_hosts)))
 
 
 def _reduce_scattered(n_hosts: int, size: int) -> Traffic:
-    """Sums of parts of an array, one part in each host, by LightGBM: half as much with each message.
+    """Sums of parts of an array, one part in each host, by LightGBM: each message carries half as much.
 
-    Where hosts are not a power of two, some of them have a neighbour that speaks for them: it gets all that they have
-    first, and sends them their part in the end.
+    If the number of hosts is not a power of two, some of them are represented by a neighbour: it first gets all their
+    data, and finally sends them their part.
     """
     part, paired = size / n_hosts, n_hosts - 2 ** int(math.log2(n_hosts))
     if not paired or size < _RING:
@@ -90,7 +90,7 @@ def _reduce_scattered(n_hosts: int, size: int) -> Traffic:
 
 
 def _halved(groups: list[int]) -> Traffic:
-    """Groups that know as many parts, in two halves: each sends the other half its parts, then goes on in its own."""
+    """Groups with the same number of parts, in two halves, which exchange their parts and then continue separately."""
     if len(groups) == 1:
         return Traffic(0, 0, 0)
     first, second = groups[: len(groups) // 2], groups[len(groups) // 2 :]

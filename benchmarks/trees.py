@@ -1,9 +1,9 @@
-"""CPU time and memory of a boosting round: uMart beside the trees of its peers. ``python -m benchmarks.trees``
+"""CPU time and memory of a boosting round: uMart and the trees of other libraries. ``python -m benchmarks.trees``
 
-Generated data in the shape of MSLR-WEB; 31 leaves, learning rate 0.05, 255 bins and the same number of threads for
-all. Each system runs in a process of its own, which reads the data from a mapped folder, builds what it needs, and then
-boosts in blocks of rounds; the best block counts. Systems are interleaved over several repeats, and the best repeat
-counts. CatBoost cannot be stopped between rounds: its figure is a run of many rounds less a run of one.
+Generated data in the shape of MSLR-WEB; 31 leaves, learning rate 0.05, 255 bins and the same number of threads for all.
+Each system runs in its own process, which reads the data from a mapped folder, builds what it needs, and then boosts in
+blocks of rounds; the best block counts. Systems are interleaved over several repeats, and the best repeat counts.
+CatBoost cannot be stopped between rounds: its figure is a run of many rounds minus a run of one.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def lightgbm_rounds(data, n_jobs: int, objective: object, **switches: object) ->
 
 
 def umart(data, n_jobs: int, window: int | None, **switches: object) -> Iterator[Callable[[], None]]:
-    """A round as ``UMart`` has it: the same bits for any number of threads."""
+    """A round as in ``UMart``: bit-identical for any number of threads."""
     from tierank import OBJECTIVES
 
     objective = OBJECTIVES["umart"](window=window, n_jobs=n_jobs)
@@ -124,7 +124,7 @@ def measure(system: str, folder: Path, n_jobs: int) -> dict[str, float]:
 
 
 def judging_share(folder: Path, round_seconds: float) -> float:
-    """Milliseconds and share of judging a validation set of a fifth of the queries, as training does each round."""
+    """Milliseconds and share of evaluating a validation set of a fifth of the queries, as training does each round."""
     import numpy as np
 
     from tierank import Judge, read

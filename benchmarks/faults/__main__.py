@@ -1,8 +1,8 @@
-"""What tierank survives: one table of all that was tried. ``python -m benchmarks.faults``
+"""Robustness: one table of everything that was tried. ``python -m benchmarks.faults``
 
 Files of every form, models, requests over HTTP, kills and full disks, teams with different data, exports of every
-ranker to every target, and changes to data that must change nothing. All cases are drawn with a seed, and run in other
-processes with deadlines and a limit on memory. Exit code 1 where a fault was found; what led to it is kept.
+ranker to every target, and changes to data that must not change anything. All cases are drawn with a seed, and run in
+other processes with deadlines and a memory limit. The exit code is 1 if a fault was found; what led to it is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.faults.runner import Table
 
-# Parts, with how many cases of each kind they try where nothing else is said.
+# Parts, with the default number of cases of each kind.
 PARTS = {"files": 14, "models": 140, "requests": 2, "kills": 3, "teams": 2, "exports": 12, "invariance": 1}
 
 

@@ -1,4 +1,4 @@
-"""The process that makes the calls: a line of JSON in (module, function, arguments), a line out (end, words)."""
+"""The process that makes the calls: a line of JSON in (module, function, arguments), a line out (outcome, message)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.faults.runner import outcome
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what the calls print is no answer
+    os.dup2(2, 1)  # output of the calls is not part of the answer
     warnings.simplefilter("ignore")
     logging.getLogger("tierank").setLevel(logging.CRITICAL)
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Data that exports and changes without meaning are tried on, and every ranker with quick settings."""
+"""Data for the exports and the meaningless changes, and every ranker with fast settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLEND = {"n_configs": 1, "n_seeds": 1, "n_trees": 10, "max_epochs": 1, "n_jobs":
 
 
 def make_rankers() -> dict[str, Any]:
-    """Every ranker, and settings that make another kind of model of it."""
+    """Every ranker, also with settings that change the kind of its model."""
     import tierank
 
     found: dict[str, Any] = {}

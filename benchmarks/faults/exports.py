@@ -1,4 +1,4 @@
-"""Every ranker to every target on data of all signs and scales: refused at export, or the proof holds."""
+"""Every ranker to every target on data of all signs and scales: rejected at export, or the proof holds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.faults.data import KINDS, TREES, make_data, make_rankers
 from benchmarks.faults.runner import Case, Table, Wrong, run
 
-# Kinds of models beside the rankers: so many trees that sums of leaves lose digits.
+# Models in addition to the rankers: enough trees for sums of leaves to lose digits.
 MANY_TREES = "umart, 5,000 trees"
 
 
@@ -34,7 +34,7 @@ def prove(folder: str, target: str, kind: str, seed: int) -> None:
 
 
 def exports(count: int, folder: Path, seed: int) -> Iterator[Case]:
-    """So many pairs of a ranker and a kind of data, each to all targets; uMart with every kind comes first."""
+    """Yields ``count`` pairs of a ranker and a kind of data, each to all targets; uMart with every kind comes first."""
     import tierank
 
     first = [("umart", kind) for kind in KINDS]
@@ -51,5 +51,5 @@ def exports(count: int, folder: Path, seed: int) -> Iterator[Case]:
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:
-    """So many models, each to all targets."""
+    """``count`` models, each to all targets."""
     run(table, exports(count, folder, seed), deadline=180)

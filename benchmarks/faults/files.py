@@ -1,8 +1,8 @@
-"""Mutated files of every form that tierank reads: each is read as it should be, or refused.
+"""Mutated files of every form that tierank reads: each is read correctly, or rejected.
 
-``FORMS`` has the forms: how a sound sample is made, and how it is read. ``DAMAGE`` has what becomes of the bytes of one
-of its files. What is particular to a form is in the tables below them: numbers with their meaning, ids that differ,
-headers of arrays, types of columns, values behind forged checksums.
+``FORMS`` has the forms: how a valid sample is made, and how it is read. ``DAMAGE`` has the mutations of the bytes of
+one of its files. Cases for single forms are in the tables below: numbers with their meaning, ids that differ, headers
+of arrays, types of columns, values behind forged checksums.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from benchmarks.faults.models import BAD_NUMBERS, BAD_VALUES
 from benchmarks.faults.runner import Case, Table, Wrong, run, tierank_command
 
-# Texts in the place of a number, and what they mean: None is refused, NaN is refused or missing.
+# Texts instead of a number, and their meaning: None is rejected, NaN is rejected or missing.
 NAN = float("nan")
 NUMBERS: dict[str, float | None] = {
     "5": 5, "+5": 5, "-0.0": 0, "5.": 5, ".5": 0.5, "1e-50": 0, "16777217": 16777216, "1e3": 1000, "0" * 400 + "7": 7,
@@ -35,13 +35,13 @@ NUMBERS: dict[str, float | None] = {
     "infinit": None, "nan(1)": None, "١٢": None, "５": None, "½": None, "²": None, "true": None, "red": None,
     "1;5": None, "1'000": None, "$5": None, "5%": None, "1j": None, "2020-01-01": None, "!DIV/0": None,
 }  # fmt: skip
-# Pairs of query ids, which are two queries.
+# Pairs of query ids that are two queries.
 IDS = [
     (b"\xff", rb"\xff"), (b"\xc3\xa9", b"e\xcc\x81"), (b"7", b"007"), (b"1", b"1.0"), (b"1", b"+1"), (b"a", b"A"),
     (b"1", b"1\xc2\xa0"), (b"9007199254740992", b"9007199254740993"), (b"1e5", b"100000"), (b"\xff", b"\xfe"),
     (b"\xff", b"\xef\xbf\xbd"), (b"a\x00", b"a"), (b"-0", b"0"), (b"18446744073709551617", b"1"),
 ]  # fmt: skip
-# Headers of .npy files: types and shapes, and texts that are no header.
+# Headers of .npy files: types and shapes, and texts that are not headers.
 _HEADER = "{{'descr': {}, 'fortran_order': {}, 'shape': {}}}"
 _DESCRIPTIONS = (
     "'|O'", "'<M8[D]'", "'<c16'", "'|V8'", "'<m8[ns]'", "'<U2'", "[('a', '<f8')]", "'x'", "'<f8,<f8'", "5", "'|S0'",
@@ -63,11 +63,11 @@ TYPES = (
 )  # fmt: skip
 
 
-# What is done in another process: read, and compare with what memory makes of the same
+# Calls in another process: read, and compare with the same data in memory
 
 
 def read_data(path: str) -> None:
-    """Read a data set; what is let through has to be what a data set in memory lets through too."""
+    """Read a data set; what is accepted has to be accepted by a data set in memory too."""
     import tierank
 
     check_as_in_memory(tierank.read(path, cache=False))
@@ -97,7 +97,7 @@ def check_as_in_memory(data: Any) -> None:
 
 
 def read_beside_cache(path: str) -> None:
-    """Read a sound file beside a damaged cache: its own content, whatever the cache is."""
+    """Read a valid file next to a damaged cache: the result is its own content, whatever the cache is."""
     import tierank
 
     plain = tierank.read(path, cache=False)
@@ -119,7 +119,7 @@ def check_same(data: Any, plain: Any) -> None:
 
 
 def read_scores(path: str) -> None:
-    """Read scores for the data set beside them."""
+    """Read scores for the data set next to them."""
     import numpy as np
 
     import tierank
@@ -141,7 +141,7 @@ def train_with_settings(path: str) -> None:
 
 
 def open_run(path: str) -> None:
-    """Open a run, and make of it what tables and pages show."""
+    """Open a run, and make the tables and pages."""
     from tierank.experiments import Run
     from tierank.report import tabulate_run
 
@@ -152,7 +152,7 @@ def open_run(path: str) -> None:
 
 
 def resume_training(path: str) -> None:
-    """Go on from a checkpoint: to the bits of a run that was left alone."""
+    """Resume from a checkpoint: bit-identical to an undisturbed run."""
     import tierank
 
     folder = Path(path).parent
@@ -163,7 +163,7 @@ def resume_training(path: str) -> None:
 
 
 def read_log(path: str) -> None:
-    """Read a click log: what is let through is what a log in memory lets through, and models can be fitted to it."""
+    """Read a click log: what is accepted is what a log in memory accepts, and models can be fitted to it."""
     import numpy as np
 
     from tierank.clicks import ClickLog, make_model, read
@@ -179,7 +179,7 @@ def read_log(path: str) -> None:
 
 
 def load_click_model(path: str) -> None:
-    """Load a click model: its chances are chances, whatever is in the file."""
+    """Load a click model: its probabilities are valid, whatever is in the file."""
     from tierank.clicks import load, read
 
     chances = load(path).predict(read(Path(path).with_name("log.csv")))
@@ -221,7 +221,7 @@ def ranker_of(name: str) -> Any:
     return tierank.URank(max_epochs=2, hidden=(4,), n_jobs=1)
 
 
-# Sound samples: each function fills a folder
+# Valid samples: each function fills a folder
 
 
 def _data(n_queries: int = 8, **more: Any) -> Any:
@@ -251,7 +251,7 @@ def make_lightgbm(folder: Path) -> None:
 
 
 def make_cached(folder: Path) -> None:
-    """A text that is just large enough for a cache beside it."""
+    """A text that is just large enough to be cached."""
     import numpy as np
 
     import tierank
@@ -325,7 +325,7 @@ def make_titles(folder: Path) -> None:
 
 
 def make_log(folder: Path) -> None:
-    """A log in every form, and what is made of it."""
+    """A log in every form, and the files made from it."""
     from tierank.clicks import ClickLog, estimate_propensities, make_model, save
 
     rng = random.Random(0)
@@ -363,7 +363,7 @@ def make_columns(folder: Path) -> None:
 
 
 class Form(NamedTuple):
-    """A form: makes a sound sample in a folder; the files that are damaged; what is read, and by what."""
+    """A form: makes a valid sample in a folder; the files to damage; the path to read, and its reader."""
 
     make: Callable[[Path], None]
     damaged: str
@@ -402,7 +402,7 @@ FORMS = {
 }
 
 
-# Damage: the bytes of a file in, others out
+# Damage: from the bytes of a file to others
 
 
 def bits(content: bytes, rng: random.Random) -> bytes:
@@ -419,7 +419,7 @@ def cuts(content: bytes, rng: random.Random) -> bytes:
 
 
 def tokens(content: bytes, rng: random.Random) -> bytes:
-    """Tokens that change places, are doubled, dropped or joined."""
+    """Tokens that are swapped, doubled, dropped or joined."""
     parts = re.split(rb"([\s,:;\"\[\]{}]+)", content)
     a, b = rng.randrange(len(parts)), rng.randrange(len(parts))
     way = rng.randrange(4)
@@ -435,7 +435,7 @@ def tokens(content: bytes, rng: random.Random) -> bytes:
 
 
 def numbers(content: bytes, rng: random.Random) -> bytes:
-    """A hostile text in the place of a number."""
+    """A hostile text instead of a number."""
     found = list(re.finditer(rb"-?\d[\d.eE+-]*", content))
     if not found:
         return bits(content, rng)
@@ -445,7 +445,7 @@ def numbers(content: bytes, rng: random.Random) -> bytes:
 
 
 def encodings(content: bytes, rng: random.Random) -> bytes:
-    """Marks, other encodings, zero bytes, other ends of lines, bytes that are no UTF-8."""
+    """Byte order marks, other encodings, zero bytes, other line ends, invalid UTF-8."""
     place = rng.randrange(min(len(content), 60) + 1)
     odd = rng.choice([b"\xff", b"\x00", b"\xc3", b"\xed\xa0\x80", b"\xc3\xa9", b"\xf5\x80", b"\xe2\x80\xa8", b"\x1a"])
     return rng.choice(
@@ -461,7 +461,7 @@ def encodings(content: bytes, rng: random.Random) -> bytes:
 
 
 def sizes(content: bytes, rng: random.Random) -> bytes:
-    """Nothing, blanks, huge lines and fields, nesting without an end."""
+    """Nothing, blanks, huge lines and fields, endless nesting."""
     place = rng.randrange(len(content) + 1)
     huge = rng.choice([b"9", b"x", b" ", b"1:1 ", b",", b"\n", b"\x00", b'"', b"#"]) * 300_000
     nested = rng.choice([b"[" * 100_000, b'{"a":' * 100_000, b"[" * 100_000 + b"]" * 100_000, b"1" * 100_000])
@@ -469,7 +469,7 @@ def sizes(content: bytes, rng: random.Random) -> bytes:
 
 
 def values(content: bytes, rng: random.Random) -> bytes:
-    """Of JSON: another value at any place. Of an array: another header, or values that are none."""
+    """In JSON: another value anywhere. In an array: another header, or invalid values."""
     if content.startswith(b"\x93NUMPY"):
         return arrays(content, rng)
     try:
@@ -506,7 +506,7 @@ DAMAGE = {f.__name__: f for f in (bits, cuts, tokens, numbers, encodings, sizes,
 
 
 def damaged_files(count: int, folder: Path, seed: int, names: Iterable[str] = FORMS) -> Iterator[Case]:
-    """So many cases of each form, each way of damage in turn."""
+    """Yields ``count`` cases of each form, with each kind of damage in turn."""
     rng = random.Random(seed)
     for name in names:
         form = FORMS[name]
@@ -528,11 +528,11 @@ def damaged_files(count: int, folder: Path, seed: int, names: Iterable[str] = FO
             yield Case(name, form.read, (str(place / form.path),), place, note)
 
 
-# What is particular to a form
+# Cases of single forms
 
 
 def check_number(path: str, place: str, meaning: float | None) -> None:
-    """A text in the place of a number is refused, or read as what it means."""
+    """A text instead of a number is rejected, or read as what it means."""
     import numpy as np
 
     import tierank
@@ -687,7 +687,7 @@ def read_replaced(folder: str, how: str) -> None:
 
 
 def read_pipe(folder: str, how: str) -> None:
-    """Read a pipe with a name: nobody writes, or somebody does."""
+    """Read a named pipe, with or without a writer."""
     import tierank
 
     path = Path(folder, "data.txt")
@@ -699,14 +699,14 @@ def read_pipe(folder: str, how: str) -> None:
 
 
 def read_place(path: str) -> None:
-    """Read what is no file."""
+    """Read something that is not a file."""
     import tierank
 
     tierank.read(path)
 
 
 def use_cut(folder: str) -> None:
-    """Score a data set whose file was cut after it was mapped."""
+    """Score a data set whose file was truncated after it was mapped."""
     import tierank
 
     data = tierank.make_ranking(400, n_features=4, mean_length=20, max_length=40)
@@ -735,7 +735,7 @@ def odd_places(folder: Path) -> Iterator[Case]:
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:
-    """So many mutations of each form, and all that is particular to one."""
+    """``count`` mutations of each form, and all cases of single forms."""
     run(table, damaged_files(count, folder, seed))
     for particular in (odd_numbers, ids_that_differ, columns_of_all_types, forged_folders, odd_places):
         run(table, particular(folder), deadline=30)

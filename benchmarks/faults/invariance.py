@@ -1,4 +1,4 @@
-"""Changes that mean nothing: a ranker that learns from the changed data gives the same scores, to the bit."""
+"""Meaningless changes: a ranker that learns from the changed data gives bit-identical scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POWERS_OF_TWO = "features times powers of two"
 
 
 def plain(seed: int) -> Any:
-    """Data with zeros, ties and rows of the same features."""
+    """Data with zeros, ties and rows with the same features."""
     data = make_data("integers", seed, n_queries=24, n_features=5)
     rng = np.random.default_rng(seed)
     features = np.array(data.features)
@@ -104,7 +104,7 @@ def compare(folder: str, name: str, changes: list[str], seed: int) -> None:
 
 
 def typed(seed: int) -> dict[str, list[Any]]:
-    """Texts, integers, numbers, truths, dates and vectors, with queries and ratings; some texts are odd."""
+    """Texts, integers, numbers, booleans, dates and vectors, with queries and ratings; some texts are unusual."""
     rng = np.random.default_rng(seed)
     n = 160
     words = ["red", "gr\u00fcn", "a,b", 'q"t', "two\nlines", " blank", "07"]
@@ -191,7 +191,7 @@ def compare_forms(folder: str, name: str, form: str, seed: int) -> None:
 
 
 def sees_scale(name: str) -> bool:
-    """Whether a ranker sees logarithms of features, which a factor does change: networks and others as they come."""
+    """Whether a ranker uses logarithms of features, which a factor does change: networks, by default."""
     settings = make_rankers()[name].get_params()
     transforms = [*np.atleast_1d(settings.get("feature_transform", ())), settings.get("encoding")]
     return name == "blend" or any("log" in str(one) or one == "piecewise" for one in transforms)
@@ -216,5 +216,5 @@ def comparisons(count: int, folder: Path, seed: int) -> Iterator[Case]:
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:
-    """All changes for every ranker, with so many seeds."""
+    """All changes for every ranker, with this many seeds."""
     run(table, comparisons(count, folder, seed), deadline=180)

@@ -1,4 +1,4 @@
-"""Kills, full disks, two writers: what is left is whole, and goes on to the same bits.
+"""Kills, full disks, two writers: the remaining files are complete, and training resumes to the same bits.
 
 Kills come at random moments, and at every kind of change that a command makes to its files: the system call before
 which the process dies is drawn from the list of those that an undisturbed run makes.
@@ -26,9 +26,9 @@ from typing import Any
 from benchmarks.faults.models import make_models
 from benchmarks.faults.runner import Child, Ended, Table, command, tierank_command
 
-# What Python tells of changes to files.
+# Python's audit events for changes to files.
 _CHANGES = ("open", "os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate")
-# Of a run: what has a time in it.
+# Files of a run that contain times.
 _TIMED = {"run.json", "result.json", "table.md", "improvement.png", "improvement.svg"}
 ROOM = {"umart": (1, 20_000, 200_000, 1 << 30), "urank": (1, 1000, 4000, 1 << 30)}
 
@@ -57,7 +57,7 @@ def train_command(folder: Path, ranker: str, out: Path, *more: str, rounds: int 
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """The files of a folder with their contents; of those that have a time in them, that they are there."""
+    """The files of a folder with their contents; for files that contain times, only whether they exist."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file() or not any(path.iterdir()))
     return {
         str(path.relative_to(folder)): "" if path.name in _TIMED or path.is_dir() else _digest(path) for path in files
@@ -72,13 +72,13 @@ def _digest(path: Path) -> str:
 
 
 def kill_and_resume(n_kills: int, folder: Path, ranker: str, seed: int = 0, rounds: int | None = None) -> Counter[str]:
-    """Kill runs at random moments, resume them, and compare with a run that was left alone."""
+    """Kill runs at random moments, resume them, and compare with an undisturbed run."""
     rng = random.Random(seed)
     start = time.monotonic()
     subprocess.run(train_command(folder, ranker, folder / "whole", rounds=rounds), check=True, capture_output=True)
     lasts, expected = time.monotonic() - start, fingerprint(folder / "whole")
     found: Counter[str] = Counter()
-    out, in_a_row = folder / f"killed-{ranker}", 0  # the last kill leaves a checkpoint, which is no other ranker's
+    out, in_a_row = folder / f"killed-{ranker}", 0  # each ranker has its own checkpoints
     while found["kills"] < n_kills:
         command = train_command(folder, ranker, out, "--resume", rounds=rounds)
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
@@ -106,7 +106,7 @@ def kill_and_resume(n_kills: int, folder: Path, ranker: str, seed: int = 0, roun
 
 
 def counted(folder: str, report: str, *arguments: str) -> None:
-    """In a child: run a command, and write down the changes that it makes to files of a folder."""
+    """In a child: run a command, and record the changes that it makes to files of a folder."""
     changes = _heard(folder, at=None)
     tierank_command(*arguments)
     Path(report).write_text(json.dumps(changes))
@@ -119,7 +119,7 @@ def killed(folder: str, at: int, *arguments: str) -> None:
 
 
 def _heard(folder: str, at: int | None) -> list[str]:
-    """From now on the changes that this process makes to files of a folder; before number ``at`` it dies."""
+    """Record the changes that this process makes to files of a folder from now on; it dies before number ``at``."""
     changes: list[str] = []
 
     def hear(event: str, details: tuple[Any, ...]) -> None:
@@ -142,7 +142,7 @@ def _kind_of(path: str) -> str:
 
 
 def moments(changes: list[str], count: int, rng: random.Random) -> list[int]:
-    """So many places in the list: each kind of change in turn, and each after another change than the last ones."""
+    """``count`` places in the list: each kind of change in turn, after as many different other changes as possible."""
     order = rng.sample(range(1, len(changes)), len(changes) - 1)
     fresh = {(changes[k - 1], changes[k]): k for k in order}.values()
     by_kind: dict[str, list[int]] = {}
@@ -153,7 +153,7 @@ def moments(changes: list[str], count: int, rng: random.Random) -> list[int]:
 
 
 def kill_at_changes(table: Table, what: str, folder: Path, arguments: list[str], count: int, seed: int) -> None:
-    """Kill a command that writes to ``out``, run it again, and compare with a run that was left alone."""
+    """Kill a command that writes to ``out``, run it again, and compare with an undisturbed run."""
     rng, out, report = random.Random(seed), folder / "out", folder / "changes.json"
     out.mkdir()
     with Child() as child:
@@ -182,7 +182,7 @@ def kill_at_changes(table: Table, what: str, folder: Path, arguments: list[str],
 
 
 def full_disk(folder: Path, limit: int, ranker: str = "umart") -> str:
-    """Train with room for so many bytes in a file: the run ends with one line, and leaves no model behind."""
+    """Train with a limit on the size of files: the run ends with one line, and leaves no model behind."""
     out = folder / f"full{limit}"
     done = _with_room(train_arguments(folder, ranker, out, rounds=300 if ranker == "umart" else 3), limit)
     leftovers = [file.name for file in folder.iterdir() if file.name.startswith((".full", out.name + ".new"))]
@@ -201,7 +201,7 @@ def _with_room(arguments: list[str], limit: int) -> Ended:
 
 
 def two_writers(folder: Path, n_rounds: int) -> Counter[str]:
-    """Two processes save to one name while a third loads it: what is there is always whole."""
+    """Two processes save to one name while a third loads it: the model is always complete."""
     code = (
         "import sys, tierank; m = tierank.load(sys.argv[1])\n"
         "for _ in range(int(sys.argv[3])):\n"
@@ -235,11 +235,11 @@ def two_writers(folder: Path, n_rounds: int) -> Counter[str]:
     return found
 
 
-# All of it
+# All cases
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:
-    """So many kills of each kind of each command; full disks; two writers."""
+    """``count`` kills of each kind of each command; full disks; two writers."""
     write_data(folder)
     for ranker, rounds in (("umart", 300), ("urank", 30)):
         found = kill_and_resume(count, folder, ranker, seed, rounds)

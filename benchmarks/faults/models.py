@@ -1,4 +1,4 @@
-"""Damaged and hostile models: each is loaded and asked for scores, and chains of splits for all else too."""
+"""Damaged and hostile models: each is loaded and scored with; chains of splits are also explained and exported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def make_models(folder: Path, names: tuple[str, ...] = RANKERS) -> dict[str, Pat
     return {name: folder / name for name in names}
 
 
-# Ways to damage a model. Each changes the files of a folder; what is named "forged" corrects the checksum too.
+# Ways to damage a model. Each changes the files of a folder; those named "forged" also correct the checksum.
 
 
 def flip_bit(folder: Path, rng: random.Random) -> None:
@@ -68,7 +68,7 @@ def forged_cut(folder: Path, rng: random.Random) -> None:
 
 
 def forged_text(folder: Path, rng: random.Random) -> None:
-    """One value of a line of the trees changed, or a line emptied, dropped or doubled; the sizes made to fit again."""
+    """Change one value of a line of the trees, or empty, drop or double a line; sizes are corrected."""
     files = sorted(folder.glob("*trees.txt"))
     if not files:
         return forged_header(folder, rng)
@@ -85,7 +85,7 @@ def forged_text(folder: Path, rng: random.Random) -> None:
 
 
 def forged_header(folder: Path, rng: random.Random) -> None:
-    """The header of a safetensors file changed: offsets, shapes, types, lengths."""
+    """Change the header of a safetensors file: offsets, shapes, types, lengths."""
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         return forged_bits(folder, rng)
@@ -108,7 +108,7 @@ def forged_header(folder: Path, rng: random.Random) -> None:
 
 
 def hostile_json(folder: Path, rng: random.Random) -> None:
-    """A value anywhere in the description replaced; or a description that is none."""
+    """Replace a value anywhere in the description, or all of it."""
     file = folder / "model.json"
     text = file.read_text()
     whole = ["[" * 100_000, '{"a":' * 100_000, "1" * 100_000, "NaN", "null", "[]", "", "\x00"]
@@ -160,7 +160,7 @@ def _forge(file: Path, content: bytes) -> None:
 
 
 def with_sizes(text: str) -> str:
-    """The text with ``tree_sizes`` that are right for it, where it still has trees."""
+    """The text with the right ``tree_sizes``, if it still has trees."""
     head, _, rest = text.partition("\n\n")
     body = rest.split("end of trees")[0]
     starts = [i for i in range(len(body)) if body.startswith("Tree=", i) and (i == 0 or body[i - 1] == "\n")]
@@ -169,7 +169,7 @@ def with_sizes(text: str) -> str:
     return "\n".join(lines) + "\n\n" + rest
 
 
-# What is done with them, in another process
+# Calls in another process
 
 
 def load_and_score(folder: str) -> None:
@@ -198,7 +198,7 @@ def use(folder: str, what: str) -> None:
 
 
 def try_models(n_cases: int, folder: Path, seed: int = 0) -> dict[str, Counter[str]]:
-    """Damage models in many ways, load them in other processes, and count how each way ended."""
+    """Damage models in many ways, load them in other processes, and count the outcomes."""
     table = Table(folder / "kept")
     run(table, damaged_models(n_cases, folder, seed))
     return table.rows
@@ -216,7 +216,7 @@ def damaged_models(n_cases: int, folder: Path, seed: int) -> Iterator[Case]:
 
 
 def chains(folder: Path) -> Iterator[Case]:
-    """Models with a tree that is one chain of splits: what walks trees by calling itself has an end."""
+    """Models with a tree that is one chain of splits: recursion over trees must be limited."""
     sound = make_models(folder / "chains", ("umart",))["umart"]
     for depth in DEPTHS:
         for what in USES:
@@ -227,7 +227,7 @@ def chains(folder: Path) -> Iterator[Case]:
 
 
 def forge_chain(folder: Path, depth: int) -> None:
-    """Put a tree of so many splits, each the right child of the one above, in the place of the first one."""
+    """Replace the first tree by one with this many splits, each the right child of the one above."""
     file = folder / "trees.txt"
     before, after = file.read_text().split("Tree=0\n")
     tree, mark, after = after.partition("\n\n\n")
@@ -249,6 +249,6 @@ def forge_chain(folder: Path, depth: int) -> None:
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:
-    """Damage so many models, and hand over chains of splits."""
+    """Damage this many models, and try chains of splits."""
     run(table, damaged_models(count, folder, seed))
     run(table, chains(folder))

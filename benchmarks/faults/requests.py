@@ -1,7 +1,7 @@
-"""Malformed requests to a real ``tierank serve`` on 127.0.0.1: each gets an answer, and the server lives on.
+"""Malformed requests to a real ``tierank serve`` on 127.0.0.1: each gets an answer, and the server keeps running.
 
-What is sent is the bytes of a request. An answer is a 200 or a 4xx with JSON; where what came is no HTTP, a 400 or a
-closed connection. After each request the server has to give the right scores.
+Requests are sent as bytes. An answer is a 200 or a 4xx with JSON; for bytes that are not HTTP, a 400 or a closed
+connection. After each request the server has to return the right scores.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from benchmarks.faults.models import BAD_VALUES
 from benchmarks.faults.runner import Table, end_group, start
 
-# Seconds within which an answer has to come, and health has to be told, on a busy machine too.
+# The longest seconds until an answer, and until the answer of /health, also on a busy machine.
 ANSWER, HEALTH = 45.0, 5.0
 N_FEATURES = 6
 NAMES = [f"f{k}" for k in range(N_FEATURES)]
-# In the place of any value of a body; texts are put in as they are.
+# Values that replace any value of a body; texts are inserted unchanged.
 HOSTILE = [
     *(json.dumps(value) for value in BAD_VALUES if value != "x" * 5000), "NaN", "Infinity", "-Infinity", "1e999", "01",
     "-1e999", "1e39", "9" * 400, "-0.0", "1e-400", "[" * 50 + "]" * 50, '"\\ud800"', '"\\u0000"', '""', "0x10", "1_0",
@@ -38,7 +38,7 @@ BODIES = [
     b'{"documents": [' + b"{}," * 50_000 + b"{}]}", b'{"features": "' + b"A" * 999_999 + b'"}',
     b'{"features": [' + b"[]," * 20_000 + b"[]]}", b'{"queries": [' + b"{}," * 20_000 + b"{}]}",
 ]  # fmt: skip
-# Those of the second row are no HTTP, or need not be answered: the connection may be closed.
+# Those of the second row are not HTTP, or need no answer: the connection may be closed.
 METHODS = (
     ("GET", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "FOO", "A" * 300),
     ("CONNECT", "post"),
@@ -65,7 +65,7 @@ CHUNKS = [
 
 
 class Server(NamedTuple):
-    """A running server, and what it has to answer."""
+    """A running server, and the scores that it has to return."""
 
     port: int
     pid: int
@@ -80,7 +80,7 @@ class Answer(NamedTuple):
     content: bytes
 
 
-# What is served: the first one is asked for scores after each request, the last one is costly to explain.
+# The served models: the first one is used for scores after each request, the last one is costly to explain.
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "trees": ("umart", {"n_trees": 6}),
     "network": ("urank", {"max_epochs": 1, "hidden": (8,)}),
@@ -124,9 +124,9 @@ def http(path: str, body: bytes, method: str = "POST", **headers: str | None) ->
 
 
 def send(port: int, content: bytes, deadline: float = ANSWER, *, half_close: bool = False) -> Answer:
-    """Send bytes, and wait for the answer; TimeoutError where none comes and the connection stays open."""
+    """Send bytes, and wait for the answer; TimeoutError if none comes and the connection stays open."""
     with socket.create_connection(("127.0.0.1", port), timeout=deadline) as connection:
-        with suppress(BrokenPipeError, ConnectionResetError):  # refused before all of it was sent
+        with suppress(BrokenPipeError, ConnectionResetError):  # rejected before all of it was sent
             connection.sendall(content)
             if half_close:
                 connection.shutdown(socket.SHUT_WR)
@@ -163,7 +163,7 @@ def judged(answer: Answer, is_http: bool) -> tuple[str, str]:
 
 
 def check_alive(server: Server) -> str | None:
-    """What is wrong with the server now; None: it tells its health in time and gives the right scores."""
+    """The problem of the server now; None if it reports its health in time and returns the right scores."""
     try:
         if send(server.port, http("/health", b"", "GET"), HEALTH).code != 200:
             return "no health"
@@ -176,11 +176,11 @@ def check_alive(server: Server) -> str | None:
     return None if found == server.scores else "other scores in the next answer"
 
 
-# What is sent
+# Requests
 
 
 class Request(NamedTuple):
-    """The bytes of a request, and whether it has to be answered: where it is no HTTP the connection may be closed."""
+    """The bytes of a request, and whether it has to be answered: if it is not HTTP, the connection may be closed."""
 
     what: str
     note: str
@@ -190,7 +190,7 @@ class Request(NamedTuple):
 
 
 def sound_bodies(n: int = 3) -> dict[str, tuple[str, Any]]:
-    """A body of each form, with the path that it goes to."""
+    """A body of each form, with its path."""
     row = [0.5] * N_FEATURES
     documents = [{"id": k, "features": row} for k in range(n)]
     named = [{"id": "a", "features": dict(zip(NAMES, row, strict=True))}]
@@ -213,7 +213,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def with_text(value: Any, path: tuple[Any, ...], text: str) -> str:
-    """The JSON of a value, with a text at a place that need not be JSON."""
+    """The JSON of a value, with a text at a place, which need not be JSON."""
     if not path:
         return text
     mark = "\u0001here"
@@ -235,7 +235,7 @@ def wrong_values(count: int, rng: random.Random) -> Iterator[Request]:
 
 
 def wrong_bodies(count: int, rng: random.Random) -> Iterator[Request]:
-    """Bodies that are no JSON, and sound ones with other bytes."""
+    """Bodies that are not JSON, and valid ones with changed bytes."""
     sound = _sound()
     changed = [
         b"\xef\xbb\xbf" + sound,
@@ -255,7 +255,7 @@ def wrong_bodies(count: int, rng: random.Random) -> Iterator[Request]:
 
 
 def wrong_heads(count: int, rng: random.Random) -> Iterator[Request]:
-    """Methods, paths and headers; bytes that are no HTTP."""
+    """Methods, paths and headers; bytes that are not HTTP."""
     body, what = _sound(), "HTTP: methods, paths, headers"
     for is_http in (True, False):
         for method in METHODS[not is_http]:
@@ -277,7 +277,7 @@ def wrong_heads(count: int, rng: random.Random) -> Iterator[Request]:
 
 
 def wrong_lengths(count: int, rng: random.Random) -> Iterator[Request]:
-    """Lengths that are not those of the body; chunks that are none; bodies that end too soon."""
+    """Wrong lengths of the body, invalid chunks, and bodies that end too soon."""
     body, what = _sound(), "HTTP: wrong lengths, truncated bodies"
     for is_http in (True, False):
         for length in LENGTHS[not is_http]:
@@ -324,11 +324,11 @@ def try_request(table: Table, server: Server, request: Request, folder: Path) ->
     table.add(request.what, end, words, kept, request.note)
 
 
-# What takes the server's time and memory from others
+# Requests that take the server's time and memory
 
 
 def stalling(server: Server) -> Iterator[tuple[str, str, str]]:
-    """Requests that are costly; the others have to be answered meanwhile. What, how it ended, and words."""
+    """Costly requests, while others have to be answered; yields the request, how it ended, and the message."""
     row = [0.5] * N_FEATURES
     many = {"documents": [{"features": [k / 100, *row[1:]]} for k in range(100)]}
     explain = json.dumps({"model": "blend", "k": 100, "explain": True, **many}).encode()
@@ -356,7 +356,7 @@ def stalling(server: Server) -> Iterator[tuple[str, str, str]]:
 
 
 def _stalled(answer: Answer) -> tuple[str, str]:
-    """As ``judged``; a costly request may also be told that it takes too long."""
+    """As ``judged``; a costly request may also be rejected because it takes too long."""
     return ("refused", "") if answer.code in (503, 504) else judged(answer, is_http=True)
 
 
@@ -379,7 +379,7 @@ def _slowest_health(server: Server, senders: list[threading.Thread]) -> float:
 
 
 def held_memory(server: Server, n: int) -> tuple[str, str]:
-    """Bodies of 15 MB that are not finished: what they take of the server's memory has an end."""
+    """Unfinished bodies of 15 MB: the memory that they take in the server is limited."""
     before = _resident(server.pid)
     part = http("/rank", b"", Content_Length=str(15 << 20)) + b" " * ((15 << 20) - 1)
     held = []
@@ -403,7 +403,7 @@ def _resident(pid: int) -> int:
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:
-    """So many hostile values at each place, and all other requests; then what is costly."""
+    """``count`` hostile values at each place, all other requests, and then the costly ones."""
     rng = random.Random(seed)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     with serving(folder) as server:

@@ -1,4 +1,4 @@
-"""One runner for all parts: a case is a call in another process, with a deadline and a limit on its memory.
+"""One runner for all parts: a case is a call in another process, with a deadline and a memory limit.
 
 A case ends in one of six ways: it *works*, is *refused* by an error of tierank, *crashes* the process, raises another
 *traceback*, *hangs*, or gives a *wrong* result. The last four are faults, and what led to them is kept.
@@ -31,22 +31,22 @@ ENDS = {
     "wrong": "wrong result",
 }
 FAULTS = tuple(ENDS)[2:]
-# Seconds that a call may take. On a quiet machine each takes a part of one; the first one in a process loads torch.
+# The most seconds of a call. On a quiet machine each takes less than one; the first one in a process loads torch.
 DEADLINE = 60.0
 MEMORY = 6 << 30
 _WORDS = 200
 
 
 class Wrong(Exception):
-    """What a call raises if the result is not what it has to be."""
+    """Raised by a call if the result is wrong."""
 
 
 class Refused(Exception):
-    """What a call raises if a command was refused with one line and exit code 2."""
+    """Raised by a call if a command was rejected with one line and exit code 2."""
 
 
 class Case(NamedTuple):
-    """A row of the table; a function of this folder, with arguments that JSON can hold; the files that it is about."""
+    """A row of the table; a function of this folder, with arguments as JSON; the files that it uses."""
 
     what: str
     call: Callable[..., None]
@@ -57,7 +57,7 @@ class Case(NamedTuple):
 
 @dataclass
 class Table:
-    """How many cases of each kind ended in which way; the files of the first of all faults that are alike."""
+    """How many cases of each kind ended in which way; the files of the first of all similar faults."""
 
     keep: Path
     rows: dict[str, Counter[str]] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Table:
 
 
 def run(table: Table, cases: Iterable[Case], deadline: float = DEADLINE) -> None:
-    """Run cases one after the other in a child process; one that is lost is replaced."""
+    """Run cases one after the other in a child process; a lost process is replaced."""
     with Child() as child:
         for case in cases:
             end, words = child.ask(case.call, *case.arguments, deadline=deadline)
@@ -96,7 +96,7 @@ def run(table: Table, cases: Iterable[Case], deadline: float = DEADLINE) -> None
 
 
 class Child:
-    """A process that makes calls, one at a time, and says how each ended."""
+    """A process that makes calls, one at a time, and reports how each ended."""
 
     def __init__(self, environment: dict[str, str] | None = None) -> None:
         self.environment = os.environ | {"OMP_WAIT_POLICY": "passive"} | (environment or {})
@@ -109,12 +109,12 @@ class Child:
         self.end()
 
     def ask(self, call: Callable[..., None], *arguments: Any, deadline: float = DEADLINE) -> tuple[str, str]:
-        """How a call ended, and the words of the error."""
+        """How a call ended, and the message of the error."""
         self.send(call, *arguments)
         return self.answer(deadline)
 
     def send(self, call: Callable[..., None], *arguments: Any) -> None:
-        """Begin a call."""
+        """Start a call."""
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.faults.child"],
@@ -130,7 +130,7 @@ class Child:
         self._process.stdin.flush()
 
     def answer(self, deadline: float = DEADLINE) -> tuple[str, str]:
-        """How the call that was begun ended."""
+        """How the started call ended."""
         process = self._process
         if not select.select([process.stdout], [], [], deadline)[0]:
             self.end()
@@ -144,7 +144,7 @@ class Child:
         return end, words
 
     def end(self) -> None:
-        """End the process and whatever it started."""
+        """End the process and everything that it started."""
         if self._process is not None:
             end_group(self._process)
             self._process.stdin.close()
@@ -153,14 +153,14 @@ class Child:
 
 
 class Ended(NamedTuple):
-    """How a command ended: its exit code (None: not in time) and its words."""
+    """How a command ended: its exit code (None: not in time) and its output."""
 
     code: int | None
     words: str
 
     @property
     def end(self) -> str:
-        """In the words of the table; 2 and 3 are what the command line refuses with."""
+        """The outcome in the words of the table; the command line rejects with the codes 2 and 3."""
         if self.code is None:
             return "hang"
         if self.code < 0:
@@ -171,7 +171,7 @@ class Ended(NamedTuple):
 
     @property
     def last(self) -> str:
-        """The last line, or what ended it."""
+        """The last line, or the signal that ended it."""
         if self.code is None or self.code < 0:
             return "not in time" if self.code is None else ended_by(self.code)
         return (self.words.strip().splitlines() or ["no words"])[-1]
@@ -183,7 +183,7 @@ def command(
     environment: dict[str, str] | None = None,
     prepare: Callable[[], None] | None = None,
 ) -> Ended:
-    """Run ``tierank`` with these arguments in a process of its own."""
+    """Run ``tierank`` with these arguments in a separate process."""
     with start(arguments, environment, prepare) as process:
         return wait(process, deadline)
 
@@ -191,7 +191,7 @@ def command(
 def start(
     arguments: list[str], environment: dict[str, str] | None = None, prepare: Callable[[], None] | None = None
 ) -> subprocess.Popen[str]:
-    """Start ``tierank`` with these arguments, in a session of its own."""
+    """Start ``tierank`` with these arguments, in its own session."""
     return subprocess.Popen(
         [sys.executable, "-m", "tierank", *arguments],
         stdin=subprocess.DEVNULL,
@@ -206,7 +206,7 @@ def start(
 
 
 def wait(process: subprocess.Popen[str], deadline: float) -> Ended:
-    """How a command ends; where it takes too long it is killed."""
+    """How a command ends; if it takes too long, it is killed."""
     try:
         _, words = process.communicate(timeout=deadline)
     except subprocess.TimeoutExpired:
@@ -216,7 +216,7 @@ def wait(process: subprocess.Popen[str], deadline: float) -> Ended:
 
 
 def end_group(process: subprocess.Popen[Any]) -> None:
-    """Kill a process that has a session of its own, with all that it started."""
+    """Kill a process that has its own session, with everything that it started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -228,7 +228,7 @@ def ended_by(code: int) -> str:
 
 
 def limit_memory() -> None:
-    """In a new process: what asks for more memory than this gets none, and the machine does not suffer."""
+    """In a new process: limit its memory, so that the machine is not affected."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -248,7 +248,7 @@ def tierank_command(*arguments: str) -> None:
 
 
 def outcome(call: Callable[..., None], arguments: list[Any]) -> tuple[str, str]:
-    """In a child: make a call and say how it ended."""
+    """In a child: make a call and report how it ended."""
     from tierank import TierankError
 
     try:
@@ -263,6 +263,6 @@ def outcome(call: Callable[..., None], arguments: list[Any]) -> tuple[str, str]:
 
 
 def _alike(words: str, place: Path | None) -> str:
-    """The words without what differs between faults of one kind: paths and long numbers."""
+    """The message without what differs between similar faults: paths and long numbers."""
     short = " ".join((words if place is None else words.replace(str(place), "FOLDER")).split())
     return re.sub(r"\d{3,}", "...", short)

@@ -1,6 +1,6 @@
-"""Teams of two processes that were handed different things: both end in an error, and none in a model.
+"""Teams of two processes with different inputs: both end with an error, and none writes a model.
 
-Each process is ``tierank train`` with its place in the team in the environment, as ``torchrun`` gives it.
+Each process is ``tierank train`` with its place in the team in the environment, as ``torchrun`` sets it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAME = "the same data"
 TIMEOUT, DEADLINE = 30, 240.0
 
 
-# What the second process gets in place of the training data; or of the validation data
+# What the second process gets instead of the training data; or instead of the validation data
 
 
 def other_ratings(data: Any) -> Any:
@@ -70,7 +70,7 @@ VALID: dict[str, Callable[[Any], Any]] = {
     "other validation ratings": other_ratings,
     "a smaller validation set": lambda data: data.select([0, 1]),
 }
-# What the command of the second process has beside, or instead.
+# Arguments of the second process that are added or replaced.
 OPTIONS: dict[str, dict[str, list[str]]] = {
     "another seed": {name: ["--set", "seed=7"] for name in SETTINGS},
     "more rounds": {"umart": ["--set", "n_trees=9"], "urank": ["--set", "max_epochs=5"]},
@@ -80,7 +80,7 @@ OPTIONS: dict[str, dict[str, list[str]]] = {
 
 
 def write_files(folder: Path) -> None:
-    """The data of both, and those of the second alone, each in a file of its own."""
+    """The data of both processes, and those of the second, each in its own file."""
     import tierank
 
     train, valid = tierank.make_ranking(60, n_features=6, mean_length=15, max_length=40, seed=5).split(0.6, 0.4)
@@ -114,7 +114,7 @@ def train_apart(folder: Path, ranker: str, case: str) -> list[Ended]:
 
 
 def judged(ended: list[Ended], is_sound: bool) -> tuple[str, str]:
-    """How a team ended: the worst of its processes; exit code 0 is right for a sound team alone."""
+    """How a team ended: the worst of its processes; exit code 0 is only right for a valid team."""
     for end in ("hang", "crash", "traceback"):
         for number, one in enumerate(ended):
             if one.end == end:
@@ -126,7 +126,7 @@ def judged(ended: list[Ended], is_sound: bool) -> tuple[str, str]:
 
 
 def attack(table: Table, folder: Path, count: int, seed: int) -> None:
-    """The first ``count`` cases of each kind for trees and networks; a sound team of each, to be sure of the others."""
+    """The first ``count`` cases of each kind for trees and networks; and a valid team of each, as a control."""
     write_files(folder)
     cases = [case for kind in (TRAIN, VALID, OPTIONS) for case in list(kind)[:count]]
     for ranker in SETTINGS:

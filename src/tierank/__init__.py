@@ -5,7 +5,7 @@ Names are loaded on first use, so that ``import tierank`` and ``tierank --help``
 
 from importlib import import_module
 
-# Checkers take it for true. ``typing`` has it too, but takes a while to load, and Ctrl-C could come meanwhile.
+# Type checkers take it as true. It is not imported from ``typing``, which takes a while to load, because of Ctrl-C.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:

@@ -171,7 +171,7 @@ def is_missing(value: object) -> bool:
 
 
 def shape_of(values: Any, array: NDArray[Any]) -> str:
-    """What was handed in where an array of other dimensions was expected: its shape, or its type if it has none.
+    """The description of a value that has the wrong dimensions: its shape, or its type if it has none.
 
     >>> shape_of([[1, 2]], np.array([[1, 2]])), shape_of({1, 2}, np.array({1, 2}))
     ('shape (1, 2)', 'set')

@@ -36,7 +36,7 @@ class Deadline:
         return max(0.0, self._end - time.monotonic())
 
     def cancel(self) -> None:
-        """Let it pass now: the result is no longer needed."""
+        """Make it pass now, because the result is no longer needed."""
         self._end = 0.0
 
     @contextmanager

@@ -116,7 +116,7 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         top = self.top(notebook.ROWS)
-        names = [f"{self.features[j]} ({' against '.join(map(_shown, self.held(j)))})" for j in top.tolist()]
+        names = [f"{self.features[j]} ({' against '.join(map(format_value, self.held(j)))})" for j in top.tolist()]
         drawn = notebook.bars(names, [float(self.contributions[j]) for j in top], "contribution")
         return notebook.sheet(self._title, drawn, notebook.note(self._sum))
 
@@ -125,7 +125,7 @@ class Explanation:
             [
                 self.features[j],
                 f"{self.contributions[j]:+.4f}",
-                *map(_shown, self.held(j)),
+                *map(format_value, self.held(j)),
             ]
             for j in self.top().tolist()
         ]
@@ -143,10 +143,15 @@ class Explanation:
         return f"the scores differ by {self.difference:+.4f}; all contributions sum to it"
 
 
-def _shown(value: float | str | None) -> str:
+def format_value(value: float | str | None, n_digits: int = 4) -> str:
+    """The value of a feature as text.
+
+    >>> format_value(0.123456), format_value("red"), format_value(None)
+    ('0.1235', 'red', 'missing')
+    """
     if value is None:
         return "missing"
-    return value if isinstance(value, str) else f"{value:.4g}"
+    return value if isinstance(value, str) else f"{value:.{n_digits}g}"
 
 
 def explain_pair(

@@ -1,13 +1,13 @@
 """NETWORKS: modules that score documents.
 
 A network is built from the number of features and settings, and called with features and the batch that they belong to:
-one row of features, and one score, for each document. A batch without ratings will do.
+one row of features, and one score, for each document. The batch need not have ratings.
 
 >>> network = NETWORKS["mlp"](n_features=3, hidden=(8, 4), activation="elu", seed=1)
 >>> network(torch.zeros(5, 3), Batch(offsets=[0, 2, 5])).shape
 torch.Size([5])
 
-Weights are drawn from ``seed`` alone; what is random in training (dropout, groups) comes from the generator of the
+Initial weights depend only on ``seed``; random numbers in training (dropout, groups) come from the generator of the
 batch. torch's global generator is neither used nor changed.
 """
 
@@ -38,8 +38,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 _POOLINGS = ("max", "mean")
 _SCORES = ("both", "state")
 _INFERENCES = ("first", "documents")
-# What the seed of embeddings is above that of their network.
-_OF_TABLES = 0x9E3779B1  # below 2^32: torch takes no more of a seed
+# The difference between the seed of embeddings and that of their network.
+_OF_TABLES = 0x9E3779B1  # below 2^32: torch uses no more bits of a seed
 _END_OF_SEEDS = 1 << 62
 
 
@@ -71,7 +71,7 @@ class MLP(nn.Module):
 
     ``hidden``             sizes of the hidden layers; none: a linear model
     ``activation``         phi, a name of ``ACTIVATIONS``
-    ``output_activation``  phi_out, or None for none: the paper has phi here too, its authors' program has none
+    ``output_activation``  phi_out, or None: the paper has phi here too, its authors' program does not
     ``dropout``            share of the hidden values that are set to 0 in training
     """
 
@@ -92,18 +92,18 @@ class MLP(nn.Module):
         self.output_activation = output_activation and as_choice("output_activation", output_activation, ACTIVATIONS)
 
     def forward(self, features: Tensor, batch: Batch | None = None) -> Tensor:
-        """One score per document; the batch is needed for dropout alone."""
+        """One score per document; the batch is only needed for dropout."""
         scores: Tensor = self.output(self.body(features, batch)).squeeze(1)
         return ACTIVATIONS[self.output_activation](scores) if self.output_activation else scores
 
 
 class WithTower(nn.Module):
-    """A network and, in training alone, a number g(k) for each position k that documents were shown at.
+    """A network and, only in training, a number g(k) for each position k that documents were shown at.
 
-    ``"additive"``         f(d) + g(k): how likely a click is, e^f, times how much position k helps, e^g
-    ``"multiplicative"``   ln sigmoid(f(d)) + ln sigmoid(g(k)): the chance to be attractive times that to be examined
+    ``"additive"`` f(d) + g(k): the relevance e^f of a document times the effect e^g of its position
+    ``"multiplicative"`` ln sigmoid(f(d)) + ln sigmoid(g(k)): the probability of attraction times that of examination
 
-    In prediction the score is f(d), which ``network`` gives alone.
+    In prediction the score is f(d), the output of ``network``.
     """
 
     KINDS = ("additive", "multiplicative")
@@ -125,7 +125,7 @@ class WithTower(nn.Module):
 
 
 def embedding_size(n_levels: int) -> int:
-    """How many numbers stand for a level of a category of n levels: 1.6 n^0.56, rounded up, and at most 50.
+    """The number of columns for a category of n levels: 1.6 n^0.56, rounded up, and at most 50.
 
     >>> [embedding_size(n) for n in (2, 5, 50, 500, 100_000)]
     [3, 4, 15, 50, 50]
@@ -134,22 +134,23 @@ def embedding_size(n_levels: int) -> int:
 
 
 class Embedded(nn.Module):
-    """A network that sees a few numbers for each level of a category, which are learned with it.
+    """A network with learned embeddings of categories.
 
-    The last columns of the features are numbers of levels, one column k_j for each category j. The network is given
+    The last columns of the features are numbers of levels, one column k_j for each category j. The input of the network
+    is
 
         [the other columns, E_1[k_1], ..., E_c[k_c]],   E_j = 100 T_j
 
-    where T are the parameters, normally distributed with a deviation of 0.001 at first. Adam moves a parameter by about
-    the learning rate in a step, however large its gradient; by the factor 100, a row learns in the few steps that
-    its level is in.
+    where T are the parameters, initially normal with a deviation of 0.001. Adam moves a parameter by about the learning
+    rate in a step, however large its gradient; with the factor 100, a row learns in the few steps in which its level
+    occurs.
 
-    A category of n levels has a table E of n + 1 rows. The last one stands for levels that are missing, unknown ones
-    among them: in training a level is taken for missing with a probability of ``DROPPED``, so that this row learns what
-    is best where nothing is known, whether the training data have missing levels or not.
+    A category of n levels has a table E of n + 1 rows. The last row is for missing and unknown levels: in training, a
+    level is replaced by it with a probability of ``DROPPED``, so that this row learns the best value for unknown
+    levels, whether the training data have missing levels or not.
 
-    ``network``    takes the other columns and ``embedding_size(n)`` columns for each category
-    ``n_levels``   the number of levels of each category
+    ``network`` takes the other columns and ``embedding_size(n)`` columns for each category ``n_levels`` the number of
+    levels of each category
     """
 
     DROPPED = 0.05
@@ -158,23 +159,23 @@ class Embedded(nn.Module):
     def __init__(self, network: nn.Module, n_levels: Sequence[int], *, seed: int = 0) -> None:
         super().__init__()
         self.network = network
-        # Another seed than that of the network, which would draw the same numbers.
+        # Not the seed of the network, which would draw the same numbers.
         generator = torch.Generator().manual_seed(seed + _OF_TABLES)
         self.tables = nn.ParameterList(_table(n, generator) for n in n_levels)
         self.n_levels = tuple(n_levels)
 
     def forward(self, features: Tensor, batch: Batch | None = None) -> Tensor:
-        """What the network gives."""
+        """One score per document."""
         scores: Tensor = self.network(self.embed(features, batch), batch)
         return scores
 
     def step_scores(self, features: Tensor, batch: Batch) -> list[Tensor]:
-        """The scores of each step, of a ``TierRNN``."""
+        """The scores of each step, if the network is a ``TierRNN``."""
         scores: list[Tensor] = self.network.step_scores(self.embed(features, batch), batch)  # type: ignore[operator]
         return scores
 
     def embed(self, features: Tensor, batch: Batch | None = None) -> Tensor:
-        """What the network is given."""
+        """The input of the network: the other columns, and the embeddings."""
         n_numbers = features.shape[1] - len(self.tables)
         codes = features[:, n_numbers:].long()
         if self.training:
@@ -185,7 +186,7 @@ class Embedded(nn.Module):
         return torch.cat([features[:, :n_numbers], *(row * self.FACTOR for row in rows)], dim=1)
 
     def embeddings(self) -> list[Tensor]:
-        """E of each category."""
+        """The table E of each category."""
         return [table.detach() * self.FACTOR for table in self.tables]
 
 
@@ -206,7 +207,7 @@ class TierRNN(nn.Module):
         h_t     = pooling of h~_t(d) over d in c_t
 
     ``step_scores`` gives f_t for every step, to train with ``stepwise_urank``. Calling the network gives f_1, which
-    needs no ratings and costs no more than an MLP: this is what documents are ranked by.
+    needs no ratings and costs no more than an MLP: documents are ranked by it.
 
     ``pooling``     ``"max"`` or ``"mean"``
     ``score_from``  ``"both"``: w sees h~ and x~ (the paper); ``"state"``: h~ alone (its authors' program)
@@ -254,7 +255,7 @@ class TierRNN(nn.Module):
         self.document_weights = nn.Parameter(weights[n_state:].clone()) if score_from == "both" else None
 
     def forward(self, features: Tensor, batch: Batch | None = None) -> Tensor:
-        """One score per document: f_1, or how many documents are chosen later."""
+        """One score per document: f_1, or the number of documents that are chosen later."""
         inputs, own = self._embed(features, batch)
         if self.inference == "documents":
             return self._choose(inputs, own, batch)
@@ -266,7 +267,7 @@ class TierRNN(nn.Module):
         scores = []
         state: Tensor | None = None
         for step in batch.steps:
-            is_all = len(step.rows) == batch.n_documents  # as in the first step, mostly: nothing to pick out
+            is_all = len(step.rows) == batch.n_documents  # mostly the first step, in which all documents take part
             hidden, carried = self._step(inputs if is_all else inputs.index_select(0, step.rows), state, step.query)
             scores.append(self._score(hidden, own if own is None or is_all else own.index_select(0, step.rows)))
             if len(scores) < len(batch.steps):
@@ -355,7 +356,7 @@ def _lstm(inputs: Tensor, recurrent: Tensor | None, state: Tensor | None) -> tup
     return hidden, torch.cat([hidden, memory], dim=1)
 
 
-# The recurrent cells: how many gates, and a function (inputs U x~ + b, recurrent W h, state) -> h~ and what goes on.
+# The recurrent cells: number of gates, and a function (inputs U x~ + b, recurrent W h, state) -> h~ and new state.
 # The last two are None on the first step, where the state is 0.
 CELLS: dict[str, tuple[int, Callable[..., tuple[Tensor, Tensor]]]] = {
     "rnn": (1, _rnn),
@@ -369,11 +370,11 @@ class Groupwise(nn.Module):
 
         f(d) = mean over the m groups that d is in of g_k(x(d_1), ..., x(d_m)),  k the place of d in the group
 
-    The documents of a query stand in a circle; each is the first of a group that its next m - 1 follow in. In training
-    the circle is drawn anew in each call. In prediction it is in the order of a fixed projection of the features, so
-    that scores do not hang on the order of the rows. The score of a document depends on the others in its query.
+    The documents of a query form a circle, and each group is a document and the next m - 1. In training, the circle is
+    drawn again in each call. In prediction, it is sorted by a fixed projection of the features, so that scores do not
+    depend on the order of the rows. The score of a document depends on the others in its query.
 
-    ``group_size``   m; with 1 this is an MLP
+    ``group_size`` m; with 1 this is an MLP
     """
 
     needs_list = True
@@ -416,16 +417,15 @@ class Groupwise(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention over the documents of a query (Pobrotyn et al., 2020): each one is scored in view of the others.
+    """Self-attention over the documents of a query (Pobrotyn et al., 2020): the score of each depends on the others.
 
         z_0 = phi(x W + b);  z = z + attention(norm(z));  z = z + phi(norm(z) W_1 + b_1) W_2 + b_2;  f = norm(z) w + b
 
     with the two middle steps ``n_blocks`` times. Queries of one length go through attention together, others one by
     one: nothing is padded. The order of the rows does not matter.
 
-    ``width``      numbers for each document, a multiple of ``n_heads``
-    ``n_blocks``   how many times documents look at each other
-    ``n_heads``    in how many ways at a time
+    ``width`` numbers for each document, a multiple of ``n_heads`` ``n_blocks`` number of attention blocks ``n_heads``
+    number of heads of each block
     """
 
     needs_list = True
@@ -475,7 +475,7 @@ class AttentionBlock(nn.Module):
         self.narrow = linear(2 * width, width, generator)
 
     def forward(self, hidden: Tensor, batch: Batch) -> Tensor:
-        """As many rows as went in."""
+        """The new z of each document."""
         rate = self.dropout if self.training else 0.0
         seen = self.outward(self._attend(self.inward(self.before_attention(hidden)), batch))
         hidden = hidden + drop(seen, rate, batch)
@@ -507,15 +507,15 @@ def linear(n_in: int, n_out: int, generator: torch.Generator, *, bias: bool = Tr
 
 
 def has_shapes_alone() -> bool:
-    """Whether networks are built for their shapes, inside ``with torch.device("meta")``, and take no memory.
+    """Whether networks are only built for their shapes, inside ``with torch.device("meta")``, without memory.
 
-    ``torch.get_default_device`` does not know of such a block in torch 2.4.
+    ``torch.get_default_device`` does not see such a block in torch 2.4.
     """
     return torch.empty(0).device.type == "meta"
 
 
 def draw_glorot(network: nn.Module, seed: int) -> None:
-    """Draw the linear layers of a network anew: uniform within +-sqrt(6 / (inputs + outputs)), biases 0.
+    """Draw the weights of all linear layers again: uniform within +-sqrt(6 / (inputs + outputs)), biases 0.
 
     Layers that hold several gates are drawn gate by gate.
     """

@@ -201,7 +201,7 @@ class Optional(Kind):
         return f"{self.kind.expected}, or None{f' ({self.none})' if self.none else ''}"
 
     def check(self, name: str, value: Any) -> Any:
-        """None, or the value as the other kind has it."""
+        """None, or the value as checked by the other kind."""
         if value is None:
             return None
         try:

@@ -133,11 +133,11 @@ def _build(
     noise: float,
     missing: float,
     shares: NDArray[np.float64],
-    room: Allocator,
+    allocate: Allocator,
 ) -> RankingDataset:
     """Draw the documents block by block, and rate them."""
     offsets = np.concatenate([[0], lengths.cumsum()])
-    features = room(int(offsets[-1]), len(world.kinds))
+    features = allocate(int(offsets[-1]), len(world.kinds))
     relevance = np.empty(offsets[-1], np.float32)
     for first, last in _blocks(offsets):
         rows = slice(offsets[first], offsets[last])

@@ -23,7 +23,7 @@ from tierank.types import Floats
 
 # Models in which every position is examined now and then, so that clicks can be corrected for positions.
 _CORRECTING = ("pbm", "ubm")
-# Users who stop when they are satisfied. What stands below good documents is then never examined: among the known
+# Users who stop when they are satisfied. Documents below good ones are then never examined: among the known
 # documents relevant ones are always the last, and a ranker would learn that order.
 _STOPPING = "dbn"
 # With fewer documents there is no warning: that is an example, and nobody learns a ranker from it.

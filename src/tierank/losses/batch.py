@@ -31,7 +31,7 @@ from tierank.types import Floats
 
 # The highest rating r for which 2^r - 1 is used directly: sums of such gains are far below the limit of float32.
 _HIGHEST_RATING = 64.0
-# The most copies of the documents of a query in losses where copies take ranks: some megabytes of discounts.
+# The most copies of the documents of a query in losses where copies have ranks: some megabytes of discounts.
 _MOST_PLACES = 1 << 20
 
 
@@ -47,15 +47,15 @@ class Batch:
     ``row_weight``      one per document, how many times it counts: 2 is the document twice, 0.5 half of it, 0 as if it
                         were not there; None: 1. Every loss says what that means for it
     ``positions``       where each document was shown, from 1; None if unknown
-    ``generator``       the source of all that is random in training: the order of tied documents, dropout, groups
+    ``generator``       the random numbers of training: the order of tied documents, dropout, groups
     ``dtype``           of gains and weights, and so of the scores
-    ``device``          where the tensors live
+    ``device``          where the tensors are
     ==================  ============================================================================================
 
     With ``"exp2"``, the gains of a query whose highest rating r is above 64 are in units of 2^(r - 64): the loss of
     the query keeps its shape, and no rating is too high.
 
-    ``take`` gives the batch of some queries of this one; what needs sorting is done once, here:
+    ``take`` returns the batch of some queries of this one; sorting is done once, in this one:
 
     >>> whole = Batch([0, 3, 5], [0, 1, 2, 7, 7])
     >>> batch = whole.take([1, 0])
@@ -94,7 +94,7 @@ class Batch:
         if self._ratings is not None:
             self._ratings = self._of_counted(self._ratings)
 
-    _whole: Batch | None = None  # what this batch was taken from, and which queries of it
+    _whole: Batch | None = None  # the batch that this one was taken from, and which of its queries
     _queries: Tensor
 
     @classmethod
@@ -108,7 +108,7 @@ class Batch:
         taken.gain, taken.generator, taken.dtype, taken.device = self.gain, self.generator, self.dtype, self.device
         taken._ratings, taken._whole = self._ratings, self
         taken._weights, taken._row_weight, taken._positions = self._weights, self._row_weight, self._positions
-        if not isinstance(queries, Tensor):  # of a caller; those of training come as tensors
+        if not isinstance(queries, Tensor):  # given by a caller; training passes tensors
             queries = as_places(queries, self.n_queries, "queries", "queries")
         taken._queries = torch.as_tensor(queries, dtype=torch.int64, device=self.device)
         if not len(taken._queries):
@@ -156,7 +156,7 @@ class Batch:
 
     @cached_property
     def by_length(self) -> tuple[Tensor, Tensor, list[tuple[int, int]]]:
-        """The rows, shorter queries first; the way back; and how many queries have each length: (queries, length)."""
+        """The rows, shorter queries first; the inverse order; and (number of queries, length) for each length."""
         order = self.lengths[self.query].argsort(stable=True)
         lengths, counts = np.unique(self.lengths.cpu().numpy(), return_counts=True)
         return order, order.argsort(), list(zip(counts.tolist(), lengths.tolist(), strict=True))
@@ -225,9 +225,9 @@ class Batch:
         return scores + self.log_row_weight.clamp(min=log_of_nothing(scores.dtype)).to(scores.dtype)
 
     def _of_counted(self, values: Floats) -> Floats:
-        """The values; documents that do not count have the lowest of their query that do, and so no tier of their own.
+        """The values, where documents of weight 0 get the lowest value of the others in their query: they form no tier.
 
-        A query in which none counts has 0 everywhere: no order to learn.
+        A query in which all weights are 0 has 0 everywhere: no order to learn.
         """
         if self._row_weight is None:
             return values
@@ -367,12 +367,12 @@ class Batch:
 
     @cached_property
     def group_edges(self) -> Tensor:
-        """Group g owns ``by_tier[group_edges[g]:group_edges[g+1]]``."""
+        """Group g is ``by_tier[group_edges[g]:group_edges[g+1]]``."""
         return edges_of(torch.bincount(self.groups, minlength=int(self.first_groups[-1])))
 
     @cached_property
     def tier_keys(self) -> Tensor:
-        """Numbers that sort the rows by query and tier; documents that do not count stand last in their tier."""
+        """Numbers that sort the rows by query and tier; documents of weight 0 come last in their tier."""
         return self.groups if self.row_weight is None else 2 * self.groups + (self.row_weight == 0)
 
     @cached_property
@@ -382,7 +382,7 @@ class Batch:
 
     @cached_property
     def tier_ladder(self) -> Ladder:
-        """Documents stand on the rung of their tier."""
+        """The ladder with each document on the rung of its tier."""
         return Ladder(self.groups, self.first_groups)
 
     @cached_property
@@ -392,7 +392,7 @@ class Batch:
 
     @cached_property
     def place_ladder(self) -> Ladder:
-        """Each document stands on a rung of its own, in the order of the rows."""
+        """The ladder with each document on its own rung, in the order of the rows."""
         return Ladder(torch.arange(self.n_documents, device=self.device), self.offsets)
 
     @cached_property
@@ -429,7 +429,7 @@ class Batch:
 
     @cached_property
     def step_ladder(self) -> tuple[Ladder, Tensor, Tensor, Tensor | None]:
-        """The documents of all steps: on each step the selected stand above the rest.
+        """The ladder of all steps: on each step, the selected documents are above the rest.
 
         Also returns the weights of the selected documents, the query of each step, and ln of all row weights.
         """

@@ -31,6 +31,6 @@ class _KnownGradient(torch.autograd.Function):
 
 
 def with_gradient(scores: Tensor, values: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
-    """The values of the queries, which backward() gives this gradient by the scores."""
+    """The values of the queries; ``backward`` uses this gradient with respect to the scores."""
     known: Tensor = _KnownGradient.apply(scores, values, gradient, batch.query)  # type: ignore[no-untyped-call]
     return known

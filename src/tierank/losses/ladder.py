@@ -1,4 +1,4 @@
-"""Selecting documents from themselves and all below them, in time that is linear in the documents."""
+"""Selecting documents from themselves and all below them, in linear time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tierank.losses.segments import exact, log_of_nothing, log_sum_by, softplus,
 class Ladder:
     """Documents on the rungs of their query, from the top down: how to sum over all rungs below or above each one.
 
-    Sums double: each jump adds to every rung the sum that the rung 1, 2, 4, ... further on has by then. A jump out of
-    the query ends at a place behind all rungs, which holds the logarithm of nothing.
+    Sums are computed by doubling: each jump adds to every rung the current sum of the rung 1, 2, 4, ... further on. A
+    jump out of the query ends at a place after all rungs, which holds ln 0.
     """
 
     def __init__(self, rung: Tensor, edges: Tensor) -> None:
@@ -51,7 +51,7 @@ class Ladder:
 
 
 def _jump(stride: int, stays: Tensor) -> Tensor:
-    """Where the jump from each rung ends, and from the place behind them."""
+    """Where the jump from each rung ends, and from the place after them."""
     behind = len(stays)
     ends = torch.where(stays, torch.arange(behind, device=stays.device) + stride, behind)
     return functional.pad(ends, (0, 1), value=behind)
@@ -76,7 +76,7 @@ class _Selection(torch.autograd.Function):
     def backward(ctx: Any, *outer: Tensor) -> Any:
         scores, weights, below, margins = ctx.saved_tensors
         ladder: Ladder = ctx.ladder
-        if torch.is_grad_enabled():  # the derivative is to be differentiated in turn, which torch does
+        if torch.is_grad_enabled():  # for second derivatives, torch differentiates
             *_, values = _select(scores, weights, ladder, ctx.log_counts)
             return *torch.autograd.grad(values.to(scores.dtype), scores, outer, create_graph=True), None, None, None
         pulls = torch.sigmoid(margins).mul_(weights)

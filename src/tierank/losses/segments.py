@@ -1,4 +1,4 @@
-"""Sums over segments of unequal length, and pairs in blocks: what ragged losses are made of."""
+"""Sums over segments of unequal length, and pairs in blocks: the building blocks of ragged losses."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-# Pairs that are looked at in one go: some megabytes for each array of them.
+# Pairs that are processed at a time: some megabytes for each array of them.
 _PAIRS = 1 << 18
-# softplus turns linear where e^-z is less than any digit of z, and e^z still is a float32.
+# From here on softplus is linear: e^-z is below the last digit of z, and e^z still fits into float32.
 _LINEAR_FROM = 80.0
 
 
 def exact(values: Tensor) -> Tensor:
-    """In double precision, where the device has it.
+    """The values in double precision, if the device supports it.
 
-    The difference of two scores near 1e4 has an error of 1e-3 in single precision, and scores that lie far apart cannot
+    The difference of two scores near 1e4 has an error of 1e-3 in single precision, and scores that are far apart cannot
     all be centred.
     """
     return values if values.device.type == "mps" else values.double()
@@ -43,13 +43,13 @@ def max_by(values: Tensor, index: Tensor, n: int) -> Tensor:
 def log_sum_by(scores: Tensor, index: Tensor, n: int) -> Tensor:
     """The logarithm of the sum of e^f of each index below n, each of which has a score."""
     tops = max_by(scores.detach(), index, n)
-    # In place, because long lists take longer to find fresh memory for than to compute.
+    # In place: for long lists, allocating memory takes longer than computing.
     powers = tops.index_select(0, index).neg_().add_(scores).exp_()
     return sum_by(powers, index, n).log().add_(tops)
 
 
 def log_of_nothing(dtype: torch.dtype) -> float:
-    """A number that stands for ln 0: its power is 0, and sums and differences with scores are numbers."""
+    """A number used as ln 0: its exponential is 0, and sums and differences with scores are finite."""
     return torch.finfo(dtype).min / 4
 
 

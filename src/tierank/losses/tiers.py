@@ -87,7 +87,7 @@ def _add_windows(
     totals: Tensor,
     gradient: Tensor,
 ) -> None:
-    """Add the windowed losses of the tiers in the span to the totals of their documents, and what they pull at."""
+    """Add the windowed losses of the tiers in the span to the totals of their documents, and their gradient."""
     queries = group_query[span]
     tier, place = partners(batch.offsets[queries], batch.lengths[queries])
     lower = order[place]

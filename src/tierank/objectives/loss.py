@@ -42,20 +42,20 @@ class LossObjective(Objective):
         h(d) = max(|z(d) (H z)(d)|, |g(d)| / 4)
 
     If adding a number to all scores of a query changes nothing, as in all ``LOSSES``, the mean of z (H z) over all
-    signs is the diagonal times 2 m / (2 m - 1), m = ceil(n / 2) for n documents; where moreover the documents of a
-    query compete (no entry of H beside the diagonal is positive: ``urank``, ``softmax``, ``listnet``, ``listmle``,
+    signs is the diagonal times 2 m / (2 m - 1), m = ceil(n / 2) for n documents; if the documents of a query also
+    compete (no entry of H off the diagonal is positive: ``urank``, ``softmax``, ``listnet``, ``listmle``,
     ``ranknet``), z (H z) is never negative and never above twice the diagonal. The second term limits documents without
     curvature to a step of 4.
 
-    H z comes by differentiating twice; where a loss cannot be (``lambdaloss`` and others whose weights go by ranks), it
-    is the difference of the gradients at f + z / 2 and f - z / 2. So a round costs two or three gradients, however long
-    the lists are.
+    H z is computed by differentiating twice; for losses that cannot be (``lambdaloss`` and others whose weights depend
+    on ranks), it is the difference of the gradients at f + z / 2 and f - z / 2. So a round costs two or three
+    gradients, for lists of any length.
 
     Keywords other than those below are settings of the loss.
 
-    ``gain``             as of ``UMartObjective``: what ``batch.gains`` holds
+    ``gain``             as of ``UMartObjective``, for ``batch.gains``
     ``n_jobs``           threads of torch; None: one for each core
-    ``seed``             of the signs, and of what is random in the loss
+    ``seed``             random seed of the signs and of the loss
 
     >>> objective = LossObjective("softmax").prepare(ratings=[2, 0, 0], offsets=[0, 3])
     >>> gradient, hessian = objective.gradients([0.0, 0.0, 0.0])
@@ -74,7 +74,7 @@ class LossObjective(Objective):
     ) -> None:
         self.loss, self.gain, self.n_jobs, self.seed = loss, as_gain(gain), n_jobs, as_whole("seed", seed, 0)
         self.of_the_loss = of_the_loss
-        self._function()  # whether it can be used at all
+        self._function()  # raises an error if it cannot be used
 
     def __repr__(self) -> str:
         return f"LossObjective({self.loss!r}, gain={self.gain!r}, seed={self.seed})"

@@ -21,7 +21,7 @@ from tierank.relevance import Gain, as_gain, blocks_of, discounts_to, find_tiers
 from tierank.settings import as_choice, as_flag, as_least, as_limit, as_positive
 from tierank.types import Floats
 
-# hessian: (kappa, whether the higher document's part leaves out p)
+# hessian: (kappa, whether the higher document's part is without p)
 HESSIANS = {"code": (2.0, False), "exact": (1.0, False), "paper": (2.0, True)}
 _WEIGHTS = ("ndcg", "gain", "none")
 _TIES = ("mean", "rows")
@@ -69,7 +69,7 @@ class UMartObjective(Objective):
     ===================  =============================================================================================
 
     ``window``           documents in a window; None: all lower documents are one window
-    ``truncation``       pairs with both documents ranked below this are left out; None: no pair is
+    ``truncation``       pairs with both documents ranked below this are left out; None: all pairs count
     ``idcg_at``          ranks that count in IDCG; None: all
     ``gain``             ``"exp2"``: G = 2^r - 1; ``"linear"``: G = r; a list with the gains of the ratings 0, 1,
                          2, ...; a mapping from ratings to gains; or a function that turns ratings into gains
@@ -79,7 +79,7 @@ class UMartObjective(Objective):
     ``propensity_norm``  p of learned propensities, see below; ``clip``: the most that a document counts for
 
     **Clicks.** With ``prepare(..., propensity=...)`` the gain of d is G(d) / propensity(d), whose expectation over
-    users is its relevance; tiers go by it too, IDCG does not, and sums of queries are not levelled. With
+    users is its relevance; it determines tiers too, but not IDCG, and sums of queries are not levelled. With
     ``prepare(..., position=...)`` a pair counts 1 / (t+(k) t-(l)) times, where d was shown at k and d' at l: pairwise
     debiasing (Hu et al. 2019). Each call of ``gradients`` ends with an update of t+ and t-, which start at 1:
 
@@ -88,12 +88,12 @@ class UMartObjective(Objective):
         L = w ln(1 + k_b / e^(sigma f(d))) e^(sigma f(d')) / k_b,  which is w ln(1 + e^(sigma (f(d') - f(d)))) at
         ``window=1``
 
-    **Equal scores.** All scores are equal in the first round, many are in the next. With ``ties="mean"`` disc is the
+    **Equal scores.** All scores are equal in the first round, and many in the next. With ``ties="mean"`` disc is the
     mean discount of the ranks that the tied documents share, and |disc(d) - disc(d')| of two of them is the mean over
     all pairs of these ranks: the expectation over all orders of the tied documents, so with ``window=1`` and
     ``window=None`` the gradient is the expectation too. With other windows, k_b of a tied document is the harmonic mean
-    over the places that the tied documents share. With ``truncation=k`` all that are tied with the k-th are among the
-    first.
+    over the places that the tied documents share. With ``truncation=k``, all documents that are tied with the k-th
+    belong to the first k.
 
     **LambdaMART.** With ``window=1``, ``hessian="exact"``, and ``truncation`` and ``idcg_at`` both equal to
     ``lambdarank_truncation_level``, gradient and hessian are those of LightGBM's lambdarank with ``sigmoid`` equal to
@@ -259,13 +259,13 @@ class LambdaRankObjective(UMartObjective):
 
     ``sigma``         LightGBM's ``sigmoid``
     ``truncation``    LightGBM's ``lambdarank_truncation_level``
-    ``norm``          LightGBM's ``lambdarank_norm``: w is divided by 0.01 + |f(d) - f(d')|, but in a query of equal
+    ``norm``          LightGBM's ``lambdarank_norm``: w is divided by 0.01 + |f(d) - f(d')|, except in a query of equal
                       scores; then gradient and hessian of the query are multiplied by log2(1 + S) / S, with S the sum
                       of 2 sigma w p' over its pairs
     ``version``       ``"lightgbm-4"``: the above. ``"lightgbm-2"``: as in the versions 2.x of LightGBM, which the paper
                       compares with (its LambdaMart-L): sigma is doubled, no pair is left out, IDCG is that of the first
                       20 ranks, w is divided by the distance, nothing is scaled by S, and the hessian is doubled.
-                      ``truncation`` and ``norm`` are not read. It is uMart with a window of 1 and ``idcg_at=20``
+                      ``truncation`` and ``norm`` are ignored. It is uMart with a window of 1 and ``idcg_at=20``
     ``gain``          as of ``UMartObjective``; LightGBM's ``label_gain``
     ``ties``          as of ``UMartObjective``; LightGBM's is ``"rows"``
     ``propensity_norm``, ``clip``   as of ``UMartObjective``, for training on clicks

@@ -167,7 +167,7 @@ class UrBoost(BoostedNetworks):
     each step and the residuals are those of Eq. 3.
 
     ``inference="documents"`` ranks as the paper tried and found worse: the best document by the scores of this step is
-    chosen, the state goes on from it alone, and the others are scored again, until none is left. The score of a
+    chosen, the state continues from it, and the others are scored again, until none is left. The score of a
     document is then how many are chosen after it. A query of n documents takes n steps over all that are left. There is
     nothing to add residuals to, so it needs ``n_learners=1``.
 

@@ -129,13 +129,13 @@ class NeuralRanker(JudgedRanker):
     encoding: str = setting(
         "piecewise",
         Choice(("none", "piecewise")),
-        "what a network sees besides the scaled features: none, or piecewise, how far each one, by log1p, has come"
-        " between each two neighbouring quantiles of the training documents (0, 1/8, ..., 1)",
+        "additional inputs of a network: none, or piecewise, eight numbers for each feature that encode its log1p"
+        " linearly between neighbouring quantiles of the training documents (0, 1/8, ..., 1)",
     )
     category_encoding: str = setting(
         "embeddings",
         Choice(("embeddings", "indicators")),
-        "what a network sees of a category: embeddings, a few numbers for each level, which it learns, or indicators, a"
+        "the inputs of a network for a category: embeddings, a few learned numbers for each level, or indicators, a"
         " feature of 0 and 1 for each level",
     )
     gain: Gain = setting(

@@ -214,12 +214,12 @@ def _cached(
     """
     if cache is True:
         # The width of the file, not ``n_features``, so that calls with different widths share one cache.
-        data = held_beside(path, identity, lambda room: build(partial(_limited, room, width)))
+        data = held_beside(path, identity, lambda allocate: build(partial(_limited, allocate, width)))
         if data is not None:
             return _widened(data, width, path)
     elif cache is not False:
         wide = {**identity, "n_features": width}
-        return held_in(_checked_folder(cache), path, wide, lambda room: build(partial(_fixed, room, width)))
+        return held_in(_checked_folder(cache), path, wide, lambda allocate: build(partial(_fixed, allocate, width)))
     return build(partial(_fixed, in_memory, width))
 
 
@@ -227,16 +227,16 @@ def _as_path(source: Any) -> Path:
     return as_path(source, None, "the path of a file or a table", "RankingDataset takes arrays")
 
 
-def _limited(room: Allocator, most: int | None, n: int, width: int) -> NDArray[np.float32]:
+def _limited(allocate: Allocator, most: int | None, n: int, width: int) -> NDArray[np.float32]:
     """An allocator that refuses more than this many features."""
     if most is not None:
         check_width(width, most)
-    return room(n, width)
+    return allocate(n, width)
 
 
-def _fixed(room: Allocator, wanted: int | None, n: int, width: int) -> NDArray[np.float32]:
+def _fixed(allocate: Allocator, wanted: int | None, n: int, width: int) -> NDArray[np.float32]:
     """An allocator of exactly this many features; raises if the file has more."""
-    return _limited(lambda n, width: room(n, wanted or width), wanted, n, width)
+    return _limited(lambda n, width: allocate(n, wanted or width), wanted, n, width)
 
 
 def _widened(data: RankingDataset, width: int | None, path: Path) -> RankingDataset:
@@ -280,12 +280,12 @@ def _checked_folder(cache: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def _build(path: Path, name: str, settings: dict[str, Any], room: Allocator) -> RankingDataset:
-    """Read a file, with features in the array that ``room`` allocates."""
+def _build(path: Path, name: str, settings: dict[str, Any], allocate: Allocator) -> RankingDataset:
+    """Read a file, with features in the array that ``allocate`` returns."""
     reader = FORMATS[name].read
     if reader is None:
         raise DataError(f"{path}: expected data with features, got {name}, which holds ratings only")
-    return reader(path, room=room, **settings)
+    return reader(path, allocate=allocate, **settings)
 
 
 def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | None = None) -> None:

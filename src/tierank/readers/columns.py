@@ -209,7 +209,7 @@ class TablePart:
         return (chosen.slice(start, n_rows) for start in range(0, self.n_rows, n_rows))
 
 
-def read_parts(parts: Sequence[Part], where: str, room: Allocator, **named: Any) -> RankingDataset:
+def read_parts(parts: Sequence[Part], where: str, allocate: Allocator, **named: Any) -> RankingDataset:
     """The data set of all rows of some files; the rows of a query may be in any of them."""
     parts = [part for part in parts if part.n_rows]
     if not parts:
@@ -227,7 +227,7 @@ def read_parts(parts: Sequence[Part], where: str, room: Allocator, **named: Any)
     encoder = _encoder_of(parts[0], columns.features, named["declared"])
     try:
         names = as_names(encoder.names, len(encoder.names))
-        features = room(sum(part.n_rows for part in parts), len(encoder.names))
+        features = allocate(sum(part.n_rows for part in parts), len(encoder.names))
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
     _fill(features, parts, encoder, columns.features, source_rows)

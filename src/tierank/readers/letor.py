@@ -39,14 +39,14 @@ _GUESS = 200
 def read_letor(
     path: Path,
     *,
-    room: Allocator = in_memory,
+    allocate: Allocator = in_memory,
     zero_based: bool | None = None,
     n_jobs: int | None = None,
 ) -> RankingDataset:
     """Read ``<rating> qid:<id> <index>:<value> ... # comment`` lines; a rating of ``nan`` is an unjudged document.
 
     If the first line has no ``qid:`` and ``<path>.query`` exists, the format is LightGBM's: group sizes in that file,
-    row weights in ``<path>.weight`` if that exists, and indices that count from 0. ``room`` may allocate more columns
+    row weights in ``<path>.weight`` if that exists, and indices that count from 0. ``allocate`` may return more columns
     than needed: they stay 0.
     """
     with _opened(path) as text:
@@ -61,7 +61,7 @@ def read_letor(
         if source_rows is not None:
             targets = np.empty_like(source_rows)
             targets[source_rows] = np.arange(source.n_rows)
-        features, ratings, documents = source.parsed(targets, first_index, room, n_jobs)
+        features, ratings, documents = source.parsed(targets, first_index, allocate, n_jobs)
     if documents is not None and source_rows is not None:
         documents = documents.take(source_rows)
     return RankingDataset.from_parts(
@@ -84,8 +84,8 @@ def write_letor(data: RankingDataset, path: Path) -> None:
             rows = np.arange(start, min(start + rows_at_once, data.n_documents))
             chunk = data.features[start : start + len(rows)]
             head, tail = _heads(data, ids, rows), _tails(data, rows)
-            room = len(rows) * (data.n_features * letor.FIELD_BYTES + 1) + len(head.blob) + len(tail.blob)
-            out = np.empty(room, np.uint8)
+            n_bytes = len(rows) * (data.n_features * letor.FIELD_BYTES + 1) + len(head.blob) + len(tail.blob)
+            out = np.empty(n_bytes, np.uint8)
             used = letor.format_rows(chunk, 1, head.blob, head.ends, tail.blob, tail.ends, out, letor.POWERS)
             file.write(out[:used].data)
             release_pages(chunk)
@@ -275,12 +275,12 @@ class _Source:
             raise DataError(f"{self.text.name}:{line}: {error}") from None
 
     def parsed(
-        self, targets: NDArray[np.int64], first_index: int, room: Allocator, n_jobs: int | None
+        self, targets: NDArray[np.int64], first_index: int, allocate: Allocator, n_jobs: int | None
     ) -> tuple[NDArray[np.float32], NDArray[np.float64], Texts | None]:
         """The features and ratings of all rows, row i at ``targets[i]``, and the document ids of comments."""
         width = max(1, self._guess_width(first_index))
         while True:
-            features, ratings = self._matrix(width, room), np.empty(self.n_rows)
+            features, ratings = self._matrix(width, allocate), np.empty(self.n_rows)
             needed, documents = self._parse(targets, first_index, features, ratings, n_jobs)
             if needed <= features.shape[1]:
                 return features, ratings, documents
@@ -293,9 +293,9 @@ class _Source:
         indices = [int(index) for line in lines for index in re.findall(rb"[ \t](\d{1,7}):", line)]
         return max(indices, default=0) + 1 - first_index
 
-    def _matrix(self, width: int, room: Allocator) -> NDArray[np.float32]:
+    def _matrix(self, width: int, allocate: Allocator) -> NDArray[np.float32]:
         try:
-            return room(self.n_rows, width)
+            return allocate(self.n_rows, width)
         except DataError as error:
             raise DataError(f"{self.text.name}: {error}; is the feature index {width} a mistake?") from None
 

@@ -72,7 +72,7 @@ def read_table(table: Any, *, declared: Columns, **named: Any) -> RankingDataset
         raise DataError(f"table: {error}") from None
 
 
-def read_csv(path: Path, *, room: Allocator, declared: Columns, **named: Any) -> RankingDataset:
+def read_csv(path: Path, *, allocate: Allocator, declared: Columns, **named: Any) -> RankingDataset:
     """A data set from a CSV file with a header line, or a TSV file."""
     needs_arrow("CSV")
     file = _Csv(path)
@@ -82,7 +82,7 @@ def read_csv(path: Path, *, room: Allocator, declared: Columns, **named: Any) ->
     table = table.set_column(place, columns.query, plain_ids(table.column(place)))
     used = {name: getattr(columns, name) for name in ("query", "rating", "document", "position")} | columns.weights
     part = TablePart(str(path), table, file.line_of)
-    return read_parts([part], str(path), room, **used, declared=declared, features=columns.features)
+    return read_parts([part], str(path), allocate, **used, declared=declared, features=columns.features)
 
 
 class _Csv:
@@ -288,12 +288,12 @@ def _lines(path: Path) -> Iterator[Iterator[str]]:
         raise DataError(f"{path}: expected a whole gzip file, got a damaged or truncated one ({error})") from None
 
 
-def read_parquet(path: Path, *, room: Allocator, **named: Any) -> RankingDataset:
+def read_parquet(path: Path, *, allocate: Allocator, **named: Any) -> RankingDataset:
     """A data set from a Parquet file, or from a folder of them."""
     files = files_of(path)
     if not files:
         raise DataError(f"{path}: expected a folder of Parquet files, got none in it")
-    return read_parts([ParquetPart(file) for file in files], str(path), room, **named)
+    return read_parts([ParquetPart(file) for file in files], str(path), allocate, **named)
 
 
 def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: str | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tierank.explain import Explanation
+from tierank.explain import Explanation, format_value
 from tierank.report.figures import check_figure, save_figure
 from tierank.report.tables import Table
 
@@ -21,7 +21,7 @@ def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
         [
             found.features[j],
             f"{found.contributions[j]:+.4f}",
-            *map(_value, found.held(j)),
+            *(format_value(value, 6) for value in found.held(j)),
         ]
         for j in found.top(n).tolist()
     ]
@@ -31,8 +31,8 @@ def tabulate_explanation(found: Explanation, n: int | None = None) -> Table:
     rows.append(["score difference", f"{found.difference:+.4f}", "", ""])
     columns = ["feature", "contribution", f"above: {found.above}", f"below: {found.below}"]
     title = f"Query {found.query!s}: {found.above} above {found.below}"
-    stands = "stands above" if found.difference > 0 else "is not ranked above" if found.difference < 0 else "ties with"
-    notes = [f"{found.above} {stands} {found.below}; the contributions sum to the difference of their scores"]
+    ranks = "ranks above" if found.difference > 0 else "is not ranked above" if found.difference < 0 else "ties with"
+    notes = [f"{found.above} {ranks} {found.below}; the contributions sum to the difference of their scores"]
     return Table(title, columns, rows, notes, {(len(rows) - 1, 0), (len(rows) - 1, 1)})
 
 
@@ -65,10 +65,4 @@ def _sums(found: Explanation, n: int | None) -> list[tuple[str, float]]:
     others = float(found.contributions.sum() - found.contributions[top].sum())
     rows = [(f"{n_others} other feature{'s' * (n_others > 1)}", others)] if n_others else []
     is_more = abs(found.rest) > _ROUNDING * float(np.abs(found.contributions).sum())
-    return rows + ([("left over", found.rest)] if is_more else [])
-
-
-def _value(value: float | str | None) -> str:
-    if value is None:
-        return "missing"
-    return value if isinstance(value, str) else f"{value:.6g}"
+    return rows + ([("remainder", found.rest)] if is_more else [])

@@ -136,7 +136,7 @@ def _digest(values: NDArray[Any]) -> str:
 
 
 def _content(digest: str = "") -> Facts:
-    """A fact that stands for something large, so that messages do not show it."""
+    """The digest of something large, which messages do not show."""
     return {"content": digest}
 
 

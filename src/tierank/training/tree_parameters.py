@@ -66,7 +66,7 @@ _UNUSED: dict[str, str] = {
     "data_random_seed": "the sample for bins is evenly spaced, not random",
     # Models
     **dict.fromkeys(("input_model", "output_model", "convert_model", "convert_model_language"), _BY_SAVE),
-    "snapshot_freq": "fit(checkpoint=...) keeps where training stands",
+    "snapshot_freq": "fit(checkpoint=...) saves the state of training",
     "saved_feature_importance_type": "importance('gain') and importance('split') give both kinds",
     "refit_decay_rate": "leaves are not refitted to other data",
     # Scoring

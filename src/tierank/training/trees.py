@@ -201,7 +201,7 @@ def widened_scorer(trees: Trees, query_features: bool) -> Scorer:
 
 
 def outline_trees(params: dict[str, Any], query_features: bool, seen: Seen) -> Scorer:
-    """One split, on a feature with missing values if there is one, as the trained trees may have it."""
+    """One split, on a feature with missing values if there is one, because trained trees may have such a split."""
     if params.get("linear_tree"):
         raise ParameterError(
             argument="for_target", expected="None with `linear_tree`, because no target has linear leaves"
