@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import check_estimator
 import tierank
 from tierank import RANKERS, DataError, NotFittedError, ParameterError, RankingDataset
 from tierank.extras import MissingExtraError
+from tierank.kernels import most_workers, n_threads
 from tierank.rankers import importance
 from tierank.training.order import canonical_rows
 
@@ -705,6 +706,11 @@ def test_networks_do_not_depend_on_the_default_type_of_torch(parts):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout == "done\n", done.stderr
+
+
+def test_more_threads_than_could_help_are_not_started():
+    assert n_threads(most_workers()) == n_threads(most_workers() + 1) == n_threads(10**20) == most_workers()
+    assert n_threads(3) == 3
 
 
 @each_family

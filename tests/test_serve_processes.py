@@ -26,6 +26,7 @@ from serve_tools import ROW, call, make_data, n_said, quick, serving, wait_for
 
 import tierank
 from tierank import ParameterError, cli
+from tierank.kernels import most_workers
 from tierank.rankers import Ranker
 from tierank.serve import app
 from tierank.serve.server import Settings, _bound
@@ -412,6 +413,10 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
             ([tmp_path / "m", "--port", "70000"], "port: expected a number >= 0 and <= 65535"),
             ([tmp_path / "m", "--host", "no such host", "--port", "0"], "host: expected an address"),
             ([tmp_path / "m", "--workers", "0"], "workers: expected an integer >= 1"),
+            (
+                [tmp_path / "m", "--workers", str(most_workers() + 1)],
+                f"and <= {most_workers()}, got {most_workers() + 1}",
+            ),
             ([tmp_path / "m", "--watch", "0"], "watch: expected a number > 0"),
             ([tmp_path / "m", "--max-documents", "0"], "max_documents: expected an integer"),
             ([tmp_path / "m", "--json", "--quiet"], "not allowed with"),

@@ -19,7 +19,18 @@ import numpy as np
 from tierank.errors import ParameterError
 from tierank.kernels.compiling import Matrix, OutMatrix, Vector, allocating, compiled, inner
 
-__all__ = ["Matrix", "OutMatrix", "Vector", "allocating", "compiled", "in_threads", "inner", "n_threads", "one_thread"]
+__all__ = [
+    "Matrix",
+    "OutMatrix",
+    "Vector",
+    "allocating",
+    "compiled",
+    "in_threads",
+    "inner",
+    "most_workers",
+    "n_threads",
+    "one_thread",
+]
 
 T = TypeVar("T")
 
@@ -32,7 +43,8 @@ def n_threads(n_jobs: int | None) -> int:
 
     The processes of a team on one machine share its cores: ``LOCAL_WORLD_SIZE`` says how many there are, as with
     torchrun. A forked process gets one thread: the OpenMP threads of torch and LightGBM do not survive a fork, and
-    waiting for them would never end.
+    waiting for them would never end. A number far above that of the cores is reduced to ``most_workers()``: more
+    threads would only take memory, and results do not depend on their number.
     """
     if n_jobs is not None and (not isinstance(n_jobs, (int, np.integer)) or (n_jobs < 1 and n_jobs != -1)):
         raise ParameterError(
@@ -41,10 +53,19 @@ def n_threads(n_jobs: int | None) -> int:
     if os.getpid() != _LOADED_IN or _ALONE.get():
         return 1
     if n_jobs is not None and n_jobs > 0:
-        return int(n_jobs)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return min(int(n_jobs), most_workers())
+    cores = _n_cores()
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
     return max(1, cores // max(1, int(told) if told.isdecimal() else 1))
+
+
+def most_workers() -> int:
+    """The most threads or processes that are started on this machine: 4 for each core, and at least 64."""
+    return max(64, 4 * _n_cores())
+
+
+def _n_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

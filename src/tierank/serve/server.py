@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tierank.errors import ParameterError, TierankError
 from tierank.extras import require
+from tierank.kernels import most_workers
 from tierank.serve.counters import Counters
 from tierank.serve.keys import Keys
 from tierank.serve.limits import Connections, Limits
@@ -56,7 +57,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         as_number("port", self.port, 0, 65535)
-        as_whole("workers", self.workers)
+        as_whole("workers", self.workers, most=most_workers())
         as_limit("threads", self.threads)
         as_choice("log", self.log, ("text", "json", "quiet"))
         if self.watch is not None:
