@@ -24,7 +24,7 @@ from tierank import (
     distill,
     make_ranking,
 )
-from tierank.rankers.blend import CONFIGS, FEWER_FEATURES, MANY_FEATURES, NETWORK, STOPPING
+from tierank.rankers.blend import CONFIGS, NETWORK, STOPPING
 from tierank.rankers.distilling import soft_ratings
 from tierank.training.blend import choose_weights, take_turns
 from tierank.training.model import Resources
@@ -172,16 +172,6 @@ def test_one_family_alone(parts, settings, family):
     assert ranker.weights_ == {family: 1.0}
     scores = ranker.predict(parts[2])
     assert np.isfinite(scores).all()
-
-
-@pytest.mark.parametrize("n_features", [MANY_FEATURES - 1, MANY_FEATURES])
-def test_trees_see_fewer_features_if_there_are_many(n_features):
-    train, valid = make_ranking(40, n_features=n_features, mean_length=10, max_length=20).split(0.7, 0.3)
-    ranker = Blend(**QUICK | {"n_seeds": 0, "n_configs": 1, "linear": False, "rotate": False}).fit(train, valid=valid)
-    config = CONFIGS[0] | (FEWER_FEATURES if n_features == MANY_FEATURES else {})
-    by_hand = UMart.from_preset("stochastic", n_trees=6, n_jobs=1, lambda_l2=1, query_features=True, **config)
-    by_hand.fit(train, valid=valid)
-    np.testing.assert_allclose(ranker.predict(valid), z(by_hand.predict(valid), valid), atol=1e-12)
 
 
 def test_plain_trees_are_a_family_that_sees_no_copies(parts, tmp_path):

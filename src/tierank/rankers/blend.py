@@ -63,8 +63,6 @@ CONFIGS: tuple[dict[str, Any], ...] = (
     {"n_leaves": 20, "min_documents": 200, "feature_fraction": 0.7},
     {"n_leaves": 63, "min_documents": 50, "feature_fraction": 0.3, "lambda_l2": 30.0},
 )
-# From this many features on, stochastic trees that see fewer of them rank as well in a blend, and take less time.
-FEWER_FEATURES, MANY_FEATURES = {"feature_fraction": 0.4}, 8
 # The preset rich-inputs with a third of its steps: in a blend, three times the training gains nothing.
 NETWORK: dict[str, Any] = {"queries_per_step": 16, "learning_rate": 2e-3, "step_budget": 400}
 # How many queries equal weights count for: chosen once, on out-of-fold scores (docs/blend.md).
@@ -427,15 +425,14 @@ _TREES: dict[str, Callable[..., Ranker]] = {
 }
 
 
-def _plans(settings: Mapping[str, Any], n_features: int = MANY_FEATURES) -> Iterator[tuple[str, Ranker]]:
+def _plans(settings: Mapping[str, Any]) -> Iterator[tuple[str, Ranker]]:
     """The members of one turn, not fitted."""
-    fewer = FEWER_FEATURES if settings["trees"] == "stochastic" and n_features >= MANY_FEATURES else {}
     common = {name: settings[name] for name in ("select_by", "rule", "n_jobs")}
     clipped = common | {"clip": settings["clip"]}
     make_trees = _TREES[settings["trees"]]
     for family in (TREES, PLAIN_TREES) if settings["plain_trees"] else (TREES,):
         for config in CONFIGS[: settings["n_configs"]]:
-            yield family, make_trees(n_trees=settings["n_trees"], **config | fewer, **clipped)
+            yield family, make_trees(n_trees=settings["n_trees"], **config, **clipped)
     for _ in range(settings["n_seeds"]):
         epochs = {"max_epochs": settings["max_epochs"], "patience": settings["max_epochs"]}
         yield NETWORKS, URank.from_preset("rich-inputs", **NETWORK, **epochs, **clipped)
@@ -446,8 +443,7 @@ def _plans(settings: Mapping[str, Any], n_features: int = MANY_FEATURES) -> Iter
 def _plans_for(train: RankingDataset, settings: Mapping[str, Any]) -> list[tuple[str, Ranker]]:
     """The members of one turn that can learn from these data."""
     is_linear_left_out = train.propensity is not None or train.position is not None or not _numbers(train)
-    plans = _plans(settings, train.n_features)
-    return [plan for plan in plans if not (plan[0] == LINEAR and is_linear_left_out)]
+    return [plan for plan in _plans(settings) if not (plan[0] == LINEAR and is_linear_left_out)]
 
 
 def _numbers(data: RankingDataset) -> list[int]:
