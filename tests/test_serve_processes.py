@@ -403,7 +403,7 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
                 "expected one API key per line",
             ),
             ([tmp_path / "m", "--timeout", "0"], "timeout: expected a number > 0"),
-            ([tmp_path / "m", "--idle-timeout", "x"], "invalid float value"),
+            ([tmp_path / "m", "--idle-timeout", "x"], "--idle-timeout: expected a number, got 'x'"),
             ([tmp_path / "m", "--max-connections", "0"], "max_connections: expected an integer"),
             ([tmp_path / "empty", "--port", "0"], "expected a model folder"),
             ([tmp_path / "twice", "--port", "0"], "expected each name once, got 'bm25' twice"),
