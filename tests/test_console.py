@@ -96,6 +96,13 @@ def test_the_query_column_of_attributes_is_not_one_of_the_data(folder, capsys):
     assert "device" in out
 
 
+def test_a_name_with_a_line_break_stays_on_the_line(folder, capsys):
+    arguments = ["--train", "data.txt", "--out", "m", "--settings", "no\nfile"]
+    code, _, err = run(capsys, "train", "umart", *arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("tierank: no\\nfile: expected a path that can be read or written, got: No such file")
+
+
 def test_a_current_folder_that_was_removed_is_named(folder, capsys, monkeypatch):
     gone = folder / "gone"
     gone.mkdir()

@@ -558,8 +558,13 @@ def test_what_one_process_refuses_is_said_once(files, tmp_path, capfd):
     said = capfd.readouterr().err
     assert said.count("categorical_feature: expected numbers of features below") == 1
     assert "the 2 processes have ended; the line above says why" in said
-    assert main(tierank_train(files, tmp_path / "m", "umart", "--ranks", "0")) == 2
-    assert "ranks: expected" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("number", ["0", "1025", "9" * 20])
+def test_numbers_of_processes_that_no_machine_has_are_refused(files, tmp_path, capfd, monkeypatch, number):
+    monkeypatch.setattr("tierank.distributed.launch.launch", None)  # starts nothing
+    assert main(tierank_train(files, tmp_path / "m", "umart", "--ranks", number)) == 2
+    assert f"ranks: expected an integer >= 1 and <= 1024, got {number}" in capfd.readouterr().err
 
 
 def with_fault(name, monkeypatch, grace=2.0):

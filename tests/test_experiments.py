@@ -614,7 +614,7 @@ def test_settings_are_checked_before_data_are_read():
     ):
         with pytest.raises(ParameterError, match=message):
             cross_validate({"own": ranker}, "nowhere", n_jobs=1)
-    with pytest.raises(ParameterError, match="n_jobs: expected an integer >= 1, or -1 or None"):
+    with pytest.raises(ParameterError, match="n_jobs: expected an integer >= 1 and <= 1024, or -1 or None"):
         cross_validate("umart", "nowhere", n_jobs=0)
 
 

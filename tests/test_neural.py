@@ -350,6 +350,7 @@ def test_a_query_of_weight_0_is_silent(data):
         (URank, {"dropout": 1}, r"dropout: expected a number >= 0 and <= 0\.99, got 1"),
         (URank, {"hidden": (8, 0)}, "hidden: expected an integer >= 1.*, got 0"),
         (URank, {"n_jobs": 0}, "n_jobs: expected an integer >= 1"),
+        (URank, {"n_jobs": 10**6}, "n_jobs: expected an integer >= 1 and <= 1024, or -1 or None for one per core, got"),
     ],
 )
 def test_settings_that_cannot_be_used(data, ranker, setting, message):

@@ -412,6 +412,8 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
             ([tmp_path / "m", "--port", "70000"], "port: expected a number >= 0 and <= 65535"),
             ([tmp_path / "m", "--host", "no such host", "--port", "0"], "host: expected an address"),
             ([tmp_path / "m", "--workers", "0"], "workers: expected an integer >= 1"),
+            ([tmp_path / "m", "--workers", "9" * 9], "workers: expected an integer >= 1 and <= 1024"),
+            ([tmp_path / "m", "--threads", "9" * 9], "threads: expected an integer >= 1 and <= 1024"),
             ([tmp_path / "m", "--watch", "0"], "watch: expected a number > 0"),
             ([tmp_path / "m", "--max-documents", "0"], "max_documents: expected an integer"),
             ([tmp_path / "m", "--json", "--quiet"], "not allowed with"),

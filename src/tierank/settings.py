@@ -323,6 +323,8 @@ def declared(owner: Any) -> dict[str, Setting]:
 # Checks of single arguments
 
 
+# The most processes or threads: more than a machine has cores.
+MOST_WORKERS = 1024
 # The most repetitions whose results are all held in memory.
 MOST_REPEATS = 1_000_000
 

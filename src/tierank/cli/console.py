@@ -104,6 +104,7 @@ def line_of(error: Exception) -> str:
         return "the current folder: expected one that exists, got one that was removed; change to another with cd"
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else _UNFINISHED.sub(r"\1", os.fsdecode(error.filename)) + ": "
+        place = place.replace("\n", "\\n")
         return f"{place}expected a path that can be read or written, got: {error.strerror}"
     return in_options(str(error))
 

@@ -292,10 +292,10 @@ def _propensity(options: argparse.Namespace) -> Any:
 def _launch(options: argparse.Namespace) -> None:
     """Train in several processes of this machine."""
     from tierank.distributed.launch import launch
-    from tierank.settings import as_whole
+    from tierank.settings import MOST_WORKERS, as_whole
     from tierank.training.checkpoint import remove_checkpoint
 
-    as_whole("ranks", options.ranks)
+    as_whole("ranks", options.ranks, most=MOST_WORKERS)
     before = _identity(options.out)
     try:
         launch(options.arguments, options.ranks)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tierank.errors import ParameterError
 from tierank.kernels.compiling import Matrix, OutMatrix, Vector, allocating, compiled, inner
+from tierank.settings import MOST_WORKERS
 
 __all__ = ["Matrix", "OutMatrix", "Vector", "allocating", "compiled", "in_threads", "inner", "n_threads", "one_thread"]
 
@@ -33,10 +34,10 @@ def n_threads(n_jobs: int | None) -> int:
     A process that was forked off has one: OpenMP's threads, torch's and LightGBM's, do not survive a fork, and waiting
     for them never ends.
     """
-    if n_jobs is not None and (not isinstance(n_jobs, (int, np.integer)) or (n_jobs < 1 and n_jobs != -1)):
-        raise ParameterError(
-            argument="n_jobs", expected="an integer >= 1, or -1 or None for one per core", got=repr(n_jobs)
-        )
+    is_number = isinstance(n_jobs, (int, np.integer)) and (1 <= n_jobs <= MOST_WORKERS or n_jobs == -1)
+    if n_jobs is not None and not is_number:
+        expected = f"an integer >= 1 and <= {MOST_WORKERS}, or -1 or None for one per core"
+        raise ParameterError(argument="n_jobs", expected=expected, got=repr(n_jobs))
     if os.getpid() != _LOADED_IN or _ALONE.get():
         return 1
     if n_jobs is not None and n_jobs > 0:

@@ -37,7 +37,7 @@ from tierank.serve.models import ServedModel, Version
 from tierank.serve.openapi import describe_api
 from tierank.serve.refusals import Refusal, shown
 from tierank.serve.requests import Rank, read_rank, read_score
-from tierank.settings import as_whole
+from tierank.settings import MOST_WORKERS, as_whole
 
 LOG = logging.getLogger("tierank.serve")
 
@@ -87,7 +87,7 @@ class Service:
             raise ParameterError("models: expected at least one, got none")
         self.models = {model.name: model for model in models}
         self.limits = limits or Limits()
-        self.threads = n_threads(None) if threads is None else as_whole("threads", threads)
+        self.threads = n_threads(None) if threads is None else as_whole("threads", threads, most=MOST_WORKERS)
         self.counters = counters or Counters(list(self.models))
         self.keys = keys
         self.is_stopping = False
