@@ -48,6 +48,61 @@ def test_empty_arguments_are_refused(folder, capsys, arguments):
     assert sorted(folder.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["compare", "data.txt", "a=a.scores", "--seed", "x"], "--seed: expected an integer, got 'x'"),
+        (["compare", "data.txt", "a=a.scores", "--unjudged", "x"], r"--unjudged: expected one of .*zero.*, got 'x'"),
+        (["evaluate", "data.txt", "a.scores", "--metric", "nowhere:x"], "nowhere:x: expected a module that can be imp"),
+        (["clicks", "fit", "log.csv", "--held-out", "x\ny"], r"--held-out: expected a number, got 'x\\ny'"),
+    ],
+)
+def test_values_of_another_type_are_refused_in_our_words(folder, capsys, arguments, message):
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert re.search(f"{message}.*; see tierank .* --help\n", err)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--query-column",
+        "--rating-column",
+        "--document-column",
+        "--row-weight-column",
+        "--query-weight-column",
+        "--features",
+        "--ignore",
+        "--categories",
+        "--dates",
+        "--means",
+        "--now",
+    ],
+)
+def test_options_that_name_columns_are_refused_for_text(folder, capsys, option):
+    code, _, err = run(capsys, "describe", "data.txt", option, "x")
+    assert code == 2
+    assert re.fullmatch(
+        rf"tierank: data.txt: .*({option}|--categories, --dates or the like): expected a table .*\n", err
+    )
+
+
+def test_the_query_column_of_attributes_is_not_one_of_the_data(folder, capsys):
+    ids = tierank.read("data.txt").query_ids
+    Path("attributes.csv").write_text("search,device\n" + "".join(f"{one},{one % 2}\n" for one in ids))
+    arguments = ["--by", "device", "--attributes", "attributes.csv", "--query-column", "search"]
+    code, out, err = run(capsys, "evaluate", "data.txt", "a.scores", *arguments)
+    assert (code, err) == (0, "")
+    assert "device" in out
+
+
+def test_a_name_with_a_line_break_stays_on_the_line(folder, capsys):
+    arguments = ["--train", "data.txt", "--out", "m", "--settings", "no\nfile"]
+    code, _, err = run(capsys, "train", "umart", *arguments)
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith("tierank: no\\nfile: expected a path that can be read or written, got: No such file")
+
+
 def test_a_current_folder_that_was_removed_is_named(folder, capsys, monkeypatch):
     gone = folder / "gone"
     gone.mkdir()

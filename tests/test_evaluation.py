@@ -242,7 +242,7 @@ def test_what_compare_refuses():
         compare(data, {"base": systems["base"]})
     with pytest.raises(ParameterError, match=r"unknown baseline 'bass': did you mean 'base'\?"):
         compare(data, systems, baseline="bass")
-    with pytest.raises(ParameterError, match="n_resamples: expected an integer >= 1, got 0"):
+    with pytest.raises(ParameterError, match="n_resamples: expected an integer >= 1 and <= 1000000, got 0"):
         compare(data, systems, n_resamples=0)
     with pytest.raises(ParameterError, match="unknown system 'godo': did you mean 'good'"):
         compare(data, systems, metrics="map").mean("godo", "map")
@@ -262,5 +262,10 @@ def test_other_arguments_of_compare_are_checked():
     ranker = tierank.LinearRanker(ridge=1.0).fit(made)
     with pytest.raises(ParameterError, match="seed: expected an integer >= 0, got 'x'"):
         ranker.permutation_importance(made, seed="x")
-    with pytest.raises(ParameterError, match="n_repeats: expected an integer >= 1, got 0"):
+    with pytest.raises(ParameterError, match="n_repeats: expected an integer >= 1 and <= 1000000, got 0"):
         ranker.permutation_importance(made, n_repeats=0)
+    # The results of all repetitions are held in memory.
+    with pytest.raises(ParameterError, match="n_repeats: expected an integer >= 1 and <= 1000000, got 10000000000"):
+        ranker.permutation_importance(made, n_repeats=10**15)
+    with pytest.raises(ParameterError, match="n_resamples: expected an integer >= 1 and <= 1000000, got 10000000000"):
+        compare(data, {"a": [1, 2], "b": [2, 1]}, n_resamples=10**15)

@@ -130,6 +130,8 @@ def test_harvesting_worked_by_hand():
     alone = log.select(np.arange(4))
     with pytest.raises(tierank.DataError, match=r"ranker: expected at least two rankers, got \['a'\]"):
         estimate_propensities(alone, "harvest")
+    with pytest.raises(tierank.ParameterError, match="n_bootstrap: expected an integer >= 0 and <= 1000000, got 1000"):
+        estimate_propensities(log, n_bootstrap=10**15)
 
 
 def test_rows_without_a_ranker_say_nothing(data, rankers):

@@ -101,6 +101,23 @@ def test_unknown_columns(data):
         read(tierank.to_arrow(data), features=["a", "z"])
 
 
+@pytest.mark.parametrize(
+    "named",
+    [
+        *({name: "x"} for name in ("query", "rating", "document", "position", "row_weight", "query_weight")),
+        {"features": ["x"]},
+        {"ignore": ["x"]},
+        {"columns": tierank.Columns(categories=["x"])},
+    ],
+)
+def test_names_of_columns_are_refused_for_text_which_has_none(named, data, tmp_path):
+    tierank.write(data, tmp_path / "data.txt")
+    message = f"data.txt: {next(iter(named))}: expected a table with such a column, CSV or Parquet, got text without"
+    with pytest.raises(DataError, match=message):
+        read(tmp_path / "data.txt", **named)
+    assert read(tmp_path / "data.txt", features=[], columns=tierank.Columns()).n_documents == data.n_documents
+
+
 def test_files_that_cannot_be_used(tmp_path, data):
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match=r"bad.parquet: expected a Parquet file, got"):

@@ -323,6 +323,10 @@ def declared(owner: Any) -> dict[str, Setting]:
 # Checks of single arguments
 
 
+# The most repetitions whose results are all held in memory.
+MOST_REPEATS = 1_000_000
+
+
 def as_whole(name: str, value: Any, least: int = 1, most: int | None = None) -> int:
     """An integer within bounds.
 

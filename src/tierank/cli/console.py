@@ -54,6 +54,9 @@ _WORDS = [
         (r"^n_queries: ", "--queries: "),
         (r"^(.*: )?position: ", r"\1--position-column: "),
         (r"^(.*: )?(row|query)_weight: (?=expected (a table|data))", r"\1--\2-weight-column: "),
+        (r"^(.*: )?(query|rating|document): (?=expected a table)", r"\1--\2-column: "),
+        (r"^(.*: )?(features|ignore): (?=expected a table)", r"\1--\2: "),
+        (r"^(.*: )?columns: (?=expected a table)", r"\1--categories, --dates or the like: "),
         (r"^propensity: ", "--propensity: "),
         (r"(?<=: expected )propensity(?= too)", "--propensity"),
         (r"the setting (?=position_tower)", "--set "),
@@ -101,6 +104,7 @@ def line_of(error: Exception) -> str:
         return "the current folder: expected one that exists, got one that was removed; change to another with cd"
     if isinstance(error, OSError) and error.strerror:
         place = "" if error.filename is None else _UNFINISHED.sub(r"\1", os.fsdecode(error.filename)) + ": "
+        place = place.replace("\n", "\\n")
         return f"{place}expected a path that can be read or written, got: {error.strerror}"
     return in_options(str(error))
 

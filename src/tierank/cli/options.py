@@ -46,6 +46,13 @@ class Parser(argparse.ArgumentParser):
         if wrong is not None:
             known = [name.strip("' ") for name in wrong[3].split(",")]
             raise ParameterError.unknown(wrong[1].lower(), wrong[2], known)
+        wrong = re.fullmatch(r"argument (\S+): invalid (\w+) value: (.*)", message, re.DOTALL)
+        if wrong is not None:
+            expected = {"int": "an integer", "float": "a number"}.get(wrong[2], "another value")
+            raise ParameterError(f"{wrong[1]}: expected {expected}, got {wrong[3]}; see {self.prog} --help")
+        wrong = re.fullmatch(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)", message, re.DOTALL)
+        if wrong is not None:
+            raise ParameterError(f"{wrong[1]}: expected one of {wrong[3]}, got {wrong[2]}; see {self.prog} --help")
         raise ParameterError(f"{message}; see {self.prog} --help")
 
 
@@ -126,7 +133,10 @@ def _pairs(text: str) -> list[list[str]]:
 
 def _metrics(text: str) -> list[Any]:
     """Metrics by name, callers' own as functions; commas and repeated options both work."""
-    return [as_own(name) for name in _columns(text)]
+    try:
+        return [as_own(name) for name in _columns(text)]
+    except ParameterError as error:  # argparse would replace the message of a ValueError
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tierank") -> None:

@@ -27,15 +27,19 @@ def read_data(
     is_rated: bool = False,
 ) -> RankingDataset:
     """A data set; ``plan`` and ``features`` are those of the model, unless the caller chose others."""
-    from tierank.readers import read
+    from tierank.readers import read, readable_format
 
     name = path or options.data
+    file = options.pipes.as_file(name)
     reading = reading_options(options)
-    if reading["features"] is None and features is not None:
+    is_text = readable_format(Path(file), options.format) == "letor"
+    if is_text and getattr(options, "attributes", None) is not None:
+        reading["query"] = None  # it names a column of the attributes
+    if not is_text and reading["features"] is None and features is not None:
         reading["features"] = list(features) if plan is None else plan.sources(tuple(features))
-    if plan is not None and "columns" not in reading:
+    if not is_text and plan is not None and "columns" not in reading:
         reading["columns"] = plan.columns()
-    data = read(options.pipes.as_file(name), n_features=n_features, **reading)
+    data = read(file, n_features=n_features, **reading)
     if data.feature_names is None and (options.features or options.ignore):
         raise ParameterError(f"{name}: expected a table, whose columns --features and --ignore name, got none")
     if is_rated:

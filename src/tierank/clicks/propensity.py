@@ -23,7 +23,7 @@ from tierank.errors import DataError, ParameterError
 from tierank.extras import needing
 from tierank.files import as_path, for_json, read_json
 from tierank.kernels import clicks as kernels
-from tierank.settings import as_number, as_whole
+from tierank.settings import MOST_REPEATS, as_number, as_whole
 from tierank.types import Floats
 
 # Weights of sessions -> the propensity of each position.
@@ -194,7 +194,7 @@ def estimate_propensities(
     check_log(log)
     if method not in PROPENSITY_METHODS:
         raise ParameterError.unknown("method", method, PROPENSITY_METHODS)
-    as_whole("n_bootstrap", n_bootstrap, 0)
+    as_whole("n_bootstrap", n_bootstrap, 0, MOST_REPEATS)
     as_number("level", level, 0.01, 0.999)
     if not (log.clicked & (log.positions == 1)).any():
         raise DataError(

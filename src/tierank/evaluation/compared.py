@@ -24,7 +24,7 @@ from tierank.evaluation.showing import (
 )
 from tierank.metrics import Judge, Metric, Rule
 from tierank.segments import Attribute, SegmentContrast, as_attributes, compare_segments
-from tierank.settings import as_whole
+from tierank.settings import MOST_REPEATS, as_whole
 from tierank.significance import ROUNDING, SIGNIFICANT, Contrast, bootstrap_interval, holm, paired_p
 from tierank.types import Floats
 
@@ -88,7 +88,7 @@ def compare(
     for name in (*scores, *([] if baseline is None else [baseline])):
         if not isinstance(name, str):
             raise ParameterError(argument="scores", expected="texts as names of systems", got=repr(name))
-    as_whole("n_resamples", n_resamples)
+    as_whole("n_resamples", n_resamples, most=MOST_REPEATS)
     as_whole("seed", seed, 0)
     baseline = next(iter(scores)) if baseline is None else baseline
     if baseline not in scores:

@@ -39,7 +39,7 @@ from tierank.rankers.training_data import (
     warn_of_odd_queries,
     with_propensities,
 )
-from tierank.settings import as_limit, as_whole, declared
+from tierank.settings import MOST_REPEATS, as_limit, as_whole, declared
 from tierank.team import Team
 from tierank.training.agreement import agreement, check_contents, facts_of_call
 from tierank.training.callbacks import Callback, Callbacks, check_callbacks
@@ -476,7 +476,7 @@ class Ranker(Configured):
         """
         self._check_fitted()
         check_dataset("data", data)
-        as_whole("n_repeats", n_repeats)
+        as_whole("n_repeats", n_repeats, most=MOST_REPEATS)
         as_whole("seed", seed, 0)
         data, resources = self._as_own_features(data, None), self.resources()
         return losses_of_shuffles(

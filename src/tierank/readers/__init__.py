@@ -66,7 +66,7 @@ FORMATS = {
     "qrels": Format((".qrels",), None, write_qrels),
 }
 
-# Arguments of ``read`` that name columns which text does not have.
+# Arguments of ``read`` that name columns with a number for each document or query.
 _OF_ROWS = ("position", "row_weight", "query_weight")
 
 
@@ -168,13 +168,13 @@ def read(
         with piped(path) as file:
             named |= {"n_features": n_features, "zero_based": zero_based, "n_jobs": n_jobs, "columns": columns}
             return read(file, format=format, cache=False if cache is True else cache, **named)
-    name = _readable_format(path, format)
+    name = readable_format(path, format)
     if name == "tierank":
         return _widened(_read_binary(path, named), n_features, path)
     settings, width = named, None
     more: dict[str, Any] = {"declared": declared}
     if name == "letor":
-        _refuse_columns_of_rows(path, named)
+        _refuse_columns(path, named | {"columns": declared != Columns()})
         settings, more, width = {"zero_based": zero_based}, {"n_jobs": n_jobs}, n_features
     build = partial(_build, path, name, settings | more)
     if named["features"] == []:  # an empty array cannot be mapped
@@ -193,9 +193,10 @@ def _read_binary(path: Path, named: Mapping[str, Any]) -> RankingDataset:
     return data
 
 
-def _refuse_columns_of_rows(path: Path, named: Mapping[str, Any]) -> None:
-    """Raise ``DataError`` for named columns of positions or weights, which text does not have."""
-    argument = next((argument for argument in _OF_ROWS if argument in named), None)
+def _refuse_columns(path: Path, named: Mapping[str, Any]) -> None:
+    """Raise ``DataError`` for named columns, which text does not have: they would have no effect."""
+    of_tables = ("query", "rating", "document", *_OF_ROWS, "features", "ignore", "columns")
+    argument = next((argument for argument in of_tables if named.get(argument)), None)
     if argument is not None:
         expected = "a table with such a column, CSV or Parquet"
         raise DataError(where=path, argument=argument, expected=expected, got="text without")
@@ -330,7 +331,7 @@ def convert(source: str | os.PathLike[str], path: str | os.PathLike[str], **opti
         The data.
     """
     check_conversion(source, path)
-    is_binary = _readable_format(_as_path(source), options.get("format")) == "tierank"
+    is_binary = readable_format(_as_path(source), options.get("format")) == "tierank"
     if _format_of(as_path(path), None) == "tierank" and not is_binary:
         return read(source, **{**options, "cache": path})
     data = read(source, **options)
@@ -433,7 +434,7 @@ def _content(folder: Path) -> str:
     return ", ".join(names[:8]) + (" ..." if len(names) > 8 else "") if names else "an empty folder"
 
 
-def _readable_format(path: Path, format: str | None) -> str:
+def readable_format(path: Path, format: str | None) -> str:
     """The format of a file or folder that exists and can be read."""
     is_folder = kind_of(path) == "folder"
     try:

@@ -25,7 +25,7 @@ from tierank import __version__
 from tierank.deadline import Deadline, seconds_left
 from tierank.errors import ParameterError, TierankError, near_name
 from tierank.explain import Explanation
-from tierank.kernels import n_threads
+from tierank.kernels import most_workers, n_threads
 from tierank.rankers import Ranked
 from tierank.serve.counters import Counters, gauge
 from tierank.serve.documents import Documents, warm_up
@@ -87,7 +87,7 @@ class Service:
             raise ParameterError("models: expected at least one, got none")
         self.models = {model.name: model for model in models}
         self.limits = limits or Limits()
-        self.threads = n_threads(None) if threads is None else as_whole("threads", threads)
+        self.threads = n_threads(None) if threads is None else as_whole("threads", threads, most=most_workers())
         self.counters = counters or Counters(list(self.models))
         self.keys = keys
         self.is_stopping = False

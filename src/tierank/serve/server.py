@@ -24,7 +24,7 @@ from tierank.serve.limits import Connections, Limits
 from tierank.serve.log import log_to_stderr
 from tierank.serve.snapshots import Snapshot
 from tierank.serve.workers import PAUSE, Place, fork_workers
-from tierank.settings import as_choice, as_limit, as_number, as_positive, as_whole
+from tierank.settings import as_choice, as_number, as_positive, as_whole
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -58,7 +58,8 @@ class Settings:
     def __post_init__(self) -> None:
         as_number("port", self.port, 0, 65535)
         as_whole("workers", self.workers, most=most_workers())
-        as_limit("threads", self.threads)
+        if self.threads is not None:
+            as_whole("threads", self.threads, most=most_workers())
         as_choice("log", self.log, ("text", "json", "quiet"))
         if self.watch is not None:
             as_positive("watch", self.watch)
