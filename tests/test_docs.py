@@ -114,6 +114,16 @@ def test_pages_of_the_site_stay_inside_the_docs_folder(pages):
             assert "](../" not in without_code(text), page.name
 
 
+def test_lists_begin_after_an_empty_line(pages):
+    """On a code host a list may follow a paragraph at once; on the site it would become part of the paragraph."""
+    for page, text in pages.items():
+        for block in re.split(r"\n\s*\n", without_code(text)):
+            first, *others = [line for line in block.splitlines() if not line.startswith(("#", "<!--"))] or [""]
+            if not re.match(r"\s*([*-]|\d+\.) ", first):
+                glued = [line for line in others if re.match(r"([*-]|\d+\.) ", line)]
+                assert not glued, f"{page.name}: {glued[0]}"
+
+
 def test_every_page_is_in_the_menu(pages):
     menu = set(re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert menu == {page.name for page in pages if page.parent == DOCS}
