@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # Printed to standard error, so that a pipe gets only the names.
 _WHICH = """
 Which one? umart: start here; trees train and score fast, and need no torch.
-blend: the best we measured, for 30 to 40 times the training time of lambdamart.
+blend: the best we measured, for about 20 times the training time of lambdamart.
 urank: a neural network; it beats trees on OHSUMED, a small data set.
 lambdamart: the baseline to beat. linear: trains in milliseconds."""
 
