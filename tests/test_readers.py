@@ -112,7 +112,9 @@ def test_unknown_columns(data):
 )
 def test_names_of_columns_are_refused_for_text_which_has_none(named, data, tmp_path):
     tierank.write(data, tmp_path / "data.txt")
-    message = f"data.txt: {next(iter(named))}: expected a table with such a column, CSV or Parquet, got text without"
+    message = (
+        f"data.txt: {next(iter(named))}: expected a table with such a column, CSV or Parquet, got text, which has no"
+    )
     with pytest.raises(DataError, match=message):
         read(tmp_path / "data.txt", **named)
     assert read(tmp_path / "data.txt", features=[], columns=tierank.Columns()).n_documents == data.n_documents

@@ -180,7 +180,7 @@ def test_text_has_no_columns_to_choose(folder, capsys):
     tierank.write(tierank.make_ranking(12, n_features=3, mean_length=8, max_length=12), folder / "a.txt")
     code, _, err = run(capsys, "describe", "a.txt", "--ignore", "title")
     assert code == 2
-    assert "a.txt: expected a table, whose columns --features and --ignore name, got none" in err
+    assert "a.txt: --ignore: expected a table with such a column, CSV or Parquet, got text, which has no columns" in err
 
 
 def test_folds_of_a_table(folder, capsys):

@@ -550,7 +550,8 @@ def drop(hidden: Tensor, rate: float, batch: Batch | None) -> Tensor:
         return hidden
     generator = _generator(batch)
     seed = torch.randint(_END_OF_SEEDS, (), generator=generator, device=generator.device)
-    kept = torch.empty(hidden.numel())  # by a kernel: torch draws one number after the other, a quarter of a step
+    # Drawn by a kernel: torch draws one number after the other, which takes a quarter of a step.
+    kept = torch.empty(hidden.numel(), dtype=torch.float32)
     draw_kept(int(seed), rate, kept.numpy())
     return hidden * kept.view(hidden.shape).to(hidden)
 

@@ -199,7 +199,7 @@ def _refuse_columns(path: Path, named: Mapping[str, Any]) -> None:
     argument = next((argument for argument in of_tables if named.get(argument)), None)
     if argument is not None:
         expected = "a table with such a column, CSV or Parquet"
-        raise DataError(where=path, argument=argument, expected=expected, got="text without")
+        raise DataError(where=path, argument=argument, expected=expected, got="text, which has no columns")
 
 
 def _cached(

@@ -20,7 +20,7 @@ from tierank.training.attribution import integrate_gradients
 from tierank.training.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history, inside
 from tierank.training.networks.building import build_network, make_inputs, network_class
 from tierank.training.networks.compiled import CompiledModel
-from tierank.training.networks.device import torch_threads
+from tierank.training.networks.device import as_device, torch_threads
 from tierank.training.networks.inputs import Inputs
 from tierank.training.networks.lists import QueryLists
 from tierank.training.networks.portable import embeddings_of, layers_of, mean_scorer
@@ -91,9 +91,9 @@ class NetworkModel(FittedModel):
 
     def member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
         """The scores of each member, in the order of the data set, by compiled code if possible, otherwise by torch."""
+        on_cpu = as_device(resources.device).type == "cpu"
         networks = self.networks(resources.device)
         if self._compiled is None or self._compiled[0] is not networks:
-            on_cpu = torch.device(resources.device).type == "cpu"
             self._compiled = networks, CompiledModel.of(networks, self.inputs) if on_cpu else None
         if self._compiled[1] is not None:
             return list(self._compiled[1].scores(data, self.seen.has_queries, resources.n_jobs))
