@@ -29,7 +29,7 @@ def main() -> int:
 
 
 def _drop_lost_messages() -> None:
-    """A full disk, or a pipe that nobody reads any more, as standard error must not end the work."""
+    """Drop messages that standard error cannot take, such as on a full disk or a closed pipe, and keep working."""
     stream = sys.stderr
     if isinstance(stream, io.TextIOWrapper) and stream is sys.__stderr__:
         file = io.BufferedWriter(_Lossy(stream.fileno(), "w", closefd=False))

@@ -116,9 +116,9 @@ def contents(folder: Path) -> list[Path]:
 def as_path(
     path: Any, argument: str | None = "path", expected: str = "the name of a file or folder", fix: str | None = None
 ) -> Path:
-    """The path that a caller gave. Raises ``ParameterError`` for anything that no file can be called.
+    """The caller's path. Raises ``ParameterError`` if it cannot be the name of a file or folder.
 
-    An empty text would otherwise mean the current folder, which nobody means by it.
+    This includes an empty string, which ``Path`` would take for the current folder.
 
     >>> as_path("models/best").name
     'best'

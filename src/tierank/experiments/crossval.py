@@ -319,7 +319,7 @@ def _as_seeds(seeds: int | Sequence[int]) -> list[int]:
 
 
 def _as_metrics(metrics: str | Sequence[str] | None, rule: str | Rule) -> list[str]:
-    """The metrics, checked before the work, as they are used only after it."""
+    """The metrics, checked before training starts, because they are needed only at its end."""
     known = default_metrics(as_rule(rule))
     if metrics is None:
         return [metric for metric in PAPER_METRICS if not metric.startswith("err") or "err@10" in known]

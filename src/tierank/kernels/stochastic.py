@@ -118,7 +118,7 @@ def _find_places(n: int, work: Workspace) -> None:
 
 @inner
 def _meet_neighbours(start: int, n: int, queries: Queries, rules: Rules, decays: Floats, work: Workspace) -> None:
-    """Every document against the one below it: ``_meet`` with a window of 1, vectorised."""
+    """Compare every document with the one below it: ``_meet`` with a window of 1, vectorised."""
     powers, gains, tiers = work.placed_powers, work.placed_gains, work.placed_tiers
     places, pulls, bends = work.places, work.pulls, work.bends
     for i in range(n):
