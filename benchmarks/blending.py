@@ -119,7 +119,7 @@ def table(options: argparse.Namespace) -> Iterator[str]:
     cells = {(data, name): rows[name][0] - rows[BASELINE][0] for data, rows in found.items() for name in compared}
     single = {key: float(paired_p(values)) if values.any() else 1.0 for key, values in cells.items()}
     corrected = dict(zip(single, holm(np.array(list(single.values()))), strict=True))
-    yield f"| data | system | NDCG@10 | less {BASELINE} | p | p, Holm | CPU, times lambdamart | us a document |"
+    yield f"| data | system | NDCG@10 | minus {BASELINE} | p | p, Holm | CPU / lambdamart | us per document |"
     yield "|---|---|---:|---:|---:|---:|---:|---:|"
     for data, rows in found.items():
         for name, (values, cpu, predict) in rows.items():

@@ -91,7 +91,7 @@ def main() -> None:
     options = parser.parse_args()
     for _, make in systems(options.parts):  # compiles
         make(n_jobs=1).fit(tierank.make_ranking(10, n_features=3, mean_length=5, max_length=9))
-    columns = ["data", "system", "NDCG@10", f"less {NETWORK} (p)", f"less {TREES} (p)", "CPU s of a fit"]
+    columns = ["data", "system", "NDCG@10", f"minus {NETWORK} (p)", f"minus {TREES} (p)", "CPU s per fit"]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for data in options.data:
         for row in rows_of(data, options):

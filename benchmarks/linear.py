@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of the data sets")
     options = parser.parse_args()
-    columns = ["data", "ranker", "NDCG@10", f"less {BASELINE}", "95% interval", "p", "CPU s of a fit"]
+    columns = ["data", "ranker", "NDCG@10", f"minus {BASELINE}", "95% interval", "p", "CPU s per fit"]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
     for name in SETS:
         folder = options.data / name

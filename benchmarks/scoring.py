@@ -283,7 +283,7 @@ def print_rankers(names: list[str], n_lists: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         seconds = measure(make_systems(Path(folder), names), n_lists)
     print(f"{n_lists} lists of {LENGTH:,} documents, 136 features, one thread; milliseconds of a list")
-    print("| | CPU us a document | of LightGBM's predict | p50 | p99 |\n|---|---:|---:|---:|---:|")
+    print("| | CPU us per document | / predict of LightGBM | p50 | p99 |\n|---|---:|---:|---:|---:|")
     base = 0.0
     for name, (wall, cpu) in seconds.items():
         middle = float(np.median(cpu))
