@@ -1,13 +1,14 @@
 """NDCG over training time: tierank's trees, LightGBM, XGBoost and CatBoost.
 
     python -m benchmarks.curves
-    python -m benchmarks.curves --data ../shared/data/MQ2007-85 --png curves.png
+    python -m benchmarks.curves --data MQ2007-85 --folds 1 2 3 4 5 --png curves.png
 
 All systems get the same numbers of trees, leaves, bins and threads, the same learning rate, and otherwise their own
 defaults. CatBoost's trees are symmetric, so its number of leaves is the next power of two. Each system runs in its own
 process, after a fit on a few queries that loads and compiles. Its clock (CPU seconds) starts with the data as arrays in
 memory and covers everything that the system does up to the end of a round, including bins. NDCG@10 is that of the test
-data after every few trees, evaluated by tierank while the clock is stopped.
+data after every few trees, evaluated by tierank while the clock is stopped. With several folds, the seconds and
+NDCG@10 after each number of trees are means over the folds.
 
 The systems take turns over several repeats, and the fastest repeat of each counts. The table has the CPU seconds after
 which each first reached a level of NDCG@10: levels are between the first points of the curves and the best of all
@@ -174,6 +175,24 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, dict[str, li
     return curves
 
 
+def measure_fold(fold: int, options: argparse.Namespace) -> tuple[str, dict[str, dict[str, list[float]]]]:
+    """What the training data are, and the curve of each system."""
+    if options.data:
+        train, _, test = tierank.read_fold(options.data, fold)
+    else:
+        train, test = tierank.make_ranking(options.queries * 3 // 2).split(2 / 3, 1 / 3)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, part in (("train", train), ("test", test)):
+            tierank.write(part, Path(folder) / f"{name}.tierank")
+        size = f"{train.n_queries:,} queries, {train.n_documents:,} documents, {train.n_features} features"
+        return size, measure(Path(folder), options)
+
+
+def mean_of(curves: list[dict[str, list[float]]]) -> dict[str, list[float]]:
+    """The mean of the curves of several folds, after each number of trees."""
+    return {name: np.mean([curve[name] for curve in curves], axis=0).tolist() for name in curves[0]}
+
+
 def first_reached(curve: dict[str, list[float]], level: float) -> float | None:
     """CPU seconds after which a curve first reaches a level, or None.
 
@@ -225,7 +244,7 @@ def draw(curves: dict[str, dict[str, list[float]]], title: str, path: Path) -> N
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="a folder of folds (default: generated data in the shape of MSLR-WEB)")
-    parser.add_argument("--fold", type=int, default=1)
+    parser.add_argument("--folds", type=int, nargs="+", default=[1], help="the folds to average (default: 1)")
     parser.add_argument("--queries", type=int, default=10_000, help="of generated data, and half as many for the test")
     parser.add_argument("--trees", type=int, default=200)
     parser.add_argument("--leaves", type=int, default=31)
@@ -241,17 +260,9 @@ def main() -> None:
         shape = Shape(options.trees, options.leaves, options.rate, options.jobs)
         print(json.dumps(curve_of(options.one[0], Path(options.one[1]), shape, options.every)))
         return
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
-        if options.data:
-            train, _, test = tierank.read_fold(options.data, options.fold)
-        else:
-            train, test = tierank.make_ranking(options.queries * 3 // 2).split(2 / 3, 1 / 3)
-        for name, part in (("train", train), ("test", test)):
-            tierank.write(part, folder / f"{name}.tierank")
-        title = f"{train.n_queries:,} queries, {train.n_documents:,} documents, {train.n_features} features;"
-        title += f" {options.trees} trees of {options.leaves} leaves, learning rate {options.rate:g}"
-        curves = measure(folder, options)
+    by_fold = [measure_fold(fold, options) for fold in (options.folds if options.data else [0])]
+    title = f"{by_fold[0][0]}; {options.trees} trees of {options.leaves} leaves, learning rate {options.rate:g}"
+    curves = {system: mean_of([curves[system] for _, curves in by_fold]) for system in options.systems}
     print(to_table(title, curves).to_markdown())
     if options.png:
         draw(curves, title, options.png)

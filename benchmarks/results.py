@@ -61,7 +61,10 @@ def tabulate(found: dict[str, Any]) -> str:
 def tabulate_differences(found: dict[str, Any], metrics: list[str]) -> str:
     """Differences to the baseline with intervals and p-values."""
     comparison = found["comparison"]
-    lines = [f"| minus {comparison['baseline']} | metric | difference | 95% interval | p | Holm's p |", "|" + "---|" * 6]
+    lines = [
+        f"| minus {comparison['baseline']} | metric | difference | 95% interval | p | Holm's p |",
+        "|" + "---|" * 6,
+    ]
     for system, contrasts in comparison["contrasts"].items():
         for metric in metrics:
             c = contrasts[metric]
