@@ -26,7 +26,7 @@ from tierank.experiments.store import Cell, Store
 from tierank.experiments.tuning import as_ranker
 from tierank.experiments.worker import CellTrainer, Task, describe_ranker, starter
 from tierank.files import as_path
-from tierank.kernels import n_threads
+from tierank.kernels import n_workers
 from tierank.metrics import Rule, as_rule, as_scores, default_metrics, metric_name, parse_metric
 from tierank.processes import Processes
 from tierank.progress import Progress
@@ -116,7 +116,7 @@ def cross_validate(
     """
     as_choice("protocol", protocol, PROTOCOLS)
     _check_reading(reading)
-    jobs = n_threads(n_jobs)
+    jobs = n_workers(n_jobs)
     rule = ("lightgbm" if protocol == "lightgbm" else "tierank") if rule is None else rule
     chosen, outside = _by_name(rankers), dict(scores or {})
     if not chosen and not outside:

@@ -24,7 +24,7 @@ class LightGBMRanker(FittedTrees):
     continue from it: ``UMart().fit(data, start=ranker)`` keeps its trees and adds new ones.
     """
 
-    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core"), "number of threads")
+    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core, fewer for small data"), "number of threads")
 
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> FittedModel:
         """Refuse: LightGBM trained the model."""

@@ -73,7 +73,7 @@ class SelectingRanker(Ranker):
     for_target: str | Target | None = setting(
         None, _TARGET, "an export target the model is meant for: what it cannot represent is refused before training"
     )
-    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core"), "number of threads")
+    n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core, fewer for small data"), "number of threads")
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

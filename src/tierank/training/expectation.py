@@ -9,10 +9,10 @@ import lightgbm
 import numpy as np
 
 from tierank.dataset import RankingDataset
-from tierank.kernels import n_threads
 from tierank.team import Team
 from tierank.training.lightgbm_adapter import Rows, bin_rows, exact_in_sums, predicted
 from tierank.training.order import canonical_rows
+from tierank.training.tree_parameters import threads_for
 from tierank.training.trees import with_categories
 from tierank.types import Floats
 
@@ -71,7 +71,7 @@ def _parameters(data: RankingDataset, n_jobs: int | None) -> dict[str, Any]:
         "num_leaves": _N_LEAVES,
         "min_data_in_leaf": _MIN_DOCUMENTS,
         "monotone_constraints": [0] * data.n_features + [-1],
-        "num_threads": n_threads(n_jobs),
+        "num_threads": threads_for(n_jobs, data.n_documents, data.n_features),
         "verbosity": -1,
     }
     return with_categories(params, data)

@@ -34,7 +34,7 @@ class Resources(NamedTuple):
     Parameters
     ----------
     n_jobs : int or None, default None
-        Number of threads; None for one per core.
+        Number of threads; None for one per core, fewer for small data.
     device : str, default "cpu"
         The torch device of networks.
     """

@@ -102,6 +102,8 @@ _TRANSLATED = ("max_depth", *_QUANTISED)
 
 # The most bins (features x documents) for which LightGBM may keep a second copy, row by row.
 _MOST_COPIED = 1 << 30
+# The values (features x documents) from which another thread is worth it (measured).
+_VALUES_PER_THREAD = 1 << 20
 # The fraction of features up to which histograms are faster feature by feature (measured).
 _FEW = 0.5
 
@@ -147,7 +149,6 @@ def lightgbm_parameters(settings: Mapping[str, Any], defaults: Mapping[str, Any]
         "num_leaves": settings["n_leaves"],
         "max_depth": kept_depth(settings["max_depth"], settings["n_leaves"]),
         "min_data_in_leaf": settings["min_documents"],
-        "num_threads": n_threads(settings["n_jobs"]),
         "seed": settings["seed"],
         "metric": "None",
         "verbosity": -1,
@@ -199,6 +200,15 @@ def for_features(
             [number + copy * n_features for copy in range(copies) for number in group] for group in groups
         ]
     return adapted
+
+
+def threads_for(n_jobs: int | None, n_documents: int, n_features: int) -> int:
+    """The number of LightGBM's threads. Two threads gain 5% to 40% on a million values, if no other program runs.
+
+    >>> threads_for(None, 10_000, 46), threads_for(3, 10_000, 46)
+    (1, 3)
+    """
+    return n_threads(n_jobs, worth=1 + n_documents * n_features // _VALUES_PER_THREAD)
 
 
 def for_size(params: Mapping[str, Any], n_documents: int, n_features: int) -> dict[str, Any]:

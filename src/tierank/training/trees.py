@@ -31,7 +31,7 @@ from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, c
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_history
 from tierank.training.order import canonical_rows, join_contents, judged_rows
 from tierank.training.selection import Judging, Selection, make_judge, means_of
-from tierank.training.tree_parameters import check_files, for_features, for_size
+from tierank.training.tree_parameters import check_files, for_features, for_size, threads_for
 from tierank.training.tree_text import check_trees, head_fields, read_trees
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
@@ -245,7 +245,8 @@ def train_trees(
     if query_features:
         train = _with_copies(train, context.seen, settings["n_jobs"])
         valid = None if valid is None else _with_copies(valid, context.seen, settings["n_jobs"])
-    params |= for_size(params, train.n_documents, train.n_features)
+    size = train.n_documents, train.n_features
+    params |= for_size(params, *size) | {"num_threads": threads_for(settings["n_jobs"], *size)}
     try:
         prepared = Data.prepare(train, valid, objective, params, settings, team)
         with connected(team, params) as of_team:

@@ -11,6 +11,9 @@ import torch
 from tierank.errors import ParameterError
 from tierank.kernels import n_threads
 
+# The values (inputs x documents) in a step from which another thread is worth it (measured).
+_VALUES_PER_THREAD = 1 << 20
+
 
 def as_device(name: Any) -> torch.device:
     """The device of this name; raises an error if it does not exist or cannot hold numbers."""
@@ -24,9 +27,9 @@ def as_device(name: Any) -> torch.device:
 
 
 @contextmanager
-def torch_threads(n_jobs: int | None) -> Iterator[None]:
-    """Set the number of torch threads while the block lasts."""
-    before, wanted = torch.get_num_threads(), n_threads(n_jobs)
+def torch_threads(n_jobs: int | None, n_values: int) -> Iterator[None]:
+    """Set the number of torch threads while the block lasts. ``n_values`` enter a network in one step."""
+    before, wanted = torch.get_num_threads(), n_threads(n_jobs, worth=1 + n_values // _VALUES_PER_THREAD)
     if before == wanted:
         yield
         return

@@ -38,7 +38,8 @@ def train_networks(
     settings = model.settings
     resources = Resources(settings["n_jobs"], settings["device"])
     judge = None if valid is None else make_judge(valid, settings["select_by"], settings["rule"], 1, team)
-    with torch_threads(resources.n_jobs):
+    step = min(settings["queries_per_step"], train.n_queries) * train.n_documents // max(1, train.n_queries)
+    with torch_threads(resources.n_jobs, step * model.inputs.width):
         of_model = model.inputs, model.seen.has_queries, settings["gain"], resources
         lists = QueryLists(train, *of_model, team, judged_only=True).keep_inputs()
         held_out = None if valid is None else QueryLists(valid, *of_model, team).keep_inputs()

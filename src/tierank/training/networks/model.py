@@ -97,7 +97,7 @@ class NetworkModel(FittedModel):
             self._compiled = networks, CompiledModel.of(networks, self.inputs) if on_cpu else None
         if self._compiled[1] is not None:
             return list(self._compiled[1].scores(data, self.seen.has_queries, resources.n_jobs))
-        with torch_threads(resources.n_jobs):
+        with torch_threads(resources.n_jobs, data.n_documents * self.inputs.width):
             lists = self.lists(data, resources)
             return [lists.scores(network) for network in networks]
 
@@ -114,7 +114,7 @@ class NetworkModel(FittedModel):
         self, data: RankingDataset, above: Rows, below: Rows, resources: Resources
     ) -> list[Floats]:
         """The contributions to the scores of each member."""
-        with torch_threads(resources.n_jobs):
+        with torch_threads(resources.n_jobs, data.n_documents * self.inputs.width):
             lists = self.lists(data, resources)
             features, _ = lists.batch(torch.tensor([0]))
             place = np.argsort(lists.order)
