@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from threading import Event
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from sklearn.base import clone
 
 from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer, Sum
 from tierank.files import replacing
+from tierank.kernels import n_threads
 from tierank.kinds import Category, Mean
 from tierank.models import Known, class_name, write_folder
 from tierank.progress import Progress
@@ -46,6 +51,7 @@ from tierank.training.blend import (
     take_turns,
 )
 from tierank.training.checkpoint import Checkpoint
+from tierank.training.lanes import Halting, in_lanes
 from tierank.training.model import FitContext, FittedModel, SavedModel, Seen, as_best
 from tierank.training.order import canonical_rows, join_contents
 from tierank.training.selection import Judging, make_judge
@@ -67,6 +73,8 @@ CONFIGS: tuple[dict[str, Any], ...] = (
 NETWORK: dict[str, Any] = {"queries_per_step": 16, "learning_rate": 2e-3, "step_budget": 400}
 # How many queries equal weights count for: chosen once, on out-of-fold scores (docs/blend.md).
 STRENGTH = 30.0
+# The most values of features relative to the query that exist at a time if members train side by side.
+_MOST_WIDENED = 1 << 28
 # The file of a checkpoint that names the member in which a callback stopped training.
 _STOPPED = "stopped"
 
@@ -287,7 +295,7 @@ class Blend(JudgedRanker):
         return True
 
     def fit_model(self, train: RankingDataset, valid: RankingDataset | None, context: FitContext) -> BlendModel:
-        """Fit the members of each turn, one after the other, and weigh their families.
+        """Fit the members of each turn, and weigh their families.
 
         A team trains each member together. Which queries a member learns from depends on the queries of all processes.
         """
@@ -303,26 +311,64 @@ class Blend(JudgedRanker):
         ]
         kept = None if context.checkpoint is None else _Members(context.checkpoint, settings, contents, team)
         model = BlendModel([], context.seen, settings["query_features"])
-        plans = list(product(range(len(turns)), enumerate(_plans_for(train, settings))))
-        with Progress("blend", len(plans), show=context.progress) as shown:
-            widened: tuple[int, Fold] | None = None
-            for number, (turn, (plan, (family, ranker))) in enumerate(plans):
-                if widened is None or widened[0] != turn:
-                    widened = turn, _widened(turns[turn], model.is_widened, settings["n_jobs"])
-                fold = widened[1] if family == TREES else turns[turn]
-                fold = _of_numbers(fold) if family == LINEAR else fold
-                if "seed" in ranker.declared_settings():
-                    ranker.set_params(seed=settings["seed"] + number)
-                inner = replace(context, part=_joined(context.part, family), member=number)
-                fitted = _fit_member(ranker, fold, inner, kept, number)
-                model.members.append(self._described((family, turn, plan), fitted, fold[0], context.seen))
-                shown.step(" ".join(f"{name} {value:.4f}" for name, value in fitted.best.items()))
-                context.callbacks.stopped |= kept is not None and kept.last == number
-                if context.is_stopped:
-                    break
+        found: dict[int, Member] = {}
+        jobs = _jobs(_plans_for(train, settings), len(turns), settings["seed"])
+        with Progress("blend", len(jobs), show=context.progress) as shown:
+            for number, member in self._fitted(jobs, turns, model.is_widened, context, kept):
+                found[number] = member
+                shown.step(" ".join(f"{name} {value:.4f}" for name, value in member.best.items()))
+        model.members = [found[number] for number in sorted(found)]
         self._weigh(model, turns, settings, team, is_whole=not context.is_stopped)
         model.content = join_contents([content for content in contents if content is not None])
         return model
+
+    def _fitted(
+        self, jobs: list[_Job], turns: list[Fold], is_widened: bool, context: FitContext, kept: _Members | None
+    ) -> Iterator[tuple[int, Member]]:
+        """The members and their numbers: one after the other, or side by side, as they are finished."""
+        from tierank.training.lightgbm_adapter import at_most_one_thread
+
+        first, streams = _streams(jobs)
+        n_lanes = self._n_lanes(len(streams), turns[0][0], is_widened)
+        in_order = context.team.size > 1 or context.callbacks.functions or (kept is not None and kept.last is not None)
+        if n_lanes == 1 or in_order:
+            yield from self._fit_jobs(jobs, turns, is_widened, context, kept)
+            return
+        yield from self._fit_jobs(first, turns, is_widened, context, kept)
+        halt = Event()
+        inner = replace(context, callbacks=Halting(halt))
+        fits = [self._fit_jobs(own, turns, is_widened, inner, kept) for own in streams]
+        with at_most_one_thread(), warnings.catch_warnings():  # members restore the filters, in any order
+            yield from in_lanes(fits, n_lanes, halt)
+
+    def _n_lanes(self, n_streams: int, train: RankingDataset, is_widened: bool) -> int:
+        """How many members train side by side: 1 if a single one can use more threads, or the data is too large."""
+        from tierank.training.tree_parameters import worth_in_threads
+
+        size = train.n_documents, train.n_features * (3 if is_widened else 1)
+        n_jobs = n_threads(self.resources().n_jobs)
+        n_lanes = min(n_jobs, max(1, n_streams), max(1, _MOST_WIDENED // math.prod(size)))
+        return n_lanes if n_lanes >= min(n_jobs, worth_in_threads(*size)) else 1
+
+    def _fit_jobs(
+        self, jobs: list[_Job], turns: list[Fold], is_widened: bool, context: FitContext, kept: _Members | None
+    ) -> Iterator[tuple[int, Member]]:
+        """Fit these members, one after the other, until a callback stops training."""
+        widened: tuple[int, Fold] | None = None
+        for job in jobs:
+            fold = turns[job.turn]
+            if job.family == TREES:
+                if widened is None or widened[0] != job.turn:
+                    widened = job.turn, _widened(fold, is_widened, self.resources().n_jobs)
+                fold = widened[1]
+            elif job.family == LINEAR:
+                fold = _of_numbers(fold)
+            inner = replace(context, part=_joined(context.part, job.family), member=job.number)
+            fitted = _fit_member(job.ranker, fold, inner, kept, job.number)
+            yield job.number, self._described((job.family, job.turn, job.plan), fitted, fold[0], context.seen)
+            context.callbacks.stopped |= kept is not None and kept.last == job.number
+            if context.is_stopped:
+                break
 
     def _described(
         self, place: tuple[str, int, int], model: FittedModel, learned: RankingDataset, seen: Seen
@@ -438,6 +484,40 @@ def _plans(settings: Mapping[str, Any]) -> Iterator[tuple[str, Ranker]]:
         yield NETWORKS, URank.from_preset("rich-inputs", **NETWORK, **epochs, **clipped)
     if settings["linear"]:
         yield LINEAR, LinearRanker(**common)
+
+
+class _Job(NamedTuple):
+    """A member to fit: its number in the blend, its turn, and its number in the turn."""
+
+    number: int
+    turn: int
+    plan: int
+    family: str
+    ranker: Ranker
+
+
+def _jobs(plans: list[tuple[str, Ranker]], n_turns: int, seed: int) -> list[_Job]:
+    """The members of all turns, each with a seed of its own."""
+    jobs = []
+    for number, (turn, (plan, (family, ranker))) in enumerate(product(range(n_turns), enumerate(plans))):
+        own = clone(ranker)
+        if "seed" in own.declared_settings():
+            own.set_params(seed=seed + number)
+        jobs.append(_Job(number, turn, plan, family, own))
+    return jobs
+
+
+def _streams(jobs: list[_Job]) -> tuple[list[_Job], list[list[_Job]]]:
+    """Members that train before all others, and lists of those that can train side by side.
+
+    Linear rankers limit the threads of BLAS in the whole process, so nothing else may run; they take milliseconds. All
+    networks are one list, because Python would only run one at a time well. The trees of a turn share its features.
+    """
+    linear = [job for job in jobs if job.family == LINEAR]
+    networks = [job for job in jobs if job.family == NETWORKS]
+    trees = [job for job in jobs if job.family not in (LINEAR, NETWORKS)]
+    by_turn = [[job for job in trees if job.turn == turn] for turn in sorted({job.turn for job in trees})]
+    return linear, [own for own in (networks, *by_turn) if own]
 
 
 def _plans_for(train: RankingDataset, settings: Mapping[str, Any]) -> list[tuple[str, Ranker]]:

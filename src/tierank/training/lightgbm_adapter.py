@@ -77,9 +77,28 @@ if missing_capabilities():
         " that has, or a newer tierank"
     )
 
+
 # A forked process gets one LightGBM thread, as n_threads says: loading a model does not ask for a number of threads.
+def _set_most_threads(number: int) -> None:
+    lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(number))  # type: ignore[attr-defined]
+
+
+@contextmanager
+def at_most_one_thread() -> Iterator[None]:
+    """Inside this block, LightGBM has one thread, whatever its parameters say.
+
+    Its number of threads applies to the whole process, and a model reads beyond its memory if the number grows while
+    the model trains. So nobody may change it while several models train.
+    """
+    _set_most_threads(1)
+    try:
+        yield
+    finally:
+        _set_most_threads(-1)  # no limit
+
+
 if hasattr(os, "register_at_fork"):  # Windows does not fork
-    os.register_at_fork(after_in_child=lambda: lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(1)))  # type: ignore[attr-defined]
+    os.register_at_fork(after_in_child=lambda: _set_most_threads(1))
 
 
 @cache
