@@ -51,9 +51,9 @@ from tierank.training.blend import (
     take_turns,
 )
 from tierank.training.checkpoint import Checkpoint
-from tierank.training.lanes import Halting, in_lanes
 from tierank.training.model import FitContext, FittedModel, SavedModel, Seen, as_best
 from tierank.training.order import canonical_rows, join_contents
+from tierank.training.parallel import Halting, in_parallel
 from tierank.training.selection import Judging, make_judge
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
@@ -329,9 +329,9 @@ class Blend(JudgedRanker):
         from tierank.training.lightgbm_adapter import at_most_one_thread
 
         first, streams = _streams(jobs)
-        n_lanes = self._n_lanes(len(streams), turns[0][0], is_widened)
+        n_parallel = self._n_parallel(len(streams), turns[0][0], is_widened)
         in_order = context.team.size > 1 or context.callbacks.functions or (kept is not None and kept.last is not None)
-        if n_lanes == 1 or in_order:
+        if n_parallel == 1 or in_order:
             yield from self._fit_jobs(jobs, turns, is_widened, context, kept)
             return
         yield from self._fit_jobs(first, turns, is_widened, context, kept)
@@ -339,16 +339,16 @@ class Blend(JudgedRanker):
         inner = replace(context, callbacks=Halting(halt))
         fits = [self._fit_jobs(own, turns, is_widened, inner, kept) for own in streams]
         with at_most_one_thread(), warnings.catch_warnings():  # members restore the filters, in any order
-            yield from in_lanes(fits, n_lanes, halt)
+            yield from in_parallel(fits, n_parallel, halt)
 
-    def _n_lanes(self, n_streams: int, train: RankingDataset, is_widened: bool) -> int:
+    def _n_parallel(self, n_streams: int, train: RankingDataset, is_widened: bool) -> int:
         """How many members train side by side: 1 if a single one can use more threads, or the data is too large."""
         from tierank.training.tree_parameters import worth_in_threads
 
         size = train.n_documents, train.n_features * (3 if is_widened else 1)
         n_jobs = n_threads(self.resources().n_jobs)
-        n_lanes = min(n_jobs, max(1, n_streams), max(1, _MOST_WIDENED // math.prod(size)))
-        return n_lanes if n_lanes >= min(n_jobs, worth_in_threads(*size)) else 1
+        n_parallel = min(n_jobs, max(1, n_streams), max(1, _MOST_WIDENED // math.prod(size)))
+        return n_parallel if n_parallel >= min(n_jobs, worth_in_threads(*size)) else 1
 
     def _fit_jobs(
         self, jobs: list[_Job], turns: list[Fold], is_widened: bool, context: FitContext, kept: _Members | None

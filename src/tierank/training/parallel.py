@@ -35,8 +35,8 @@ class _End(NamedTuple):
     error: BaseException | None = None
 
 
-def in_lanes(streams: Sequence[Iterator[T]], n_lanes: int, halt: Event) -> Iterator[T]:
-    """What the streams yield, as it comes: ``n_lanes`` of them run at a time, each in one thread.
+def in_parallel(streams: Sequence[Iterator[T]], n_parallel: int, halt: Event) -> Iterator[T]:
+    """What the streams yield, as it comes: ``n_parallel`` of them run at a time, each in one thread.
 
     If one fails, or nobody wants the rest, ``halt`` is set, and the others are waited for.
     """
@@ -51,7 +51,7 @@ def in_lanes(streams: Sequence[Iterator[T]], n_lanes: int, halt: Event) -> Itera
         except BaseException as error:
             found.put(_End(error))
 
-    with ThreadPoolExecutor(n_lanes) as pool:
+    with ThreadPoolExecutor(n_parallel) as pool:
         for stream in streams:
             pool.submit(copy_context().run, run, stream)
         try:

@@ -14,7 +14,7 @@ from tierank import Blend, LinearRanker, make_ranking
 from tierank.kernels import n_threads, threads
 from tierank.progress import Progress
 from tierank.rankers import blend
-from tierank.training.lanes import Halted, Halting, in_lanes
+from tierank.training.parallel import Halted, Halting, in_parallel
 
 QUICK = {"n_trees": 6, "max_epochs": 2}
 
@@ -47,10 +47,10 @@ def until(halt):
     yield
 
 
-@pytest.mark.parametrize("n_lanes", [1, 2, 5])
-def test_lanes_yield_all_and_keep_the_order_of_each_stream(n_lanes):
+@pytest.mark.parametrize("n_parallel", [1, 2, 5])
+def test_streams_yield_all_and_keep_the_order_of_each_stream(n_parallel):
     streams = [iter([(k, i) for i in range(k)]) for k in range(5)]
-    found = list(in_lanes(streams, n_lanes, Event()))
+    found = list(in_parallel(streams, n_parallel, Event()))
     assert sorted(found) == [(k, i) for k in range(5) for i in range(k)]
     for k in range(5):
         assert [i for name, i in found if name == k] == list(range(k))
@@ -64,7 +64,7 @@ def test_streams_run_at_the_same_time_with_one_thread_each_and_know_the_context(
         yield n_threads(8), known.get()
 
     known.set("outside")
-    assert list(in_lanes([stream() for _ in range(3)], 3, Event())) == [(1, "outside")] * 3
+    assert list(in_parallel([stream() for _ in range(3)], 3, Event())) == [(1, "outside")] * 3
     assert n_threads(8) == 8
 
 
@@ -75,18 +75,18 @@ def test_the_first_error_ends_the_others_and_is_raised():
         yield 1
         raise ValueError("this one")
 
-    lanes = in_lanes([until(halt), fails(), until(halt)], 3, halt)
-    assert next(lanes) == 1
+    found = in_parallel([until(halt), fails(), until(halt)], 3, halt)
+    assert next(found) == 1
     with pytest.raises(ValueError, match="this one"):
-        next(lanes)
+        next(found)
     assert halt.is_set()
 
 
 def test_streams_that_nobody_wants_end():
     halt = Event()
-    lanes = in_lanes([iter([1, 2, 3]), until(halt)], 2, halt)
-    assert next(lanes) == 1
-    lanes.close()  # returns only when the threads have ended
+    found = in_parallel([iter([1, 2, 3]), until(halt)], 2, halt)
+    assert next(found) == 1
+    found.close()  # returns only when the threads have ended
     assert halt.is_set()
 
 
@@ -179,15 +179,15 @@ def test_a_member_that_fails_ends_the_blend(parts, side_by_side, monkeypatch):
 
 def test_large_data_train_one_by_one(parts, side_by_side, monkeypatch):
     ranker = Blend(**QUICK)
-    assert ranker._n_lanes(5, parts[0], True) == 5
-    assert ranker._n_lanes(3, parts[0], True) == 3
+    assert ranker._n_parallel(5, parts[0], True) == 5
+    assert ranker._n_parallel(3, parts[0], True) == 3
     size = parts[0].n_documents * parts[0].n_features * 3
     monkeypatch.setattr(blend, "_MOST_WIDENED", 2 * size)
-    assert ranker._n_lanes(5, parts[0], True) == 2
+    assert ranker._n_parallel(5, parts[0], True) == 2
     monkeypatch.setattr(blend, "_MOST_WIDENED", size - 1)
-    assert ranker._n_lanes(5, parts[0], True) == 1
+    assert ranker._n_parallel(5, parts[0], True) == 1
     monkeypatch.undo()
     monkeypatch.setattr(threads, "n_cores", lambda: 8)
     monkeypatch.setattr("tierank.training.tree_parameters._VALUES_PER_THREAD", size // 6)
-    assert ranker._n_lanes(5, parts[0], True) == 1  # one model has work for more than five threads
-    assert Blend(**QUICK, n_jobs=1)._n_lanes(5, parts[0], True) == 1
+    assert ranker._n_parallel(5, parts[0], True) == 1  # one model has work for more than five threads
+    assert Blend(**QUICK, n_jobs=1)._n_parallel(5, parts[0], True) == 1
