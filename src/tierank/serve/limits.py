@@ -43,7 +43,7 @@ class Connections:
 
     max_connections: int = _limit(512, "open connections")
     header_timeout: float = _limit(10.0, "seconds within which the head of a request has to arrive")
-    idle_timeout: float = _limit(75.0, "seconds that an idle connection is kept open, or that a client may take to read an answer")
+    idle_timeout: float = _limit(75.0, "seconds that a connection may be idle, or take to read an answer")
     drain_timeout: float = _limit(30.0, "seconds that running requests have to finish when the server stops")
 
     def __post_init__(self) -> None:
