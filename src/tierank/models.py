@@ -89,7 +89,7 @@ def with_description(description: Mapping[str, Any], files: Mapping[str, bytes])
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The description of a model and its files, whose checksums are verified."""
     file = folder / MODEL.file
-    if not file.is_file():
+    if not _is_file(file):
         raise DataError(where=folder, expected="a model folder, with model.json in it", got="none")
     if file.stat().st_size > _LARGEST_DESCRIPTION:
         raise DataError(where=file, expected="the description of a model", got=f"{file.stat().st_size} bytes")
