@@ -7,6 +7,8 @@ import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -29,7 +31,8 @@ from tierank.serve.lanes import Lane
 from tierank.serve.limits import LARGE, Connections, Limits
 from tierank.serve.models import ServedModel
 from tierank.serve.refusals import Refusal
-from tierank.serve.workers import _HEARD, _LONGEST, _Parent, fork_workers
+from tierank.serve.snapshots import Snapshot
+from tierank.serve.workers import _HEARD, _LONGEST, _Parent, _Worker, fork_workers
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LENGTH = 8 << 20  # more than the buffers of the two sockets hold
@@ -325,6 +328,27 @@ def test_a_worker_that_cannot_be_started_is_said_at_first_and_tried_again_later(
     assert parent._start_due() is None
     assert parent.due[1] > 0
     assert "cannot start worker 1: Resource temporarily unavailable; trying again" in caplog.text
+
+
+def test_a_killed_process_leaves_no_copy_of_a_model_behind(tmp_path, monkeypatch):
+    """Its parent removes it, when it learns of the death."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    program = "from tierank.serve.snapshots import Snapshot\nwith Snapshot('m', {'model.json': b'{}'}, None).written():"
+    program += "\n    print('here', flush=True)\n    input()"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", program], env=os.environ | {"TMPDIR": str(tmp_path)}, **pipes)
+    child = process.pid
+    assert process.stdout.readline() == b"here\n"
+    with Snapshot(Path("m"), {"model.json": b"{}"}, None).written() as ours:
+        ends = socket.socketpair()
+        parent = _Parent(2, {}, Counters([]), None, None)
+        parent.is_stopping, parent.workers = True, {child: _Worker(0, child, ends[0], 0.0)}
+        assert len(list(tmp_path.iterdir())) == 2
+        os.kill(child, signal.SIGKILL)
+        ends[1].close()
+        wait_for(lambda: parent._reap() or not parent.workers)
+        assert list(tmp_path.iterdir()) == [ours]
+    process.communicate()
 
 
 def test_any_time_between_two_checks_can_be_waited_for():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,10 +39,20 @@ class Snapshot:
     @contextmanager
     def written(self) -> Iterator[Path]:
         """A temporary folder with these files, while the block runs."""
-        with tempfile.TemporaryDirectory(prefix="tierank-serve-") as place:
+        with tempfile.TemporaryDirectory(prefix=_prefix(os.getpid())) as place:
             for name, content in self.files.items():
                 (Path(place) / name).write_bytes(content)
             yield Path(place)
+
+
+def remove_left(process: int) -> None:
+    """Remove the temporary folders of a process that was killed while it loaded a model."""
+    for place in Path(tempfile.gettempdir()).glob(f"{_prefix(process)}*"):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _prefix(process: int) -> str:
+    return f"tierank-serve-{process}-"
 
 
 def _read(folder: Path) -> dict[str, bytes]:

@@ -33,7 +33,7 @@ from tierank.models import FolderState, state_of
 from tierank.serve.counters import Counters
 from tierank.serve.keys import Keys
 from tierank.serve.log import log_replacement
-from tierank.serve.snapshots import Snapshot
+from tierank.serve.snapshots import Snapshot, remove_left
 
 LOG = logging.getLogger("tierank.serve")
 
@@ -240,6 +240,7 @@ class _Parent:
             if not found:
                 continue
             self._read(worker)
+            remove_left(process)
             del self.workers[process]
             worker.socket.close()
             self._lost(worker, os.waitstatus_to_exitcode(status))
