@@ -14,7 +14,7 @@ import tierank
 from tierank import cli
 from tierank.cli import learning
 from tierank.cli.console import in_options, line_of
-from tierank.errors import ParameterError
+from tierank.errors import DataError, ParameterError
 from tierank.settings import as_flag
 
 
@@ -253,6 +253,13 @@ def test_folders_above_what_is_written_are_made(model, capsys):
     assert run(capsys, "convert", "data.txt", "z/data.csv")[0] == 0
     code, _, err = run(capsys, "predict", "model", "data.txt", "--out", "x")
     assert (code, err) == (2, "tierank: x: expected the name of a file, got a folder there; choose another name\n")
+
+
+@pytest.mark.parametrize("name", ["k", "seed", "valid", "position", "a.csv: rating"])
+def test_a_file_with_the_name_of_an_argument_is_not_an_option(name):
+    error = DataError(where=name, expected="a table", got="k: 3")
+    assert line_of(error) == f"{name}: expected a table, got k: 3"
+    assert line_of(ParameterError(argument="k", expected="an integer", got="x")) == "--k: expected an integer, got x"
 
 
 def test_the_system_speaks_of_the_callers_path():

@@ -4,8 +4,10 @@ import contextlib
 import importlib.util
 import json
 import math
+import os
 import re
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -964,3 +966,13 @@ def test_training_keeps_to_the_depth_that_can_be_loaded(monkeypatch, plain, tmp_
     tierank.load(tmp_path / "model")
     with pytest.raises(ParameterError, match="max_depth: expected 5 at most, got 6"):
         UMart(**settings, max_depth=6).fit(plain)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are bytes on Linux alone")
+def test_an_export_with_a_name_that_is_not_utf8_is_verified(tmp_path):
+    data = tierank.make_ranking(8, n_features=3, mean_length=6)
+    ranker = tierank.UMart(n_trees=3, n_jobs=1).fit(data)
+    for target in ("onnx", "c"):
+        place = tmp_path / os.fsdecode(b"\xff." + target.encode())
+        ranker.export(place, to=target)
+        assert tierank.verify(ranker, place, target, data).holds

@@ -194,3 +194,31 @@ def test_the_commands_of_the_page(folder):
     assert len(done.stderr.splitlines()) == len(refused), done.stderr
     for (_, message), line in zip(refused, done.stderr.splitlines(), strict=True):
         assert message in line
+
+
+class Reversed(tierank.UMart):
+    """A ranker that computes its scores in ``predict``, which its model does not know."""
+
+    def predict(self, X, qid=None):
+        return -super().predict(X, qid)
+
+
+def test_a_subclass_that_defines_predict_ranks_by_it_and_hands_no_other_scores_out(tmp_path):
+    data = tierank.make_ranking(8, n_features=4, mean_length=6, seed=2)
+    rows = np.random.default_rng(0).permutation(data.n_documents)
+    X, qid = data.features[rows], np.repeat(data.query_ids, data.lengths)[rows]
+    ranker = Reversed(n_trees=5, n_jobs=1).fit(data)
+    ranked, scores = ranker.rank(X, qid=qid), ranker.predict(X, qid=qid)
+    assert np.array_equal(ranked.score, scores[ranked.row])
+    for query in np.unique(qid):
+        assert np.all(np.diff(ranked.score[ranked.query == query]) <= 0)
+    for name, use in {
+        "export": lambda: ranker.export(tmp_path / "model", to="c"),
+        "explain": lambda: tierank.explain_query(ranker, data, data.query_ids[0]),
+        "permutation_importance": lambda: ranker.permutation_importance(data),
+    }.items():
+        with pytest.raises(
+            tierank.ParameterError, match=f"Reversed defines predict, and {name} takes the scores of its model_"
+        ):
+            use()
+    assert not (tmp_path / "model").exists()

@@ -450,3 +450,43 @@ def test_the_first_training_with_weights_is_silent():
     """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == ""
+
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def largest_data(names=None):
+    """Documents whose features are the largest numbers of float32, of both signs."""
+    signs = np.sign(np.random.default_rng(0).normal(size=(120, 40)))
+    data = RankingDataset((LARGEST * signs).astype(np.float32), np.arange(120) % 3, np.repeat(np.arange(10), 12))
+    return data if names is None else data.with_features(data.features, names)
+
+
+@pytest.mark.parametrize("settings", [{"activation": "relu"}, {"activation": "elu"}, {"n_seeds": 2}])
+@pytest.mark.parametrize("name", ["urank", "uboost", "urboost"])
+def test_scores_of_networks_are_finite_or_the_feature_is_named(name, settings):
+    """By compiled code (relu) and by torch (elu). Transforms that scale features also clip them."""
+    rng = np.random.default_rng(1)
+    usual = RankingDataset(rng.normal(size=(120, 40)), rng.integers(0, 3, 120), np.repeat(np.arange(10), 12))
+    small = {"max_epochs": 2, "hidden": (30, 10), "n_jobs": 1, "encoding": "none"}
+    ranker = tierank.RANKERS[name](feature_transform="none", **small, **settings).fit(usual)
+    assert np.isfinite(ranker.predict(usual)).all()
+    where = r"X: expected features .* are finite, got -?3\.40282e\+38 in column \d+ in query \d"
+    for use in (ranker.predict, ranker.rank, lambda data: tierank.explain_query(ranker, data, 0)):
+        with pytest.raises(DataError, match=where):
+            use(largest_data())
+    scaled = tierank.RANKERS[name](feature_transform="standard", **small, **settings).fit(usual)
+    assert np.isfinite(scaled.predict(largest_data())).all()
+
+
+def test_features_that_a_network_cannot_add_up_are_named_in_training_too():
+    names = [f"f{column}" for column in range(40)]
+    ranker = tierank.URank(feature_transform="none", encoding="none", max_epochs=1, hidden=(30, 10), n_jobs=1)
+    with pytest.raises(ParameterError, match=r"got -?3\.40282e\+38 in f\d+; clip it, or train with feature_transform"):
+        ranker.fit(largest_data(names))
+    rng = np.random.default_rng(1)
+    usual = RankingDataset(
+        rng.normal(size=(120, 40)), rng.integers(0, 3, 120), np.repeat(np.arange(10), 12), feature_names=names
+    )
+    with pytest.raises(DataError, match=r"are finite, got -?3\.40282e\+38 in f\d+ in query 0; clip it"):
+        ranker.fit(usual, valid=largest_data(names))

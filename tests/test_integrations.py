@@ -285,6 +285,33 @@ def test_autolog_against_a_real_server(server, table, train, monkeypatch):
 
 
 @quiet
+@has_mlflow
+def test_a_run_that_has_the_parameters_of_another_fit_gets_a_child(tmp_path, train, monkeypatch):
+    """MLflow does not change parameters; and the metrics of two fits would be mixed."""
+    import mlflow
+
+    from tierank.integrations import mlflow as ours
+
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    mlflow.set_tracking_uri((tmp_path / "runs").as_uri())
+    mlflow.set_experiment("children")
+    ours.autolog(log_models=False)
+    try:
+        with mlflow.start_run() as first:
+            tierank.UMart(n_trees=2, n_jobs=1).fit(train, valid=train)
+            tierank.UMart(n_trees=3, n_jobs=1).fit(train, valid=train)
+        with mlflow.start_run() as second:
+            mlflow.log_param("n_trees", "many")
+            tierank.UMart(n_trees=4, n_jobs=1).fit(train, valid=train)
+    finally:
+        ours.autolog(disable=True)
+    runs = mlflow.MlflowClient().search_runs([first.info.experiment_id])
+    found = {(run.data.params["n_trees"], run.data.tags.get("mlflow.parentRunId")) for run in runs}
+    inner = first.info.run_id, second.info.run_id
+    assert found == {("2", None), ("3", inner[0]), ("many", None), ("4", inner[1])}
+
+
+@quiet
 @has_server
 def test_the_code_of_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -29,6 +29,7 @@ from tierank.serve.counters import Counters
 from tierank.serve.documents import Documents, Features
 from tierank.serve.models import ServedModel, Version
 from tierank.serve.refusals import Refusal
+from tierank.serve.snapshots import Snapshot
 
 
 @pytest.fixture(scope="module")
@@ -749,6 +750,51 @@ def test_a_new_model_takes_over_and_a_broken_one_does_not(tmp_path, caplog):
     quick("umart").fit(make_data(named=True)).save(folder)
     service.replace(model)
     assert model.version.checksum == first.checksum
+
+
+def test_a_model_may_learn_other_levels_but_not_take_other_values(tmp_path, caplog):
+    """What clients send counts, and not the features that the model computes from it."""
+    pd = pytest.importorskip("pandas")
+    rng = np.random.default_rng(3)
+    size, ratings, queries = rng.normal(size=60), rng.integers(0, 3, 60), np.repeat(np.arange(6), 10)
+
+    def save(colors):
+        table = pd.DataFrame({"size": size, "color": colors})
+        quick("linear").fit(table, ratings, queries).save(tmp_path / "m")
+
+    save(rng.choice(["red", "blue"], 60))
+    model = ServedModel.read("m", tmp_path / "m")
+    service = Service([model], threads=1)
+    save(rng.choice(["red", "green", "grey"], 60))
+    service.replace(model)
+    assert service.counters.total("reloads", "m", "replaced") == 1
+    save(rng.integers(0, 3, 60))
+    service.replace(model)
+    assert service.counters.total("reloads", "m", "refused") == 1
+    assert "got number in place of category for 'color'" in caplog.text
+    document = {"features": {"size": 0.5, "color": "grey"}}
+    assert ask(service.application(), "/score", {"queries": [{"documents": [document]}]})[0] == 200
+
+
+@pytest.mark.parametrize("name", ["model.json", "trees.txt"])
+def test_a_snapshot_does_not_wait_for_the_writer_of_a_pipe(tmp_path, name):
+    quick("umart").fit(make_data()).save(tmp_path / "m")
+    (tmp_path / "m" / name).unlink()
+    os.mkfifo(tmp_path / "m" / name)
+    for read in (Snapshot.take, tierank.load):
+        with pytest.raises(DataError, match=f"{name}.* got none"):
+            read(tmp_path / "m")
+
+
+@pytest.mark.parametrize("name", ["a" * 3000, "a/b", "..", "", "a\0b", "\ud800"])
+def test_names_that_no_file_can_have_are_refused(tmp_path, name):
+    quick("umart").fit(make_data()).save(tmp_path / "m")
+    file = tmp_path / "m" / "model.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"files": {name: ""}}))
+    for read in (Snapshot.take, tierank.load):
+        with pytest.raises(DataError, match=r"expected a file .* inside the model folder, got none") as raised:
+            read(tmp_path / "m")
+        assert len(str(raised.value)) < len(str(tmp_path)) + 250
 
 
 def test_a_model_that_is_replaced_while_it_is_read_is_read_again(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 import sys
 import threading
@@ -504,6 +505,8 @@ def test_keys_are_read_from_a_file(tmp_path, caplog):
         (b"# none\n\n", "expected one API key per line, got none"),
         (b"good\ntwo words\n", "keys:2: expected a key of printable ASCII"),
         ("schlüssel\n".encode(), "keys:1: expected a key of printable ASCII"),
+        # Characters that divide lines for Python, but not for editors: the parts of a key are no keys.
+        *((b"\rone%cother\n" % mark, "keys:2: expected a key of printable ASCII") for mark in b"\v\f\x1c\x1d\x1e\x85"),
         (b"x" * (2 << 20), "got more than 1048576 bytes"),
     ):
         file.write_bytes(content)
@@ -511,6 +514,9 @@ def test_keys_are_read_from_a_file(tmp_path, caplog):
             Keys.read(file)
     with pytest.raises(ParameterError, match="got a folder"):
         Keys.read(tmp_path)
+    os.mkfifo(tmp_path / "pipe")  # a running server does not wait for its writer
+    with pytest.raises(ParameterError, match="pipe: expected a file of API keys, got a pipe"):
+        Keys.read_again(tmp_path / "pipe")
     for wrong in ([], [""], ["a b"], [7]):
         with pytest.raises(ParameterError, match="keys: expected"):
             Keys(wrong)

@@ -27,6 +27,7 @@ from serve_tools import ROW, call, make_data, n_said, quick, serving, wait_for
 import tierank
 from tierank import ParameterError, cli
 from tierank.kernels import most_workers
+from tierank.models import with_description
 from tierank.rankers import Ranker
 from tierank.serve import app
 from tierank.serve.server import Settings, _bound
@@ -190,8 +191,8 @@ def write_words(folder, word):
     """A folder such as models have, in one step."""
     fresh = folder.with_name("fresh")
     fresh.mkdir()
-    (fresh / "words.txt").write_text(word)
-    (fresh / "model.json").write_text(json.dumps({"files": {"words.txt": ""}, "word": word}))
+    for name, content in with_description({"ranker": word}, {"words.txt": word.encode()}).items():
+        (fresh / name).write_bytes(content)
     if folder.exists():
         folder.rename(folder.with_name(f"old-{time.monotonic_ns()}"))
     fresh.rename(folder)
@@ -370,7 +371,7 @@ def test_what_all_workers_would_meet_is_said_once(tmp_path):
 def log_as_it_was():
     kept = [
         (logging.getLogger(n), logging.getLogger(n).handlers, logging.getLogger(n).level)
-        for n in ("tierank", "uvicorn")
+        for n in ("tierank", "uvicorn", "asyncio")
     ]
     yield
     for logger, handlers, level in kept:
@@ -379,9 +380,11 @@ def log_as_it_was():
 
 
 @pytest.mark.usefixtures("log_as_it_was")
-def test_what_the_command_refuses(tmp_path, capsys, trees):
+def test_what_the_command_refuses(tmp_path, capsys, monkeypatch, trees):
     trees.save(tmp_path / "m")
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
+    (tmp_path / "k").mkdir()
     (tmp_path / "no-keys").write_text("# none\n")
     trees.save(tmp_path / "twice")
     described = json.loads((tmp_path / "twice" / "model.json").read_text())
@@ -403,20 +406,24 @@ def test_what_the_command_refuses(tmp_path, capsys, trees):
                 [tmp_path / "m", "--workers", "2", "--port", "0", "--api-key-file", tmp_path / "no-keys"],
                 "expected one API key per line",
             ),
-            ([tmp_path / "m", "--timeout", "0"], "timeout: expected a number > 0"),
+            ([tmp_path / "m", "--timeout", "0"], ": --timeout: expected a number > 0"),
             ([tmp_path / "m", "--idle-timeout", "x"], "--idle-timeout: expected a number, got 'x'"),
-            ([tmp_path / "m", "--max-connections", "0"], "max_connections: expected an integer"),
+            ([tmp_path / "m", "--max-connections", "0"], "--max-connections: expected an integer"),
             ([tmp_path / "empty", "--port", "0"], "expected a model folder"),
             ([tmp_path / "twice", "--port", "0"], "expected each name once, got 'bm25' twice"),
             ([tmp_path / "m", f"m={tmp_path / 'm'}"], "got 'm' twice; name one"),
             ([f"a b={tmp_path / 'm'}", "--port", "0"], "letters, digits"),
-            ([tmp_path / "m", "--port", "70000"], "port: expected a number >= 0 and <= 65535"),
-            ([tmp_path / "m", "--host", "no such host", "--port", "0"], "host: expected an address"),
-            ([tmp_path / "m", "--workers", "0"], "workers: expected an integer >= 1"),
-            ([tmp_path / "m", "--workers", "9" * 9], f"workers: expected an integer >= 1 and <= {most_workers()}"),
-            ([tmp_path / "m", "--threads", "9" * 9], f"threads: expected an integer >= 1 and <= {most_workers()}"),
-            ([tmp_path / "m", "--watch", "0"], "watch: expected a number > 0"),
-            ([tmp_path / "m", "--max-documents", "0"], "max_documents: expected an integer"),
+            ([tmp_path / "m", "--port", "70000"], ": --port: expected a number >= 0 and <= 65535"),
+            ([tmp_path / "m", "--host", "no such host", "--port", "0"], ": --host: expected an address"),
+            ([tmp_path / "m", "--workers", "0"], ": --workers: expected an integer >= 1"),
+            ([tmp_path / "m", "--workers", "9" * 9], f": --workers: expected an integer >= 1 and <= {most_workers()}"),
+            ([tmp_path / "m", "--threads", "9" * 9], f": --threads: expected an integer >= 1 and <= {most_workers()}"),
+            ([tmp_path / "m", "--watch", "0"], ": --watch: expected a number > 0"),
+            ([tmp_path / "m", "--max-documents", "0"], "--max-documents: expected an integer"),
+            ([tmp_path / "m", "--max-large-bytes", "1"], "--max-large-bytes: expected at least --max-bytes, 16777216"),
+            (["m="], "m=: expected NAME=MODEL, got no model"),
+            (["k", "--port", "0"], "tierank: k: expected a model folder"),  # not the option --k
+            ([tmp_path / "m", "--port", "0", "--api-key-file", "k"], "tierank: k: expected a file of API keys"),
             ([tmp_path / "m", "--json", "--quiet"], "not allowed with"),
         ):
             assert cli.main(["serve", *map(str, arguments)]) == 2

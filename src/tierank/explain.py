@@ -267,7 +267,7 @@ def _scores(ranker: Ranker, data: RankingDataset) -> Floats:
 
 def _list_of(ranker: Ranker, data: RankingDataset, query: object) -> tuple[RankingDataset, RankingDataset]:
     """The documents of one query, and the same with the features that the ranker learned from."""
-    ranker.check_fitted()
+    ranker.check_predicts_as_its_model("explain")
     check_dataset("data", data)
     chosen = data.select([_find_query(data, query)])
     return chosen, ranker.match_features(chosen)

@@ -54,7 +54,7 @@ class FolderKind:
 
     def refusal(self, place: Path) -> str | None:
         """Why a folder of this kind may not be written here; None if only a folder of its kind would be replaced."""
-        if not place.exists() or (place.is_dir() and (not contents(place) or self.is_in(place))):
+        if not _is_there(place) or (place.is_dir() and (not contents(place) or self.is_in(place))):
             return None
         return (
             f"{place}: expected a new name or {self.kind}, got something else there; choose another name, or move it"
@@ -142,7 +142,7 @@ def replacing(path: str | os.PathLike[str], kind: FolderKind | None = None) -> I
     written to directly. With a ``kind`` it may also be a folder, which replaces a folder of that kind, or an empty one.
     """
     place = as_path(path)
-    if place.exists() and not place.is_file() and not place.is_dir():
+    if _is_there(place) and not place.is_file() and not place.is_dir():
         with writing(place):
             yield place
         return
@@ -181,6 +181,14 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         if not _is_at(target, error.filename):
             raise
         raise WriteError.of(path, error) from None
+
+
+def _is_there(place: Path) -> bool:
+    """Whether there is anything to replace. Raises ``WriteError`` if there can be no such name."""
+    try:
+        return place.exists()
+    except OSError as error:
+        raise WriteError.of(place, error) from None
 
 
 def _is_at(place: Path, name: object) -> bool:

@@ -30,6 +30,8 @@ MODEL = FolderKind("a model folder", "model.json", ("format", "ranker", "files")
 WORK_SETTINGS = ("n_jobs", "device")
 # A description takes some kilobytes; anything larger than this is refused.
 _LARGEST_DESCRIPTION = 64 << 20
+# Characters of a file name that a message shows.
+_SHOWN = 100
 # How often a folder is read again if it is replaced while it is read.
 _READINGS = 20
 
@@ -87,7 +89,7 @@ def with_description(description: Mapping[str, Any], files: Mapping[str, bytes])
 def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The description of a model and its files, whose checksums are verified."""
     file = folder / MODEL.file
-    if not file.is_file():
+    if not _is_file(file):
         raise DataError(where=folder, expected="a model folder, with model.json in it", got="none")
     if file.stat().st_size > _LARGEST_DESCRIPTION:
         raise DataError(where=file, expected="the description of a model", got=f"{file.stat().st_size} bytes")
@@ -115,12 +117,19 @@ def damaged(file: Path, what: str = "") -> DataError:
 
 
 def _checked(folder: Path, name: str, digest: object) -> bytes:
-    if Path(name).name != name or not (folder / name).is_file():
-        raise DataError(where=folder, expected=f"a file {name!r} inside the model folder", got="none")
+    if Path(name).name != name or not _is_file(folder / name):
+        raise DataError(where=folder, expected=f"a file {name[:_SHOWN]!r} inside the model folder", got="none")
     content = (folder / name).read_bytes()
     if hashlib.sha256(content).hexdigest() != digest:
         raise DataError(where=folder / name, expected="the file that was saved", got="one with another checksum")
     return content
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that no file can have
+        return False
 
 
 class FolderState(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import os
 import re
 import shlex
@@ -13,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from tierank.errors import ParameterError
+from tierank.errors import ParameterError, TierankError
 
 # Standard input or standard output, as a path.
 PIPE = "-"
@@ -106,6 +107,10 @@ def line_of(error: Exception) -> str:
         place = "" if error.filename is None else _UNFINISHED.sub(r"\1", os.fsdecode(error.filename)) + ": "
         place = place.replace("\n", "\\n")
         return f"{place}expected a path that can be read or written, got: {error.strerror}"
+    if isinstance(error, TierankError) and error.where is not None:  # a file may be called k or seed
+        rest = copy.copy(error)
+        rest.where = None
+        return f"{' '.join(error.where.split())}: {in_options(str(rest))}"
     return in_options(str(error))
 
 
@@ -125,18 +130,20 @@ def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[st
     if path is None:
         return
     if path.exists() and any(Path(one).exists() and path.samefile(one) for one in read):
-        raise ParameterError(f"{path}: expected a file other than the one that is read; choose another name")
+        raise ParameterError(where=path, expected="a file other than the one that is read", fix="choose another name")
     if str(path) == PIPE:
         raise ParameterError(f"{PIPE}: expected the name of a {'folder' if is_folder else 'file'}, got standard output")
     if is_folder and path.is_file():
-        raise ParameterError(f"{path}: expected the name of a folder, got a file there; choose another name")
+        raise ParameterError(where=path, expected="the name of a folder", got="a file there", fix="choose another name")
     if not is_folder and path.is_dir():
-        raise ParameterError(f"{path}: expected the name of a file, got a folder there; choose another name")
+        raise ParameterError(where=path, expected="the name of a file", got="a folder there", fix="choose another name")
     above = next(folder for folder in path.absolute().parents if folder.exists())
     if not above.is_dir():
-        raise ParameterError(f"{path}: expected a folder above it, got the file {above}; choose another name")
+        raise ParameterError(
+            where=path, expected="a folder above it", got=f"the file {above}", fix="choose another name"
+        )
     if not os.access(above, os.W_OK):
-        raise ParameterError(f"{path}: expected a path that can be written, got {above}, which is not writable")
+        raise ParameterError(where=path, expected="a path that can be written", got=f"{above}, which is not writable")
 
 
 def made(path: Path) -> Path:

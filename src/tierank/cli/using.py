@@ -210,20 +210,28 @@ def _serve(options: argparse.Namespace) -> None:
     for text in options.models:
         name, equals, folder = text.partition("=")
         is_named = bool(equals) and "/" not in name
+        if is_named and not folder:
+            raise ParameterError(where=text, expected="NAME=MODEL", got="no model")
         path = Path(folder if is_named else text)
         name = name if is_named else path.resolve().name
         if name in folders:
             raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={path}")
         folders[name] = path
-    settings = Settings(
-        host=options.host,
-        port=options.port,
-        workers=options.workers,
-        threads=options.threads,
-        watch=options.watch,
-        api_key_file=options.api_key_file,
-        log="json" if options.json else "quiet" if options.quiet else "text",
-        limits=Limits(**{one.name: getattr(options, one.name) for one in fields(Limits)}),
-        connections=Connections(**{one.name: getattr(options, one.name) for one in fields(Connections)}),
-    )
-    serve(folders, settings)
+    try:
+        settings = Settings(
+            host=options.host,
+            port=options.port,
+            workers=options.workers,
+            threads=options.threads,
+            watch=options.watch,
+            api_key_file=options.api_key_file,
+            log="json" if options.json else "quiet" if options.quiet else "text",
+            limits=Limits(**{one.name: getattr(options, one.name) for one in fields(Limits)}),
+            connections=Connections(**{one.name: getattr(options, one.name) for one in fields(Connections)}),
+        )
+        serve(folders, settings)
+    except ParameterError as error:
+        if error.argument is None:
+            raise
+        # Each argument is an option of the same name.
+        raise ParameterError(error.render(lambda name: f"--{name.replace('_', '-')}")) from None

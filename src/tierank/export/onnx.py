@@ -481,7 +481,8 @@ def open_session(path: Path) -> Any:
         import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    # Its content, as onnxruntime does not open a path that is not UTF-8.
+    return onnxruntime.InferenceSession(path.read_bytes(), options, providers=["CPUExecutionProvider"])
 
 
 def _open(path: Path) -> Executor:

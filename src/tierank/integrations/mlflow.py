@@ -196,8 +196,9 @@ def _load_pyfunc(path: str) -> TableScorer:
 def autolog(*, log_models: bool = True, disable: bool = False) -> None:
     """Log every call of ``fit``: settings, metrics and losses by round, the best metrics, and the model.
 
-    A call inside an active run is logged to it; otherwise a new run is created. Calls in other processes, such as those
-    of ``cross_validate`` with several jobs, are not logged.
+    A call inside an active run is logged to it; otherwise a new run is created. If the run has an earlier call, or
+    parameters of the same names with other values, which MLflow does not change, the call gets a child run. Calls in
+    other processes, such as those of ``cross_validate`` with several jobs, are not logged.
 
     Parameters
     ----------
@@ -225,13 +226,15 @@ def _logged(fit: Callable[..., Ranker], log_models: bool) -> Callable[..., Ranke
 
 @contextmanager
 def _run(ranker: Ranker) -> Iterator[Tracker]:
-    """A tracker of the active run, or of a new one, which ends with the block."""
+    """A tracker of the active run if that has room for one, or of a new one, which ends with the block."""
     import mlflow
 
-    if mlflow.active_run() is not None:
+    active, ours = mlflow.active_run(), _parameters(ranker)
+    known = {} if active is None else mlflow.MlflowClient().get_run(active.info.run_id).data.params
+    if active is not None and "ranker" not in known and all(known.get(name, ours[name]) == ours[name] for name in ours):
         yield Tracker()
         return
-    with mlflow.start_run(run_name=type(ranker).__name__):
+    with mlflow.start_run(run_name=type(ranker).__name__, nested=active is not None):
         yield Tracker()
 
 
@@ -269,11 +272,16 @@ class Tracker:
         import mlflow
 
         self.flush()
-        settings = {name: _text(value)[:_LONGEST] for name, value in ranker.get_params(deep=False).items()}
-        mlflow.log_params({"ranker": type(ranker).__name__} | settings)
+        mlflow.log_params(_parameters(ranker))
         mlflow.log_metrics({f"best_{tracked_name(name)}": float(value) for name, value in ranker.best_.items()})
         if log_models:
             log_model(ranker)
+
+
+def _parameters(ranker: Ranker) -> dict[str, str]:
+    """The class and the settings of a ranker, as MLflow holds them."""
+    settings = {name: _text(value)[:_LONGEST] for name, value in ranker.get_params(deep=False).items()}
+    return {"ranker": type(ranker).__name__} | settings
 
 
 def _text(value: Any) -> str:

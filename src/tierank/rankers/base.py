@@ -421,7 +421,18 @@ class Ranker(Configured):
         self._check_fitted()
         k = as_limit("k", k)
         data = self._as_candidates(X, qid)
+        if type(self).predict is not Ranker.predict:  # a subclass with its own scores
+            return Ranked.of(data, data.arrange(self.predict(X, qid)), k)
         return Ranked.of(data, self.model_.predict(data, self.resources()), k)
+
+    def check_predicts_as_its_model(self, what: str) -> None:
+        """Raise ``ParameterError`` if a subclass computes its scores in ``predict``, which ``what`` cannot see."""
+        self._check_fitted()
+        if type(self).predict is not Ranker.predict:
+            raise ParameterError(
+                f"{type(self).__name__} defines predict, and {what} takes the scores of its model_",
+                fix="define predict in a subclass of FittedModel, and return that from fit_model",
+            )
 
     def score(
         self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None, sample_weight: None = None
@@ -474,7 +485,7 @@ class Ranker(Configured):
         array
             The drops, features x repeats.
         """
-        self._check_fitted()
+        self.check_predicts_as_its_model("permutation_importance")
         check_dataset("data", data)
         as_whole("n_repeats", n_repeats, most=MOST_REPEATS)
         as_whole("seed", seed, 0)
@@ -495,7 +506,7 @@ class Ranker(Configured):
 
     def portable(self) -> Model:
         """The model in the neutral form that export targets read."""
-        self._check_fitted()
+        self.check_predicts_as_its_model("export")
         seen = self.seen_
         return Model(self.model_.portable(), seen.n_features, seen.feature_names, seen.has_missing, seen.columns.kinds)
 

@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from tierank import __version__
 from tierank.deadline import Deadline, seconds_left
@@ -30,12 +31,12 @@ from tierank.rankers import Ranked
 from tierank.serve.counters import Counters, gauge
 from tierank.serve.documents import Documents, warm_up
 from tierank.serve.keys import Keys
-from tierank.serve.lanes import ByteBudget, Lane
+from tierank.serve.lanes import ByteBudget, Lane, Share, stopping
 from tierank.serve.limits import LARGE, Limits
 from tierank.serve.log import log_replacement
 from tierank.serve.models import ServedModel, Version
 from tierank.serve.openapi import describe_api
-from tierank.serve.refusals import Refusal, shown
+from tierank.serve.refusals import Refusal, busy, shown
 from tierank.serve.requests import Rank, read_rank, read_score
 from tierank.settings import as_whole
 
@@ -62,6 +63,27 @@ class Answer:
     model: str | None = None
     n_queries: int = 0
     n_documents: int = 0
+    sent: Callable[[], None] | None = None  # called when the client has it, or is gone
+
+
+class Sending(Response):
+    """A response that is sent in pieces, so that a large one only takes memory beyond its own as the client reads."""
+
+    def __init__(self, found: Answer, headers: dict[str, str]) -> None:
+        super().__init__(found.content, found.code, headers, found.kind)
+        self.sent = found.sent
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it."""
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            body = bytes(self.body)
+            for start in range(0, len(body), LARGE):
+                await send({"type": "http.response.body", "body": body[start : start + LARGE], "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            if self.sent is not None:
+                self.sent()
 
 
 # The result of work in a thread: an answer, or work for another kind of thread.
@@ -148,6 +170,12 @@ class Service:
                 response = _refused(Refusal(422, "body", "what the model can score", str(error), "see GET /models"))
             except ClientDisconnect:  # the client has disconnected
                 response = _refused(Refusal(400, "body", "the whole body", "a part", "send the whole body"))
+            except MemoryError:
+                response = _refused(busy("enough memory", "too little", "send fewer documents at once, or try again"))
+            except asyncio.CancelledError:
+                if not self.is_stopping:
+                    raise
+                response = _refused(stopping())  # the time for running requests is over
             except Exception:
                 response = _our_bug()
             return self._finished(request, route, response, start)
@@ -182,7 +210,7 @@ class Service:
         headers = dict(found.headers or {})
         if self.is_stopping:  # so that clients open their next connection to another server
             headers["Connection"] = "close"
-        return Response(found.content, found.code, headers, found.kind)
+        return Sending(found, headers)
 
     def _check_key(self, request: Request) -> None:
         header = request.headers.get("authorization")
@@ -203,17 +231,19 @@ class Service:
 
         async def answer(request: Request) -> Answer:
             self._check_head(request)
-            body = bytearray()
+            share = self._room.share()
             try:
-                await self._receive(request, body)
+                body = await self._receive(request, share)
                 deadline = Deadline(self.limits.timeout)
                 lane = self._large_lane if len(body) > LARGE else self._scoring_lane
                 result = await lane.run(partial(work, body), deadline)
                 while not isinstance(result, Answer):
                     result = await self._explaining_lane.run(result, deadline)
-                return result
-            finally:
-                self._room.give_back(max(0, len(body) - LARGE))
+            except BaseException:
+                share.give_back()
+                raise
+            result.sent = share.give_back
+            return result
 
         return answer
 
@@ -229,15 +259,17 @@ class Service:
         if length.isdecimal() and int(length[:20]) > self.limits.max_bytes:
             raise self._too_large(f"{length[:20]} bytes")
 
-    async def _receive(self, request: Request, body: bytearray) -> None:
+    async def _receive(self, request: Request, share: Share) -> bytearray:
         """Receive the body within all limits. Bytes beyond 256 KB count towards the budget of large bodies."""
+        body = bytearray()
         try:
             async with asyncio.timeout(self.limits.body_timeout):
                 async for part in request.stream():
                     if len(body) + len(part) > self.limits.max_bytes:
                         raise self._too_large("more")
-                    self._room.take(min(len(part), max(0, len(body) + len(part) - LARGE)))
+                    share.take(min(len(part), max(0, len(body) + len(part) - LARGE)))
                     body += part
+            return body
         except TimeoutError:
             seconds = f"{self.limits.body_timeout:g} seconds"
             fix = "send it faster, or raise the limit body_timeout of the server"

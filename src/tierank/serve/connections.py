@@ -1,12 +1,14 @@
 """uvicorn's connections with a limit on their number, and with timeouts.
 
-uvicorn itself waits forever for the head of a request, and for the rest of a refused body. Here a connection is always
-in one of three states, two of which have a timer. Bytes that trickle in do not extend it.
+uvicorn itself waits forever for the head of a request, for the rest of a refused body, and for a client to read its
+answers. Here a connection is always in one of four states, three of which have a timer. Bytes that trickle in or out do
+not extend it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,24 +16,37 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from tierank.serve.limits import Connections
+from tierank.serve.refusals import Refusal, busy
+
+
+def _closing(status: bytes, refusal: Refusal) -> bytes:
+    """An answer that ends the connection, for clients whose request does not reach the application."""
+    body = json.dumps(refusal.to_dict()).encode()
+    headers = {
+        "Content-Type": "application/json",
+        **refusal.headers,
+        "Connection": "close",
+        "Content-Length": len(body),
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return b"HTTP/1.1 %b\r\n%b\r\n%b" % (status, lines.encode(), body)
+
 
 # Sent to clients that connect when the limit is reached, before anything is read.
-_BODY = (
-    b'{"error":{"where":"server","expected":"fewer connections","got":"as many as there may be",'
-    b'"fix":"try again, or raise the limit max_connections of the server"}}'
+_FULL = busy(
+    "fewer connections", "as many as there may be", "try again, or raise the limit max_connections of the server"
 )
-_FULL = (
-    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\nConnection: close\r\n"
-    b"Content-Length: %d\r\n\r\n%b" % (len(_BODY), _BODY)
+_INVALID = Refusal(
+    400, "request", "HTTP/1.1", "something else", "check the address, the head and the length of the body"
 )
 
 
 class Connection(H11Protocol):
     """A connection, and its timer."""
 
-    def __init__(self, *arguments: Any, limits: Connections, count_refused: Callable[[], None], **more: Any) -> None:
+    def __init__(self, *arguments: Any, limits: Connections, count: Callable[[int], None], **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._limits, self._count_refused = limits, count_refused
+        self._limits, self._count = limits, count
         self._state = ""
         self._timer: asyncio.TimerHandle | None = None
 
@@ -40,8 +55,8 @@ class Connection(H11Protocol):
         is_full = len(self.connections) >= self._limits.max_connections
         super().connection_made(transport)
         if is_full:
-            self._count_refused()
-            transport.write(_FULL)
+            self._count(503)
+            transport.write(_closing(b"503 Service Unavailable", _FULL))
             transport.close()
         self._look()
 
@@ -57,6 +72,23 @@ class Connection(H11Protocol):
         self._unset_keepalive_if_required()  # only our timer is used
         self._look()
 
+    def pause_writing(self) -> None:
+        """Wait until the client has read what was sent."""
+        super().pause_writing()
+        self._look()
+
+    def resume_writing(self) -> None:
+        """Go on: the client has read almost everything."""
+        super().resume_writing()
+        self._look()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is not HTTP as any other refused request; an answer that has begun is cut off."""
+        self._count(400)
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.write(_closing(b"400 Bad Request", _INVALID))
+        self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Cancel the timer."""
         if self._timer is not None:
@@ -71,10 +103,17 @@ class Connection(H11Protocol):
         self._state = state
         if self._timer is not None:
             self._timer.cancel()
-        seconds = {"receiving": self._limits.header_timeout, "idle": self._limits.idle_timeout}.get(state)
+        limits = self._limits
+        seconds = {
+            "receiving": limits.header_timeout,
+            "idle": limits.idle_timeout,
+            "sending": limits.idle_timeout,
+        }.get(state)
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._give_up)
 
     def _current(self) -> str:
+        if self.flow.write_paused:
+            return "sending"
         if self.cycle is not None and not self.cycle.response_complete:
             return "answering"  # the application has its own limits
         is_between = self.cycle is not None and self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]

@@ -58,6 +58,12 @@ class Features:
             one = self.names[0]
             self._pick = (lambda given: (given[one],)) if n == 1 else itemgetter(*self.names)
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        """What clients send for each column: a number, or the kind of text, date or vector."""
+        raw = self.plan.raw_kinds(self.made or ())
+        return {name: "number" if kind is None else kind.NAME for name, kind in raw.items()}
+
     def row(self, given: Any, where: str) -> Sequence[Any]:
         """The values of one document in the order of the model, from an object by name or from a list."""
         if type(given) is list:

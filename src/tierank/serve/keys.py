@@ -44,25 +44,30 @@ class Keys:
     def read(cls, path: Path) -> Keys:
         """The keys of a file, one per line; blank lines and lines that start with ``#`` are ignored."""
         if path.is_dir():
-            raise ParameterError(f"{path}: expected a file of API keys, got a folder")
+            raise ParameterError(where=path, expected="a file of API keys", got="a folder")
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
             mode = os.fstat(file.fileno()).st_mode
-        lines = [line.strip() for line in content.decode("latin-1").splitlines()]
+        # Only the ends of lines that editors write: other control characters do not divide a key in two.
+        lines = [line.strip(" \t") for line in re.split("\r\n|\r|\n", content.decode("latin-1"))]
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys or len(content) > _LARGEST:
             got = "none" if not keys else f"more than {_LARGEST} bytes"
-            raise ParameterError(f"{path}: expected one API key per line, got {got}")
-        wrong = next(
-            (n for n, line in enumerate(lines, 1) if line[:1] not in ("", "#") and not _KEY.fullmatch(line)), 0
-        )
+            raise ParameterError(where=path, expected="one API key per line", got=got)
+        wrong = next((n for n, line in enumerate(lines, 1) if line in keys and not _KEY.fullmatch(line)), 0)
         if wrong:
-            raise ParameterError(
-                f"{path}:{wrong}: expected a key of printable ASCII without blanks, got something else"
-            )
+            expected = "a key of printable ASCII without blanks"
+            raise ParameterError(where=f"{path}:{wrong}", expected=expected, got="something else")
         if mode & stat.S_IROTH:
             LOG.warning("%s: every user of this machine can read the API keys; run chmod 600 on the file", path)
         return cls(keys)
+
+    @classmethod
+    def read_again(cls, path: Path) -> Keys:
+        """The keys of a file that was read before. A pipe is refused: a running server would wait for its writer."""
+        if path.is_fifo():
+            raise ParameterError(where=path, expected="a file of API keys", got="a pipe, which can be read only once")
+        return cls.read(path)
 
     @classmethod
     def from_texts(cls, digests: Iterable[str]) -> Keys:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from tierank.deadline import Deadline
+from tierank.deadline import Deadline, check_deadline
 from tierank.serve.refusals import Refusal, busy
 
 T = TypeVar("T")
@@ -25,6 +25,7 @@ class Lane:
         self.what, self.threads, self.max_waiting = what, threads, max_waiting
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=f"tierank-{what}")
         self._at_work: set[Deadline] = set()
+        self._is_closed = False
         self._lock = threading.Lock()
 
     async def run(self, work: Callable[[], T], deadline: Deadline) -> T:
@@ -48,6 +49,7 @@ class Lane:
     def _start(self, work: Callable[[], T], deadline: Deadline) -> Future[T]:
         def applied() -> T:
             with deadline.applied():
+                check_deadline()
                 return work()
 
         with self._lock:
@@ -58,9 +60,12 @@ class Lane:
             self._at_work.add(deadline)
         try:
             future = self._pool.submit(applied)
-        except RuntimeError:  # it was closed
+        except RuntimeError:  # it was closed, or the system gives it no thread
+            deadline.cancel()
             self._leave(deadline)
-            raise busy("to be running", "a server that is stopping", "ask another one") from None
+            if self._is_closed:
+                raise stopping() from None
+            raise busy("a thread", "none: the system has no memory for it, or a limit", "try again") from None
         future.add_done_callback(lambda _: self._leave(deadline))
         return future
 
@@ -71,9 +76,15 @@ class Lane:
     def close(self) -> None:
         """Let all deadlines pass: waiting work never starts, and running work stops at its next check."""
         with self._lock:
+            self._is_closed = True
             for deadline in self._at_work:
                 deadline.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def stopping() -> Refusal:
+    """The refusal of a server that is stopping."""
+    return busy("to be running", "a server that is stopping", "ask another one")
 
 
 class ByteBudget:
@@ -82,6 +93,10 @@ class ByteBudget:
     def __init__(self, most: int) -> None:
         self.most, self.taken = most, 0
         self._lock = threading.Lock()
+
+    def share(self) -> Share:
+        """The share of one request, which is empty at first."""
+        return Share(self)
 
     def take(self, n: int) -> None:
         """Take this many bytes. Refuses the request if they are not available."""
@@ -98,3 +113,20 @@ class ByteBudget:
         """Return bytes to the budget."""
         with self._lock:
             self.taken -= n
+
+
+class Share:
+    """What one request has taken of a budget, so that all of it is returned, whatever happens."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget, self._taken = budget, 0
+
+    def take(self, n: int) -> None:
+        """Take more."""
+        self._budget.take(n)
+        self._taken += n
+
+    def give_back(self) -> None:
+        """Return everything."""
+        self._budget.give_back(self._taken)
+        self._taken = 0

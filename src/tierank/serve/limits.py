@@ -31,7 +31,9 @@ class Limits:
             from tierank.errors import ParameterError
 
             raise ParameterError(
-                f"max_large_bytes: expected at least max_bytes, {self.max_bytes}, got {self.max_large_bytes}"
+                argument="max_large_bytes",
+                expected=f"at least `max_bytes`, {self.max_bytes}",
+                got=f"{self.max_large_bytes}",
             )
 
 
@@ -41,7 +43,7 @@ class Connections:
 
     max_connections: int = _limit(512, "open connections")
     header_timeout: float = _limit(10.0, "seconds within which the head of a request has to arrive")
-    idle_timeout: float = _limit(75.0, "seconds that an idle connection is kept open")
+    idle_timeout: float = _limit(75.0, "seconds that a connection may be idle, or take to read an answer")
     drain_timeout: float = _limit(30.0, "seconds that running requests have to finish when the server stops")
 
     def __post_init__(self) -> None:

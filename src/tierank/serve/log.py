@@ -16,7 +16,11 @@ def log_to_stderr(kind: str) -> None:
     """Log one line per event; of other libraries only errors."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines() if kind != "json" else _JsonLines())
-    levels = {"tierank": logging.WARNING if kind == "quiet" else logging.INFO, "uvicorn": logging.WARNING}
+    levels = {
+        "tierank": logging.WARNING if kind == "quiet" else logging.INFO,
+        "uvicorn": logging.ERROR,
+        "asyncio": logging.ERROR,
+    }
     for name, level in levels.items():
         logger = logging.getLogger(name)
         logger.setLevel(level)

@@ -147,7 +147,7 @@ class ServedModel:
 
     def _check_features(self, version: Version) -> None:
         old, new = self.version.features, version.features
-        if (old.n_made, old.made, old.names) != (new.n_made, new.made, new.names):
+        if (old.n, old.names, old.kinds) != (new.n, new.names, new.kinds):
             raise DataError(
                 f"{self.folder}: expected the features of the model that it replaces, got {_change(old, new)};"
                 " serve it under another name, or start again"
@@ -182,12 +182,17 @@ def _checksum_of(ranker: Ranker) -> str | None:
 
 
 def _change(old: Features, new: Features) -> str:
-    if old.n_made != new.n_made:
-        return f"{new.n_made} in place of {old.n_made}"
-    if new.names is None or old.names is None:
+    if old.n != new.n:
+        return f"{new.n} in place of {old.n}"
+    if (old.names is None) != (new.names is None):
         return "names" if old.names is None else "no names"
-    pairs = zip((*old.names, *(old.made or ())), (*new.names, *(new.made or ())), strict=False)
-    return next((f"{b!r} in place of {a!r}" for a, b in pairs if a != b), "other columns")
+    pairs = zip(old.names or (), new.names or (), strict=True)
+    renamed = next((f"{b!r} in place of {a!r}" for a, b in pairs if a != b), None)
+    return renamed or next(
+        f"{new.kinds.get(name, 'nothing')} in place of {old.kinds.get(name, 'nothing')} for {name!r}"
+        for name in (*old.kinds, *new.kinds)
+        if old.kinds.get(name) != new.kinds.get(name)
+    )
 
 
 def checked_name(name: str) -> str:

@@ -9,8 +9,8 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,8 +34,14 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tierank.serve")
 
-# The most connections that wait to be accepted.
-_BACKLOG = 2048
+# The most connections that wait to be accepted, and that are accepted in one step.
+_BACKLOG, _AT_ONCE = 2048, 64
+# Open files of a process that are not connections: models, the log, and connections that are about to be refused.
+_OTHER_FILES = 64 + _AT_ONCE
+# Seconds between two lines of the log that say that no connection can be accepted.
+_SELDOM = 1.0
+# Characters of a host that a message shows.
+_SHOWN = 100
 # Seconds in which open connections can send one more request, whose answer announces the shutdown.
 _FAREWELL = 1.0
 _HANGUP = getattr(signal, "SIGHUP", None)
@@ -129,7 +135,9 @@ def _run(service: Service, settings: Settings, opened: socket.socket, control: _
         """uvicorn's server with our own signal handling: it drains connections and returns."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            asyncio.get_running_loop().set_exception_handler(_LoopErrors())
             await super().startup(sockets)
+            opened.listen(_BACKLOG)  # uvicorn has set it to the number that it accepts in one step
             started()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -148,23 +156,67 @@ def _run(service: Service, settings: Settings, opened: socket.socket, control: _
             if control.was_interrupted:
                 raise KeyboardInterrupt
 
-    count_refused = partial(service.counters.count_request, "other", 503, 0.0)
-    protocol: Any = partial(Connection, limits=settings.connections, count_refused=count_refused)
+    def count(code: int) -> None:
+        """Count an answer that is not the application's."""
+        service.counters.count_request("other", code, 0.0)
+
+    inner = service.application()
+
+    async def application(scope: Any, receive: Any, send: Any) -> None:
+        with suppress(asyncio.CancelledError):  # the time for running requests is over, and the client did not read
+            await inner(scope, receive, send)
+
+    protocol: Any = partial(Connection, limits=_fitting(settings.connections), count=count)
     config = uvicorn.Config(
-        service.application(),
+        application,
         http=protocol,
         ws="none",
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
-        backlog=_BACKLOG,
+        backlog=_AT_ONCE,
         timeout_graceful_shutdown=settings.connections.drain_timeout,  # type: ignore[arg-type]
     )
     try:
         Server(config).run([opened])
     finally:
         service.close()
+
+
+def _fitting(connections: Connections) -> Connections:
+    """The limits of connections, with no more connections than there may be open files; raises that limit first."""
+    try:
+        import resource
+    except ImportError:  # not a POSIX system
+        return connections
+    wanted = connections.max_connections + _OTHER_FILES
+    most, highest = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most < wanted:
+        with suppress(OSError, ValueError, OverflowError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(wanted, highest), highest))
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if most >= wanted:
+        return connections
+    fits = max(most - _OTHER_FILES, most // 2, 1)
+    LOG.warning("at most %d connections, as a process may open only %d files; raise that with ulimit -n", fits, most)
+    return replace(connections, max_connections=fits)
+
+
+class _LoopErrors:
+    """Logs errors outside of requests; that no connection can be accepted, at most once a second."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error."""
+        error = context.get("exception")
+        if not isinstance(error, OSError) or "socket" not in context:
+            LOG.error("%s", context["message"], exc_info=error)
+        elif loop.time() >= self._next:
+            self._next = loop.time() + _SELDOM
+            LOG.error("cannot accept connections: %s", error.strerror)
 
 
 def _say_serving(service: Service, opened: socket.socket) -> None:
@@ -236,7 +288,7 @@ class _Alone(_Control):
         if self.key_file is None:
             return
         try:
-            self.service.keys = Keys.read(self.key_file)
+            self.service.keys = Keys.read_again(self.key_file)
         except (TierankError, OSError) as error:
             LOG.error("kept the old API keys: %s", error)
         else:
@@ -326,7 +378,9 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError):
-        raise ParameterError(f"host: expected an address or name of this machine, got {host!r}") from None
+        raise ParameterError(
+            argument="host", expected="an address or name of this machine", got=f"{host[:_SHOWN]!r}"
+        ) from None
     with socket.socket(family, kind, protocol) as opened:
         if os.name == "posix":  # on other systems it would let two servers share a port
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -335,17 +389,20 @@ def _bound(host: str, port: int) -> Iterator[socket.socket]:
             # Immediately, as Linux lets two sockets bind the same address until one of them listens.
             opened.listen(_BACKLOG)
         except OSError as error:
-            raise ParameterError(_unbound(error, host, port)) from None
+            raise _unbound(error, host, port) from None
         opened.set_inheritable(True)
         yield opened
 
 
-def _unbound(error: OSError, host: str, port: int) -> str:
+def _unbound(error: OSError, host: str, port: int) -> ParameterError:
     if error.errno == errno.EADDRINUSE:
-        return f"port: expected a free port, got {port}, which another process uses; choose another, or 0 for any"
+        got, fix = f"{port}, which another process uses", "choose another, or 0 for any"
+        return ParameterError(argument="port", expected="a free port", got=got, fix=fix)
     if error.errno == errno.EACCES:
-        return f"port: expected one that this user may bind, got {port}; choose one >= 1024"
-    return f"host: expected an address of this machine, got {host!r}: {error.strerror}"
+        expected, fix = "one that this user may bind", "choose one >= 1024"
+        return ParameterError(argument="port", expected=expected, got=f"{port}", fix=fix)
+    got = f"{host[:_SHOWN]!r}: {error.strerror}"
+    return ParameterError(argument="host", expected="an address of this machine", got=got)
 
 
 def _address(opened: socket.socket) -> str:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tierank.errors import DataError
-from tierank.models import FolderState, read_settled
+from tierank.models import MODEL, FolderState, read_folder, read_settled
 
 
 @dataclass(frozen=True)
@@ -20,20 +20,17 @@ class Snapshot:
 
     folder: Path
     files: dict[str, bytes]
-    state: FolderState
+    state: FolderState | None
 
     @classmethod
     def take(cls, folder: Path) -> Snapshot:
         """Read a folder; again, if it was replaced meanwhile. Loading checks whether it is a valid model."""
-        files, state = read_settled(folder, _read)
-        if state is None:
-            raise DataError(where=folder, expected="a model folder, with model.json in it", got="none")
-        return cls(folder, files, state)
+        return cls(folder, *read_settled(folder, _read))
 
     @property
     def checksum(self) -> str:
         """The SHA-256 of ``model.json``."""
-        return hashlib.sha256(self.files["model.json"]).hexdigest()
+        return hashlib.sha256(self.files[MODEL.file]).hexdigest()
 
     def holds_the_same_as(self, other: Snapshot) -> bool:
         """Whether both are the same model."""
@@ -42,24 +39,22 @@ class Snapshot:
     @contextmanager
     def written(self) -> Iterator[Path]:
         """A temporary folder with these files, while the block runs."""
-        with tempfile.TemporaryDirectory(prefix="tierank-serve-") as place:
+        with tempfile.TemporaryDirectory(prefix=_prefix(os.getpid())) as place:
             for name, content in self.files.items():
                 (Path(place) / name).write_bytes(content)
             yield Path(place)
 
 
+def remove_left(process: int) -> None:
+    """Remove the temporary folders of a process that was killed while it loaded a model."""
+    for place in Path(tempfile.gettempdir()).glob(f"{_prefix(process)}*"):
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def _prefix(process: int) -> str:
+    return f"tierank-serve-{process}-"
+
+
 def _read(folder: Path) -> dict[str, bytes]:
-    try:
-        description = (folder / "model.json").read_bytes()
-    except FileNotFoundError:
-        return {}
-    names = [name for name in _named(description) if (folder / name).is_file()]
-    return {"model.json": description} | {name: (folder / name).read_bytes() for name in names}
-
-
-def _named(description: bytes) -> list[str]:
-    """The files that a description names; empty if it is damaged, which loading reports."""
-    try:
-        return [name for name in json.loads(description)["files"] if name != "model.json" and Path(name).name == name]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
+    _, files = read_folder(folder)
+    return {**files, MODEL.file: (folder / MODEL.file).read_bytes()}

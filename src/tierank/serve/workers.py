@@ -28,12 +28,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from tierank.errors import ParameterError, TierankError
+from tierank.errors import ParameterError, ProcessError, TierankError
 from tierank.models import FolderState, state_of
 from tierank.serve.counters import Counters
 from tierank.serve.keys import Keys
 from tierank.serve.log import log_replacement
-from tierank.serve.snapshots import Snapshot
+from tierank.serve.snapshots import Snapshot, remove_left
 
 LOG = logging.getLogger("tierank.serve")
 
@@ -41,6 +41,8 @@ LOG = logging.getLogger("tierank.serve")
 _HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD) if hasattr(signal, "SIGHUP") else ()
 # A process that lived for fewer seconds than this is restarted only after a pause of that length.
 _SHORT = 2.0
+# The longest wait in seconds: `poll` takes no more than 24 days.
+_LONGEST = 86400.0
 # Seconds between two checks of all models: SIGHUPs that arrive meanwhile count as one.
 PAUSE = 1.0
 
@@ -197,7 +199,14 @@ class _Parent:
             if self.is_stopping or self.trial is not None or when > time.monotonic():
                 continue
             del self.due[number]
-            place = self._start(number)
+            try:
+                place = self._start(number)
+            except OSError as error:  # no memory, or a limit on processes or open files
+                if not self.was_ready:
+                    raise ProcessError(f"cannot start worker {number}: {error.strerror}") from None
+                LOG.error("cannot start worker %d: %s; trying again", number, error.strerror)
+                self.due[number] = time.monotonic() + _SHORT
+                return None
             if place is not None:
                 return place
         return None
@@ -206,7 +215,13 @@ class _Parent:
         ours, theirs = socket.socketpair()
         # A signal between the fork and the child's handlers would be mistaken for one to the parent.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
-        process = None if self.is_stopping else os.fork()
+        try:
+            process = None if self.is_stopping else os.fork()
+        except OSError:
+            ours.close()
+            theirs.close()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+            raise
         if process != 0:
             theirs.close()
             if process is None:
@@ -225,6 +240,7 @@ class _Parent:
             if not found:
                 continue
             self._read(worker)
+            remove_left(process)
             del self.workers[process]
             worker.socket.close()
             self._lost(worker, os.waitstatus_to_exitcode(status))
@@ -261,7 +277,7 @@ class _Parent:
             times.append(self.next_watch)
         if self.was_told and not self.is_stopping:
             times.append(self.next_look)
-        return max(0.0, min(times) - time.monotonic()) * 1e3 if times else None
+        return min(max(0.0, min(times) - time.monotonic()), _LONGEST) * 1e3 if times else None
 
     def _read(self, worker: _Worker) -> None:
         for message in worker.heard():
@@ -344,7 +360,7 @@ class _Parent:
         if self.key_file is None:
             return
         try:
-            self.keys = Keys.read(self.key_file)
+            self.keys = Keys.read_again(self.key_file)
         except (TierankError, OSError) as error:
             LOG.error("kept the old API keys: %s", error)
         else:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tierank.dataset import RankingDataset
+from tierank.errors import DataError
 from tierank.losses import Batch
 from tierank.memory import release_pages
 from tierank.relevance import Gain
@@ -29,6 +30,8 @@ _CHUNK, _NUMBERS = 1 << 14, 1 << 20
 _KEPT_BYTES = 1 << 27
 # The most documents of data whose queries are kept as batches of one query.
 _KEPT_DOCUMENTS = 1 << 18
+# What helps if features are too large for a network.
+TO_SCALE = "clip it, or train with feature_transform='standard', which scales and clips"
 
 
 class QueryLists:
@@ -214,3 +217,23 @@ def _as_twins(scores: Tensor, features: Tensor, batch: Batch) -> Tensor:
     first = torch.arange(len(scores), device=scores.device)
     first[places] = 0  # the running maximum is the index of the first twin, as these indices rise
     return scores[first.cummax(0).values]
+
+
+def unscored(data: RankingDataset, scores: Floats) -> DataError:
+    """The error for scores of a network that are not finite: its sums overflow where a feature is too large."""
+    rows = np.flatnonzero(~np.isfinite(scores))[:1]
+    query = data.query_ids[np.searchsorted(data.offsets, rows[0], "right") - 1]
+    return DataError(
+        argument="X",
+        expected="features for which the scores of the network are finite",
+        got=f"{largest_feature(data, rows)[1]} in query {query}",
+        fix=TO_SCALE,
+    )
+
+
+def largest_feature(data: RankingDataset, rows: Rows) -> tuple[float, str]:
+    """The size of the largest feature in some rows, and a description of it for messages."""
+    sizes = np.nan_to_num(np.abs(data.features[rows]), nan=-1.0)
+    place, column = np.unravel_index(int(sizes.argmax()), sizes.shape)
+    name = f"column {column}" if data.feature_names is None else data.feature_names[column]
+    return float(sizes[place, column]), f"{data.features[rows[place], column]:g} in {name}"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,16 +14,19 @@ from tierank.losses import Batch
 from tierank.progress import Progress
 from tierank.training.model import TrainingStopped
 from tierank.training.networks.checkpoint import NetworkCheckpoint, NetworkState
-from tierank.training.networks.lists import QueryLists
+from tierank.training.networks.lists import TO_SCALE, QueryLists, largest_feature, unscored
 from tierank.training.networks.schedule import count_epochs, rate_of
 from tierank.training.networks.steps import Descent
 from tierank.training.networks.task import NetworkFit
 from tierank.training.networks.weights import copied
 from tierank.training.selection import Selection, means_of
+from tierank.transforms import Unchanged
 from tierank.types import Floats
 
 # The difference between the seeds of the processes of a team; torch only uses the last 32 bits of a seed.
 _APART = 0x9E3779B1
+# Features above this, not scaled, are a more likely cause of an infinite loss than the learning rate.
+_HUGE = 1e15
 # Seconds between checkpoints: the most work that a kill can lose.
 _EVERY = 5.0
 
@@ -112,7 +116,10 @@ class Training:
         if self.task.judge is None or self.task.valid is None:
             state.kept, state.best_epoch = copied(self.network), state.epoch
             return {"kept": True}
-        row = means_of(self.task.judge(self.valid_scores(self.task.valid)), self.team)
+        scores = self.valid_scores(self.task.valid)
+        if not np.isfinite(scores).all():
+            raise unscored(self.task.valid.data, scores)
+        row = means_of(self.task.judge(scores), self.team)
         selection = Selection(best=state.best)
         better = selection.is_better(list(row.values()))
         if better:
@@ -120,8 +127,14 @@ class Training:
         return row | {"kept": better}
 
     def _refuse(self, query: str) -> None:
+        cause = f"expected a learning_rate below {self.settings['learning_rate']:g}, or a clip_norm"
+        data = self.lists.data
+        rows = np.flatnonzero(np.repeat(data.query_ids.astype(str) == query, data.lengths))  # none: of another process
+        if len(rows) and isinstance(self.lists.inputs.transform, Unchanged):
+            size, which = largest_feature(data, rows)
+            if size > _HUGE:
+                cause = f"expected features that a network can add up, got {which}; {TO_SCALE}"
         raise TrainingStopped(
-            f"the loss of query {query} is not finite in epoch {self.state.epoch}:"
-            f" expected a learning_rate below {self.settings['learning_rate']:g}, or a clip_norm;"
+            f"the loss of query {query} is not finite in epoch {self.state.epoch}: {cause};"
             " the best weights so far are kept"
         )

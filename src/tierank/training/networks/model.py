@@ -22,7 +22,7 @@ from tierank.training.networks.building import build_network, make_inputs, netwo
 from tierank.training.networks.compiled import CompiledModel
 from tierank.training.networks.device import as_device, torch_threads
 from tierank.training.networks.inputs import Inputs
-from tierank.training.networks.lists import QueryLists
+from tierank.training.networks.lists import QueryLists, unscored
 from tierank.training.networks.portable import embeddings_of, layers_of, mean_scorer
 from tierank.training.networks.weights import Weights
 from tierank.training.selection import mean_of_standardised
@@ -90,7 +90,15 @@ class NetworkModel(FittedModel):
         return scores[0] if len(scores) == 1 else mean_of_standardised(scores, data)
 
     def member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
-        """The scores of each member, in the order of the data set, by compiled code if possible, otherwise by torch."""
+        """The scores of each member, in the order of the data set. Raises ``DataError`` if one is not finite."""
+        scores = self._member_scores(data, resources)
+        for one in scores:
+            if not np.isfinite(one).all():
+                raise unscored(data, one)
+        return scores
+
+    def _member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
+        """The scores of each member by compiled code if possible, otherwise by torch."""
         on_cpu = as_device(resources.device).type == "cpu"
         networks = self.networks(resources.device)
         if self._compiled is None or self._compiled[0] is not networks:
