@@ -248,6 +248,16 @@ def sweep(folder: Path) -> None:
         _sweep_all(folder, f".*{_WORKSHOP}")
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a folder, if the system can. Raises BlockingIOError if another process, or another thread, has it."""
+    held = _hold(folder)
+    try:
+        yield
+    finally:
+        _let_go(held)
+
+
 def _check_file(place: Path) -> None:
     if place.is_dir():
         raise DataError(f"{place}: expected the name of a file, got a folder there; choose another name")
