@@ -1029,6 +1029,64 @@ def test_the_study_of_another_search_is_refused(data, tmp_path, name, change, me
     assert tune(**asked, trials=2, study=file).trials == first.trials
 
 
+@pytest.mark.parametrize("stopped_in", [0, 1, 3, 5])
+def test_an_interrupted_study_ends_as_a_whole_one(data, tmp_path, stopped_in):
+    train, valid = data.split(0.6, 0.4)
+    asked = {"ranker": UMart(n_trees=2, n_jobs=1), "train": train, "valid": valid, "trials": 6, "seed": 3}
+    whole, fit, fits = tune(**asked), UMart.fit, []
+
+    def interrupted(self, *given, **named):
+        fits.append(self)
+        if len(fits) == stopped_in + 1:
+            raise KeyboardInterrupt
+        return fit(self, *given, **named)
+
+    with mock.patch.object(UMart, "fit", interrupted), pytest.raises(KeyboardInterrupt, match=r"^$"):
+        tune(**asked, study=tmp_path / "study")
+    continued = tune(**asked, study=tmp_path / "study")
+    assert continued.trials == whole.trials
+    assert continued.ranker.predict(valid).tobytes() == whole.ranker.predict(valid).tobytes()
+    assert tune(**asked | {"seed": 4}).trials != whole.trials
+
+
+def test_two_processes_do_not_add_to_one_study(data, tmp_path):
+    train, valid = data.split(0.6, 0.4)
+    asked = {"ranker": UMart(n_trees=1, n_jobs=1), "train": train, "valid": valid, "study": tmp_path / "study"}
+    fit = UMart.fit
+
+    def interfering(self, *given, **named):
+        with pytest.raises(DataError, match="expected trials that nobody is adding to, got a file that another"):
+            tune(**asked)
+        return fit(self, *given, **named)
+
+    with mock.patch.object(UMart, "fit", interfering):
+        first = tune(**asked, trials=2)
+    assert tune(**asked, trials=3).trials[:2] == first.trials
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": -1}, "seed: expected an integer >= 0"),
+        ({"seed": 2**40}, "seed: expected an integer >= 0"),
+        ({"seed": 1.5}, "seed: expected an integer >= 0"),
+        ({"seed": None}, "seed: expected an integer >= 0"),
+        ({"trials": 10**30}, "trials: expected an integer >= 1 and <= 1000000"),
+        ({"space": {}}, "space: expected a dict of at least one setting"),
+        ({"space": [1]}, "space: expected a dict of at least one setting"),
+        ({"space": {"n_leafs": Between(2, 3)}}, r"unknown setting of UMart 'n_leafs': did you mean 'n_leaves'\?"),
+        ({"space": {"n_leaves": 5}}, "space: expected a dict of .*, got 5 for n_leaves"),
+        ({"space": {"n_leaves": Between(10, 5)}}, "space: expected a dict of .* for n_leaves"),
+        ({"space": {"n_leaves": Between(0, 5, log=True)}}, "space: expected a dict of .* for n_leaves"),
+        ({"space": {"learning_rate": Between(0.1, float("nan"))}}, "space: expected a dict of .* for learning_rate"),
+        ({"space": {"n_leaves": OneOf(())}}, "space: expected a dict of .* for n_leaves"),
+    ],
+)
+def test_searches_that_cannot_be_made(data, change, message):
+    with pytest.raises(ParameterError, match=message):
+        tune(**{"ranker": UMart(n_trees=1), "train": data, "valid": data} | change)
+
+
 def test_a_study_whose_last_line_is_torn_goes_on(data, tmp_path):
     train, valid = data.split(0.6, 0.4)
     asked = {"ranker": UMart(n_trees=1, n_jobs=1), "train": train, "valid": valid, "space": {"n_leaves": Between(2, 4)}}

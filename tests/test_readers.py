@@ -640,3 +640,26 @@ def test_scores_and_attributes_with_a_column_twice_are_refused(tmp_path, ending)
         tierank.read_scores(path, data)
     with pytest.raises(DataError, match="expected each column once, got 'device' twice; rename one of them"):
         read_attributes(path, ["device"], [1])
+
+
+def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
+    data = tierank.make_ranking(8, n_features=3, mean_length=5, max_length=9, seed=0)
+    data = data.with_features(data.features, ("a", "b", "c"))
+    for ending in (".csv", ".parquet", ".tierank"):
+        tierank.write(data, tmp_path / f"data{ending}")
+    binary, table = tmp_path / "data.tierank", tierank.to_arrow(data)
+    fixed = "expected a table with such a column, CSV or Parquet, got a binary data set, whose columns were chosen"
+    for argument in ("query", "rating", "document"):
+        with pytest.raises(DataError, match=rf"data\.tierank: {argument}: {fixed}"):
+            read(binary, **{argument: "a"})
+    with pytest.raises(DataError, match=f"columns: {fixed}"):
+        read(binary, columns=tierank.Columns(categories=["a"]))
+    numbered = "expected text, whose features are numbered, got data whose features have names"
+    for source in (tmp_path / "data.csv", tmp_path / "data.parquet", table):
+        for argument, value in (("n_features", 3), ("zero_based", True)):
+            with pytest.raises(DataError, match=f"{argument}: {numbered}"):
+                read(source, **{argument: value})
+    with pytest.raises(DataError, match=f"zero_based: {numbered}"):
+        read(binary, zero_based=True)
+    assert read(binary, features=["a"]).feature_names == ("a",)
+    assert read(binary, columns=tierank.Columns()).n_features == 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, NoReturn
 
@@ -188,6 +188,16 @@ def add_segments(parser: argparse.ArgumentParser, *, has_data: bool = True) -> N
     )
     where = "a CSV or Parquet file with a query column and those of --by"
     parser.add_argument("--attributes", metavar="F", help=f"{where} (default: DATA)" if has_data else where)
+
+
+def refuse_unused(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, used: Collection[str], why: str
+) -> None:
+    """Raise ``ParameterError`` for an option that is not among those that are used: it would have no effect."""
+    for action in parser._actions:
+        is_given = getattr(options, action.dest, action.default) != action.default
+        if action.option_strings and action.dest not in used and is_given:
+            raise ParameterError(f"{action.option_strings[-1]}: expected {why}")
 
 
 def named_pairs(pairs: list[str], form: str = "NAME=SCORES, such as new=new.scores") -> dict[str, str]:
