@@ -586,6 +586,19 @@ def test_scores_are_in_the_order_of_the_callers_rows(data, tmp_path):
     assert evaluate(kept.tests[0], kept.scores("perfect", 0, 0)).mean("ndcg@10") == 1.0
 
 
+def test_scores_without_a_scale_are_shown(data, tmp_path):
+    """Infinite ones, and those that float32 cannot hold."""
+    rng = np.random.default_rng(0)
+    scores = {
+        "infinite": rng.choice([-np.inf, 0.0, 1.0, np.inf], data.n_documents),
+        "huge": rng.choice([-1e308, 1e308], data.n_documents),
+    }
+    run = keep_comparison(tmp_path / "run", data, scores, compare(data, scores))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_report(run, tmp_path / "report.html")
+
+
 def test_scores_that_are_given_again_replace_the_first_ones(data, tmp_path):
     """Also where new seeds come before those of the run."""
     folds, out = [data.split(0.6, 0.2, 0.2)], tmp_path / "run"

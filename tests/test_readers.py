@@ -663,3 +663,20 @@ def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
         read(binary, zero_based=True)
     assert read(binary, features=["a"]).feature_names == ("a",)
     assert read(binary, columns=tierank.Columns()).n_features == 3
+
+
+def test_a_column_has_one_role(tmp_path):
+    table = pd.DataFrame({"qid": [1, 1, 2], "label": [0.0, 1.0, 0.0], "a": [1.0, 2.0, 3.0], "b": [3, 2, 1]})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_parquet(tmp_path / "a.parquet")
+    for source in (table, tmp_path / "a.csv", tmp_path / "a.parquet"):
+        for roles in (
+            {"query": "b", "rating": "b"},
+            {"rating": "label", "row_weight": "label"},
+            {"document": "b", "position": "b"},
+        ):
+            with pytest.raises(DataError, match=rf"expected different columns for .*, got '{max(roles.values())}' for"):
+                read(source, **roles)
+        named = read(source, query="label")  # so this column does not hold the ratings
+        assert (named.is_rated, named.n_queries) == (False, 2)
+        assert read(source, document="qid", query="b").n_queries == 3
