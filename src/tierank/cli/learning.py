@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierank.cli.console import check_place, made, say
-from tierank.cli.options import add_command, add_judging, add_reading, check_judging, named_pairs, refuse_unused
+from tierank.cli.options import Parser, add_command, add_judging, add_reading, check_judging, named_pairs
 from tierank.cli.own import as_own, import_own, is_own, load_model
 from tierank.cli.printing import print_table, show
 from tierank.cli.reading import read_to_learn, reading_options
@@ -419,7 +419,7 @@ def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
 _TO_SHOW = ("out", "metric", "rule", "unjudged", "baseline", "json", "markdown", "latex", "silent")
 
 
-def _cv(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _cv(parser: Parser, options: argparse.Namespace) -> None:
     from tierank.experiments import Run
     from tierank.report import tabulate_contrasts, tabulate_run
 
@@ -428,8 +428,8 @@ def _cv(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.rankers or options.scores:
         run = _cross_validated(options)
     else:
-        refuse_unused(
-            parser, options, _TO_SHOW, f"rankers too, got none; without rankers, cv shows what {options.out} has"
+        parser.refuse_unused(
+            options, _TO_SHOW, f"rankers too, got none; without rankers, cv shows what {options.out} has"
         )
         run = Run.open(options.out).judged_by(options.metric, options.rule, options.baseline)
     tables = [tabulate_run(run)]
@@ -507,7 +507,7 @@ def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
     return (name, ranker, _settings(pairs)) if equals else (text, head, _settings(pairs))
 
 
-def _tune(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+def _tune(parser: Parser, options: argparse.Namespace) -> None:
     from tierank.experiments import tune
     from tierank.experiments.tuning import space_of
     from tierank.readers import is_folder_of_folds, read_fold

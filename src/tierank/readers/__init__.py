@@ -116,7 +116,8 @@ def read(
     query, rating, document : str, optional
         The columns of a table that hold query ids, ratings and document ids. Default: columns called ``query`` or
         ``qid``, ``rating`` or ``label``, ``document`` or ``docid``, and so on. Ratings and document ids are optional.
-        In CSV, query ids are integers if all are plain integers, and texts otherwise: ``007`` is not ``7``.
+        In CSV, query ids are integers if all are plain integers, and texts otherwise: ``007`` is not ``7``. Text and
+        ``.tierank`` folders, whose columns were chosen when they were written, take none of these.
     position : str, optional
         The column of a table that says where each document was shown, if the ratings are clicks. There is no default
         name.
