@@ -93,6 +93,64 @@ def test_compare(files, capsys):
     assert json.loads(out)["baseline"] == "good"
 
 
+@pytest.mark.parametrize("ending", [".txt", ".csv", ".parquet", ".tierank"])
+def test_a_compared_run_has_the_values_of_its_table(files, capsys, ending):
+    """From every format, and with the rows of a query anywhere; of a table, scores need no features."""
+    data = tierank.read(files / "data.txt")
+    rows = np.random.default_rng(1).permutation(data.n_documents)
+    qid = np.repeat(data.query_ids, data.lengths)
+    file, out = files / f"scattered{ending}", files / "run"
+    tierank.write(tierank.RankingDataset(data.features[rows], data.ratings[rows], qid[rows]), file)
+    read = tierank.read(file)
+    scores = {"good": read.restore(read.ratings), "poor": read.restore(read.features[:, 0])}
+    for name, values in scores.items():
+        tierank.write_scores(values, files / f"{name}{ending}.scores")
+    systems = [f"{name}={files / f'{name}{ending}.scores'}" for name in scores]
+    code, printed, _ = run(capsys, "compare", file, *systems, "--metric", "ndcg@3", "--json", "--out", out)
+    kept = tierank.Run.open(out).comparison
+    assert code == 0
+    for name in scores:
+        assert json.loads(printed)["systems"][name]["ndcg@3"]["mean"] == kept.mean(name, "ndcg@3")
+    assert kept.mean("good", "ndcg@3") == 1.0
+    assert run(capsys, "report", out)[0] == 0
+
+
+def test_options_of_training_without_rankers_are_refused(files, capsys):
+    made = ("cv", "umart", "--data", files / "data.txt", "--set", "n_trees=1", "--jobs", 1, "--out", files / "run")
+    assert run(capsys, *made)[0] == 0
+    for option in (
+        ("--seeds", 3),
+        ("--data", files / "data.txt"),
+        ("--set", "n_trees=7"),
+        ("--trials", 4),
+        ("--jobs", 2),
+        ("--paper", "ohsumed"),
+        ("--as", "authors"),
+        ("--protocol", "lightgbm"),
+        ("--select", "ndcg@3"),
+        ("--query-column", "q"),
+        ("--no-cache",),
+    ):
+        code, _, err = run(capsys, "cv", "--out", files / "run", *option)
+        assert code == 2
+        assert f"tierank: {option[0]}: expected rankers too, got none; without rankers, cv shows what" in err
+    for option in (("--rule", "letor"), ("--metric", "map"), ("--baseline", "umart"), ("--json",), ("--quiet",)):
+        assert run(capsys, "cv", "--out", files / "run", *option)[0] == 0
+
+
+def test_options_of_tune_that_would_have_no_effect(files, capsys):
+    common = ("tune", "umart", "--trials", 1, "--set", "n_trees=1", "--out", files / "best.json")
+    data = files / "data.txt"
+    code, _, err = run(capsys, *common, "--data", data, "--valid", data, "--fold", 2)
+    assert (code, "--fold: expected a folder of folds as --data, got the file" in err) == (2, True)
+    (files / "folds").mkdir()
+    for number, part in enumerate(tierank.read(data).split(*[0.2] * 5), 1):
+        tierank.write(part, files / "folds" / f"S{number}.txt")
+    code, _, err = run(capsys, *common, "--data", files / "folds", "--valid", data)
+    assert (code, "--valid: expected a file as --data, got" in err) == (2, True)
+    assert run(capsys, *common, "--data", files / "folds", "--fold", 2)[0] == 0
+
+
 def test_convert(files, capsys):
     for name in ("x.parquet", "x.csv", "x.tierank", "x.txt.gz", "x.qrels"):
         code, out, err = run(capsys, "convert", files / "data.txt", files / name)

@@ -169,7 +169,8 @@ def test_a_log_through_a_pipe(folder, capsys, monkeypatch):
         (["judge", "log.csv", "--out", "r.txt"], "r.txt: expected a name that ends in .csv or .parquet"),
         (["simulate", "log.csv", "--model", "log.json", "--out", "r.csv"], "log.json: expected a click model"),
         (["evaluate", "log.csv", "--score-column", "ranker"], "--score-column: expected numbers"),
-        (["evaluate", "log.csv", "--score-column", "new", "--estimator", "dm"], "unknown method 'dm'"),
+        (["evaluate", "log.csv", "--score-column", "new", "--estimator", "dm"], "unknown --estimator 'dm'"),
+        (["evaluate", "log.csv", "--score-column", "new", "--earn", "money"], "unknown --earn 'money': Known: clicks"),
         (["evaluate", "log.csv"], "the following arguments are required: --score-column"),
         (
             ["fit", "log.csv", "--model", "pbm", "--out", "log.csv"],

@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import shutil
 import signal
+import warnings
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -31,10 +34,11 @@ from tierank import (
 )
 from tierank.cli import main
 from tierank.errors import ProcessError
-from tierank.experiments import PAPERS, Run, cross_validate, tune
+from tierank.evaluation import compare, evaluate
+from tierank.experiments import PAPERS, Run, cross_validate, keep_comparison, tune
 from tierank.experiments.folds import folds_of
 from tierank.experiments.paper import err_bounds
-from tierank.experiments.plan import PAPER_METRICS
+from tierank.experiments.plan import PAPER_METRICS, digest_data
 from tierank.experiments.store import Cell
 from tierank.experiments.tuning import Between, OneOf, space_of
 from tierank.experiments.worker import CellTrainer, Task
@@ -265,18 +269,147 @@ def test_what_does_not_belong_to_a_run_is_refused_and_leaves_it_as_it_was(data, 
     assert content(out) == before
 
 
-def test_a_run_that_ended_before_it_began_leaves_nothing_to_the_next(data, tmp_path):
+def test_a_kill_before_the_first_cell_is_mended_by_the_next_run(data, tmp_path):
+    out, asked = tmp_path / "run", {"rankers": {"umart": UMart(n_trees=1)}, "data": data, "n_jobs": 1}
+    fresh, n_steps = cross_validate(**asked), 0
+
+    def prepare():
+        with mock.patch("tierank.experiments.crossval._run_tasks", side_effect=lambda *_: os._exit(0)):
+            cross_validate(**asked, out=out)
+
+    while True:
+        n_steps += 1
+        shutil.rmtree(out, ignore_errors=True)
+        if not is_killed_at(n_steps, prepare):
+            break
+        run = cross_validate(**asked, out=out)
+        assert run.comparison.mean("umart", "ndcg@10") == fresh.comparison.mean("umart", "ndcg@10"), n_steps
+        assert not list(out.rglob("*.new")), n_steps
+    assert n_steps > 10
+
+
+def test_a_folder_with_other_files_is_refused_and_stays_as_it_was(data, tmp_path):
+    """Also one whose files have the names of those of a run."""
+    for number, name in enumerate(("notes.txt", "folds/fold1.tierank/meta.json", "parts/a", "results/b", "table.md")):
+        out = tmp_path / str(number)
+        (out / name).parent.mkdir(parents=True)
+        (out / name).write_text("mine")
+        before = content(out)
+        expected = rf"expected a new folder, or one with a run \(run\.json\), got one with .* {Path(name).parts[0]};"
+        with pytest.raises(DataError, match=expected):
+            cross_validate({"umart": UMart(n_trees=1)}, data, n_jobs=1, out=out)
+        scores = {"a": np.arange(data.n_documents), "b": np.ones(data.n_documents)}
+        with pytest.raises(DataError, match=expected):
+            keep_comparison(out, data, scores, compare(data, scores))
+        assert content(out) == before
+
+
+def test_an_error_leaves_no_empty_folder(data, tmp_path):
+    with pytest.raises(DataError, match=r"scores: expected .*, one per row of the data"):
+        cross_validate([], data, scores={"mine": [[1.0]] * 5}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_every_value_of_the_data_counts(tmp_path):
+    """One changed feature, or another weight, makes other data: results of both would be mixed."""
+    data = tierank.make_ranking(400, n_features=2, mean_length=50, max_length=100, seed=1)
+    assert data.n_documents > 3 * 4096  # more than were once compared
+    train, valid, test = data.split(0.9, 0.05, 0.05)
+    asked = {"rankers": {"umart": UMart(n_trees=1)}, "n_jobs": 1, "out": tmp_path / "run"}
+    cross_validate(data=[(train, valid, test)], **asked)
+    features = train.features.copy()
+    features[train.n_documents // 2 + 1, 1] += 1
+    weights = np.ones(train.n_queries)
+    others = [
+        train.with_features(features, None),
+        train.replace(row_weight=np.ones(train.n_documents)),
+        train.replace(query_weight=weights),
+        train.replace(query_weight=weights * 2),
+        train.replace(position=np.ones(train.n_documents, np.int64)),
+    ]
+    for other in others:
+        with pytest.raises(DataError, match="expected a run of the same training data, got one of another"):
+            cross_validate(data=[(other, valid, test)], **asked)
+    assert len({digest_data(one) for one in [train, *others]}) == len(others) + 1
+
+
+def test_two_processes_do_not_add_to_one_run(data, tmp_path):
     out = tmp_path / "run"
-    cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=out)
-    (out / "run.json").unlink()
-    with pytest.raises(DataError, match=r"expected a new folder, or one with a run\.json, got results alone"):
-        cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=out)
-    shutil.rmtree(out / "results")
-    other = relabelled(data)
-    run = cross_validate({"umart": UMart(n_trees=2)}, other, n_jobs=1, out=out)
-    fresh = cross_validate({"umart": UMart(n_trees=2)}, other, n_jobs=1)
-    assert run.comparison.mean("umart", "ndcg@10") == fresh.comparison.mean("umart", "ndcg@10")
-    assert run.read_test(0).ratings.tolist() == fresh.tests[0].ratings.tolist()
+    asked = {"rankers": {"umart": UMart(n_trees=1)}, "data": data, "n_jobs": 1, "out": out}
+    refusal = "expected a run that nobody is working on, got one that another process is adding to"
+    plain, refused = CellTrainer.__call__, []
+
+    def interfering(self, task):
+        with pytest.raises(DataError, match=refusal):
+            cross_validate(**asked | {"rankers": {"other": LambdaMART(n_trees=1)}})
+        refused.append(task)
+        return plain(self, task)
+
+    with mock.patch.object(CellTrainer, "__call__", interfering):
+        cross_validate(**asked)
+    assert len(refused) == 5
+    assert cross_validate(**asked | {"rankers": {"other": LambdaMART(n_trees=1)}}).systems == ("umart", "other")
+
+
+def test_results_of_another_version_are_kept_with_a_warning(data, tmp_path):
+    asked = {"data": data, "n_jobs": 1, "out": tmp_path / "run"}
+    run = cross_validate({"umart": UMart(n_trees=1)}, **asked)
+    replace(run.plan, versions={**run.plan.versions, "tierank": "0.0.1"}).write(run.folder)
+    expected = rf"has results of other versions, which are kept: tierank 0\.0\.1, now {re.escape(tierank.__version__)}"
+    with pytest.warns(UserWarning, match=expected):
+        cross_validate({"other": UMart(n_trees=1)}, **asked)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cross_validate({"third": UMart(n_trees=1)}, **asked)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("seeds", ["a"]),
+        ("seeds", [None]),
+        ("seeds", []),
+        ("seeds", [True]),
+        ("folds", []),
+        ("folds", [1]),
+        ("learned_from", [3]),
+        ("metrics", [3]),
+        ("metrics", []),
+        ("rule", 5),
+        ("systems", {"umart": 3}),
+        ("baseline", 7),
+        ("protocol", "x"),
+        ("paper", 4),
+        ("attributes", [3]),
+        ("attributes", [{"name": "x", "values": ["a"], "codes": [1]}]),
+        ("versions", {"tierank": 3}),
+        ("data", {"name": 3, "source": {}, "description": {}}),
+        ("data", {"name": "x", "source": [], "description": {}}),
+        ("created", 3),
+        ("kind", None),
+    ],
+)
+def test_a_plan_with_a_wrong_value_is_damaged(run, tmp_path, field, value):
+    (tmp_path / "run.json").write_text(json.dumps(run.plan.to_dict() | {field: value}))
+    with pytest.raises(DataError, match=r"run\.json: expected the description of a run, got a damaged file"):
+        Run.open(tmp_path)
+
+
+def test_a_plan_that_names_no_data_set_of_the_paper(run, tmp_path):
+    odd = Run(run.store, replace(run.plan, paper="nowhere"))
+    with pytest.raises(ParameterError, match="unknown paper 'nowhere'"):
+        tabulate_run(odd)
+
+
+def test_missing_test_data_are_written_again(data, tmp_path):
+    asked = {"rankers": {"umart": UMart(n_trees=1)}, "data": data, "n_jobs": 1, "out": tmp_path / "run"}
+    expected = cross_validate(**asked).comparison.mean("umart", "ndcg@10")
+    test = tmp_path / "run" / "folds" / "fold2.tierank"
+    for damage in (lambda: shutil.rmtree(test), lambda: (test / "meta.json").write_text("{")):
+        damage()
+        with pytest.raises(DataError, match=r"fold2\.tierank"):
+            _ = Run.open(tmp_path / "run").comparison
+        assert cross_validate(**asked).comparison.mean("umart", "ndcg@10") == expected
 
 
 def test_settings_that_never_gave_a_result_can_be_corrected(data, tmp_path):
@@ -307,9 +440,18 @@ def test_a_damaged_result_says_how_to_mend_it(data, tmp_path):
     (place / "scores.npy").write_bytes(b"\x93NUMPY")
     with pytest.raises(DataError, match=r"scores\.npy: expected scores, got a damaged file; delete its folder"):
         _ = Run.open(run.folder).comparison
-    (place / "result.json").write_text("[")
-    with pytest.raises(DataError, match=r"result\.json: expected the description of a result, got a damaged file"):
-        run.cpu_seconds("umart")
+    scores = run.tests[0].ratings
+    for damaged in (scores + np.nan, scores * 1j, scores.astype(str), scores.astype(np.int64)):
+        np.save(place / "scores.npy", damaged)
+        with pytest.raises(DataError, match=r"scores\.npy: expected scores, got a damaged file; delete its folder"):
+            _ = Run.open(run.folder).comparison
+    (place / "scores.npy").unlink()
+    with pytest.raises(DataError, match=r"scores\.npy: expected scores, got nothing there; delete its folder"):
+        _ = Run.open(run.folder).comparison
+    for damaged in ("[", "[]", "3", '{"cpu_seconds": "x"}', '{"history": 5}', '{"best": []}', "[" * 100_000):
+        (place / "result.json").write_text(damaged)
+        with pytest.raises(DataError, match=r"result\.json: expected the description of a result, got a damaged file"):
+            run.cpu_seconds("umart")
     shutil.rmtree(place)
     again = cross_validate({"umart": UMart(n_trees=2)}, data, n_jobs=1, out=run.folder)
     assert again.comparison.mean("umart", "ndcg@10") > 0
@@ -381,6 +523,14 @@ def test_data_that_are_no_folds(given, message):
         ({"protocol": "lightgmb"}, r"unknown protocol 'lightgmb': did you mean 'lightgbm'\?"),
         ({"trials": 0}, "trials: expected an integer >= 1.*, got 0"),
         ({"scores": {"mine": [[1.0]]}}, "scores: expected 5 for 'mine', one per fold, got 1"),
+        ({"scores": {"mine": 3}}, "scores: expected 5 for 'mine', one per fold, got int"),
+        ({"scores": [[1.0]]}, "scores: expected a mapping of names to scores, one array or file per fold, got list"),
+        ({"scores": {"umart": [[1.0]]}}, "scores: expected names that no ranker has, got 'umart'"),
+        ({"metrics": []}, "metrics: expected at least one, such as 'ndcg@10', got none"),
+        ({"metrics": 5}, "metrics: expected names such as 'ndcg@10', or functions .*, got 5"),
+        ({"paper": "ohsumd"}, r"unknown paper 'ohsumd': did you mean 'ohsumed'\?"),
+        ({"name": 5}, "name: expected a text, got 5"),
+        ({"seeds": 10**30}, "seeds: expected an integer >= 1 and <= 1000000, got 1000"),
     ],
 )
 def test_requests_that_cannot_be_met(data, settings, message):
@@ -416,6 +566,73 @@ def test_scores_of_other_tools_join_as_rows(folder, tmp_path):
     table = tabulate_run(run)
     assert table.rows[1][-1] == "-"
     assert {(1, 1), (2, 1)} <= set(table.bold)
+
+
+def test_scores_are_in_the_order_of_the_callers_rows(data, tmp_path):
+    """Rows of a query need not be together; a run of ``compare`` has the values of ``compare``."""
+    rows = np.random.default_rng(0).permutation(data.n_documents)
+    qid = np.repeat(data.query_ids, data.lengths)
+    scattered = RankingDataset(data.features[rows], data.ratings[rows], qid[rows])
+    fold = (data, data, scattered)
+    scores = {"perfect": data.ratings[rows], "first feature": data.features[rows, 0].astype(float)}
+    run = cross_validate([], [fold], scores={name: [values] for name, values in scores.items()})
+    comparison = compare(scattered, scores)
+    kept = keep_comparison(tmp_path / "run", scattered, scores, comparison)
+    assert run.comparison.mean("perfect", "ndcg@10") == 1.0
+    for name in scores:
+        expected = evaluate(data, scores[name][rows.argsort()]).mean("ndcg@10")
+        for found in (run, kept, Run.open(tmp_path / "run")):
+            assert found.comparison.mean(name, "ndcg@10") == pytest.approx(expected, abs=1e-12)
+    assert evaluate(kept.tests[0], kept.scores("perfect", 0, 0)).mean("ndcg@10") == 1.0
+
+
+def test_scores_without_a_scale_are_shown(data, tmp_path):
+    """Infinite ones, and those that float32 cannot hold."""
+    rng = np.random.default_rng(0)
+    scores = {
+        "infinite": rng.choice([-np.inf, 0.0, 1.0, np.inf], data.n_documents),
+        "huge": rng.choice([-1e308, 1e308], data.n_documents),
+    }
+    run = keep_comparison(tmp_path / "run", data, scores, compare(data, scores))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        write_report(run, tmp_path / "report.html")
+
+
+def test_scores_that_are_given_again_replace_the_first_ones(data, tmp_path):
+    """Also where new seeds come before those of the run."""
+    folds, out = [data.split(0.6, 0.2, 0.2)], tmp_path / "run"
+    good = folds[0][2].ratings
+    cross_validate([], folds, seeds=[5], scores={"mine": [-good]}, out=out)
+    ranker = {"umart": UMart(n_trees=1)}
+    run = cross_validate(ranker, folds, seeds=[1], scores={"mine": [good]}, out=out, n_jobs=1)
+    assert run.comparison.mean("mine", "ndcg@10") == 1.0
+
+
+@pytest.mark.parametrize(
+    "name", [".", "..", "a/b", "../up", "%2E", "x=y,z", " a ", "a\0b", "a\nb", "ü" * 40, "n" * 255]
+)
+def test_systems_of_any_name_have_a_folder_each(data, tmp_path, name):
+    folds, out = [data.split(0.6, 0.2, 0.2)], tmp_path / "run"
+    scores = {name: [folds[0][2].ratings], "other": [-folds[0][2].ratings]}
+    run = cross_validate([], folds, scores=scores, out=out)
+    assert run.systems == (name, "other")
+    assert sorted(path.name for path in out.iterdir()) == ["folds", "parts", "results", "run.json"]
+    assert len(list((out / "results").iterdir())) == 2
+    assert Run.open(out).comparison.mean(name, "ndcg@10") == 1.0
+
+
+@pytest.mark.parametrize("name", ["", " ", 1, None, b"a", ("a",), "n" * 256, "ü" * 43, "\udc80"])
+def test_names_that_no_folder_can_have(data, tmp_path, name):
+    message = "expected names of systems that are texts, not empty, and short enough"
+    scores = {name: data.ratings, "other": data.ratings}
+    with pytest.raises(ParameterError, match=message):
+        cross_validate({name: UMart(n_trees=1)}, data, out=tmp_path / "run")
+    with pytest.raises(ParameterError, match=message):
+        cross_validate([], data, scores={name: [[1.0]] * 5}, out=tmp_path / "run")
+    with pytest.raises(ParameterError, match=message):
+        keep_comparison(tmp_path / "run", data, scores, compare(data, {"a": data.ratings, "b": data.ratings}))
+    assert not list(tmp_path.iterdir())
 
 
 def test_protocol_lightgbm_chooses_on_the_test_data(folder):
@@ -823,6 +1040,64 @@ def test_the_study_of_another_search_is_refused(data, tmp_path, name, change, me
     with pytest.raises(DataError, match=message):
         tune(**asked | {name: change(asked[name])}, trials=2, study=file)
     assert tune(**asked, trials=2, study=file).trials == first.trials
+
+
+@pytest.mark.parametrize("stopped_in", [0, 1, 3, 5])
+def test_an_interrupted_study_ends_as_a_whole_one(data, tmp_path, stopped_in):
+    train, valid = data.split(0.6, 0.4)
+    asked = {"ranker": UMart(n_trees=2, n_jobs=1), "train": train, "valid": valid, "trials": 6, "seed": 3}
+    whole, fit, fits = tune(**asked), UMart.fit, []
+
+    def interrupted(self, *given, **named):
+        fits.append(self)
+        if len(fits) == stopped_in + 1:
+            raise KeyboardInterrupt
+        return fit(self, *given, **named)
+
+    with mock.patch.object(UMart, "fit", interrupted), pytest.raises(KeyboardInterrupt, match=r"^$"):
+        tune(**asked, study=tmp_path / "study")
+    continued = tune(**asked, study=tmp_path / "study")
+    assert continued.trials == whole.trials
+    assert continued.ranker.predict(valid).tobytes() == whole.ranker.predict(valid).tobytes()
+    assert tune(**asked | {"seed": 4}).trials != whole.trials
+
+
+def test_two_processes_do_not_add_to_one_study(data, tmp_path):
+    train, valid = data.split(0.6, 0.4)
+    asked = {"ranker": UMart(n_trees=1, n_jobs=1), "train": train, "valid": valid, "study": tmp_path / "study"}
+    fit = UMart.fit
+
+    def interfering(self, *given, **named):
+        with pytest.raises(DataError, match="expected trials that nobody is adding to, got a file that another"):
+            tune(**asked)
+        return fit(self, *given, **named)
+
+    with mock.patch.object(UMart, "fit", interfering):
+        first = tune(**asked, trials=2)
+    assert tune(**asked, trials=3).trials[:2] == first.trials
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seed": -1}, "seed: expected an integer >= 0"),
+        ({"seed": 2**40}, "seed: expected an integer >= 0"),
+        ({"seed": 1.5}, "seed: expected an integer >= 0"),
+        ({"seed": None}, "seed: expected an integer >= 0"),
+        ({"trials": 10**30}, "trials: expected an integer >= 1 and <= 1000000"),
+        ({"space": {}}, "space: expected a dict of at least one setting"),
+        ({"space": [1]}, "space: expected a dict of at least one setting"),
+        ({"space": {"n_leafs": Between(2, 3)}}, r"unknown setting of UMart 'n_leafs': did you mean 'n_leaves'\?"),
+        ({"space": {"n_leaves": 5}}, "space: expected a dict of .*, got 5 for n_leaves"),
+        ({"space": {"n_leaves": Between(10, 5)}}, "space: expected a dict of .* for n_leaves"),
+        ({"space": {"n_leaves": Between(0, 5, log=True)}}, "space: expected a dict of .* for n_leaves"),
+        ({"space": {"learning_rate": Between(0.1, float("nan"))}}, "space: expected a dict of .* for learning_rate"),
+        ({"space": {"n_leaves": OneOf(())}}, "space: expected a dict of .* for n_leaves"),
+    ],
+)
+def test_searches_that_cannot_be_made(data, change, message):
+    with pytest.raises(ParameterError, match=message):
+        tune(**{"ranker": UMart(n_trees=1), "train": data, "valid": data} | change)
 
 
 def test_a_study_whose_last_line_is_torn_goes_on(data, tmp_path):

@@ -281,6 +281,24 @@ def test_bins_of_a_sample_do_not_depend_on_the_order_of_rows(data, monkeypatch):
     assert again.tobytes() == expected[order].tobytes()
 
 
+@pytest.mark.parametrize("sample", [50, 200_000])
+def test_twins_at_other_positions_have_an_order_too(sample, monkeypatch):
+    """Documents with the same features and ratings, and whole queries of them, that were shown elsewhere."""
+    monkeypatch.setattr("tierank.training.lightgbm_adapter._SAMPLE", sample)
+    rng, n_queries, length = np.random.default_rng(0), 40, 8
+    of_pair = rng.integers(0, 3, (n_queries // 2, 1, length // 2, 1, 3)).astype(float)
+    values = np.broadcast_to(of_pair, (n_queries // 2, 2, length // 2, 2, 3)).reshape(-1, 3)
+    features, ratings = values[:, :2], values[:, 2]
+    qid = np.repeat(np.arange(n_queries), length)
+    position = rng.permuted(np.tile(np.arange(1.0, length + 1), (n_queries, 1)), axis=1).ravel()
+    expected = expect_ratings(tierank.RankingDataset(features, ratings, qid), position)
+    for _ in range(3):
+        order = rng.permutation(len(qid))
+        scattered = tierank.RankingDataset(features[order], ratings[order], qid[order])
+        again = scattered.restore(expect_ratings(scattered, scattered.arrange(position[order])))
+        assert again.tobytes() == expected[order].tobytes()
+
+
 def test_features_are_not_copied_for_predictions_from_similar_documents(monkeypatch):
     monkeypatch.setattr("tierank.training.lightgbm_adapter._SAMPLE", 200)
     monkeypatch.setattr("tierank.training.lightgbm_adapter._BATCH", 1 << 18)

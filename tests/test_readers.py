@@ -640,3 +640,43 @@ def test_scores_and_attributes_with_a_column_twice_are_refused(tmp_path, ending)
         tierank.read_scores(path, data)
     with pytest.raises(DataError, match="expected each column once, got 'device' twice; rename one of them"):
         read_attributes(path, ["device"], [1])
+
+
+def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
+    data = tierank.make_ranking(8, n_features=3, mean_length=5, max_length=9, seed=0)
+    data = data.with_features(data.features, ("a", "b", "c"))
+    for ending in (".csv", ".parquet", ".tierank"):
+        tierank.write(data, tmp_path / f"data{ending}")
+    binary, table = tmp_path / "data.tierank", tierank.to_arrow(data)
+    fixed = "expected a table with such a column, CSV or Parquet, got a binary data set, whose columns were chosen"
+    for argument in ("query", "rating", "document"):
+        with pytest.raises(DataError, match=rf"data\.tierank: {argument}: {fixed}"):
+            read(binary, **{argument: "a"})
+    with pytest.raises(DataError, match=f"columns: {fixed}"):
+        read(binary, columns=tierank.Columns(categories=["a"]))
+    numbered = "expected text, whose features are numbered, got data whose features have names"
+    for source in (tmp_path / "data.csv", tmp_path / "data.parquet", table):
+        for argument, value in (("n_features", 3), ("zero_based", True)):
+            with pytest.raises(DataError, match=f"{argument}: {numbered}"):
+                read(source, **{argument: value})
+    with pytest.raises(DataError, match=f"zero_based: {numbered}"):
+        read(binary, zero_based=True)
+    assert read(binary, features=["a"]).feature_names == ("a",)
+    assert read(binary, columns=tierank.Columns()).n_features == 3
+
+
+def test_a_column_has_one_role(tmp_path):
+    table = pd.DataFrame({"qid": [1, 1, 2], "label": [0.0, 1.0, 0.0], "a": [1.0, 2.0, 3.0], "b": [3, 2, 1]})
+    table.to_csv(tmp_path / "a.csv", index=False)
+    table.to_parquet(tmp_path / "a.parquet")
+    for source in (table, tmp_path / "a.csv", tmp_path / "a.parquet"):
+        for roles in (
+            {"query": "b", "rating": "b"},
+            {"rating": "label", "row_weight": "label"},
+            {"document": "b", "position": "b"},
+        ):
+            with pytest.raises(DataError, match=rf"expected different columns for .*, got '{max(roles.values())}' for"):
+                read(source, **roles)
+        named = read(source, query="label")  # so this column does not hold the ratings
+        assert (named.is_rated, named.n_queries) == (False, 2)
+        assert read(source, document="qid", query="b").n_queries == 3

@@ -192,7 +192,7 @@ def _look_at_features(data: RankingDataset) -> tuple[float, int]:
         high = np.fmax(high, np.fmax.reduce(chunk, axis=0))
     always_missing = np.isinf(low)
     constant = always_missing | ((low == high) & ~some_missing)
-    return n_missing / data.features.size, int(constant.sum())
+    return n_missing / max(1, data.features.size), int(constant.sum())  # scores are judged without features
 
 
 @dataclass(frozen=True)

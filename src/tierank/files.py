@@ -25,6 +25,8 @@ from tierank.errors import DataError, ParameterError, WriteError
 # Constants of Linux: names are relative to the working directory; exchange two names.
 _HERE, _SWAP = -100, 2
 _TRIES = 100
+# How temporary folders are opened: links in their place are not followed.
+_OWN_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _BLOCK = 1 << 20
 # Descriptions take some kilobytes; with thousands of features or files, some megabytes.
 _LARGEST_JSON = 256 << 20
@@ -256,6 +258,16 @@ def sweep(folder: Path) -> None:
         _sweep_all(folder, f".*{_WORKSHOP}")
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Lock a file or folder, if the system can. Raises BlockingIOError if another process or thread has locked it."""
+    held = _hold(path, os.O_RDONLY)
+    try:
+        yield
+    finally:
+        _let_go(held)
+
+
 def _check_file(place: Path) -> None:
     if place.is_dir():
         raise DataError(f"{place}: expected the name of a file, got a folder there; choose another name")
@@ -341,7 +353,7 @@ def _sweep_all(folder: Path, pattern: str) -> None:
                 _let_go(held)
 
 
-def _hold(folder: Path) -> int | None:
+def _hold(folder: Path, mode: int = _OWN_FOLDER) -> int | None:
     """Lock a folder until ``_let_go`` or the end of this process; None if the system cannot lock folders.
 
     Raises BlockingIOError if another process has locked it, FileNotFoundError if another has removed it.
@@ -350,7 +362,7 @@ def _hold(folder: Path) -> int | None:
         return None
     import fcntl
 
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    opened = os.open(folder, mode)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         folder.stat()  # it may have been removed in between

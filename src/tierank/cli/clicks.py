@@ -340,8 +340,12 @@ def _simulate(options: argparse.Namespace) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from tierank.clicks import evaluate_ranking
+    from tierank.clicks.offpolicy import EARNINGS, METHODS
     from tierank.evaluation import format_number
+    from tierank.settings import as_choice
 
+    as_choice("--estimator", options.estimator, METHODS)  # before the log is read
+    as_choice("--earn", options.earn, EARNINGS)
     log, propensities = _estimated(options, 0, [options.score_column])
     value = evaluate_ranking(
         log,

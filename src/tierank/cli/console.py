@@ -58,6 +58,8 @@ _WORDS = [
         (r"^(.*: )?(query|rating|document): (?=expected a table)", r"\1--\2-column: "),
         (r"^(.*: )?(features|ignore): (?=expected a table)", r"\1--\2: "),
         (r"^(.*: )?columns: (?=expected a table)", r"\1--categories, --dates or the like: "),
+        (r"^(.*: )?zero_based: (?=expected text)", r"\1--zero-based: "),
+        (r"^n_jobs: expected an integer >= 1, or -1 or None for", "--jobs: expected an integer >= 1, or -1 for"),
         (r"^propensity: ", "--propensity: "),
         (r"(?<=: expected )propensity(?= too)", "--propensity"),
         (r"the setting (?=position_tower)", "--set "),

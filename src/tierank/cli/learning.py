@@ -8,11 +8,12 @@ import json
 import os
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tierank.cli.console import check_place, made, say
-from tierank.cli.options import add_command, add_judging, add_reading, check_judging, named_pairs
+from tierank.cli.options import Parser, add_command, add_judging, add_reading, check_judging, named_pairs
 from tierank.cli.own import as_own, import_own, is_own, load_model
 from tierank.cli.printing import print_table, show
 from tierank.cli.reading import read_to_learn, reading_options
@@ -148,7 +149,7 @@ def add_cv(commands: Any) -> None:
     cv.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     add_judging(cv, default_rule=None)
     add_reading(cv)
-    cv.set_defaults(run=_cv)
+    cv.set_defaults(run=partial(_cv, cv))
 
 
 def add_tune(commands: Any) -> None:
@@ -176,7 +177,7 @@ def add_tune(commands: Any) -> None:
     )
     tune.add_argument("--seed", type=int, default=0)
     add_reading(tune)
-    tune.set_defaults(run=_tune)
+    tune.set_defaults(run=partial(_tune, tune))
 
 
 def _demo(options: argparse.Namespace) -> None:
@@ -414,7 +415,11 @@ def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
     return settings
 
 
-def _cv(options: argparse.Namespace) -> None:
+# Options of cv that say what of a run is shown, and how.
+_TO_SHOW = ("out", "metric", "rule", "unjudged", "baseline", "json", "markdown", "latex", "silent")
+
+
+def _cv(parser: Parser, options: argparse.Namespace) -> None:
     from tierank.experiments import Run
     from tierank.report import tabulate_contrasts, tabulate_run
 
@@ -423,6 +428,9 @@ def _cv(options: argparse.Namespace) -> None:
     if options.rankers or options.scores:
         run = _cross_validated(options)
     else:
+        parser.refuse_unused(
+            options, _TO_SHOW, f"rankers too, got none; without rankers, cv shows what {options.out} has"
+        )
         run = Run.open(options.out).judged_by(options.metric, options.rule, options.baseline)
     tables = [tabulate_run(run)]
     if len(run.systems) > 1:
@@ -499,7 +507,7 @@ def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
     return (name, ranker, _settings(pairs)) if equals else (text, head, _settings(pairs))
 
 
-def _tune(options: argparse.Namespace) -> None:
+def _tune(parser: Parser, options: argparse.Namespace) -> None:
     from tierank.experiments import tune
     from tierank.experiments.tuning import space_of
     from tierank.readers import is_folder_of_folds, read_fold
@@ -511,10 +519,16 @@ def _tune(options: argparse.Namespace) -> None:
         raise ParameterError(f"--set: expected at least one setting left to tune, got all of {', '.join(held)}")
     check_place(options.out)
     if is_folder_of_folds(options.data):
+        if options.valid is not None:
+            raise ParameterError(
+                f"--valid: expected a file as --data, got {options.data}, whose folds have validation data"
+            )
         train, valid, _ = read_fold(options.data, options.fold, **reading_options(options))
     elif options.valid is None:
         raise ParameterError("expected --valid F with a file of training data: settings are chosen on it")
     else:
+        if options.fold != parser.get_default("fold"):
+            raise ParameterError(f"--fold: expected a folder of folds as --data, got the file {options.data}")
         train = read_to_learn(options, options.data)
         valid = read_to_learn(options, options.valid, train)
     study = options.out.with_name(options.out.name + ".trials")

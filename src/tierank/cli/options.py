@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, NoReturn
 
@@ -40,6 +40,13 @@ class Parser(argparse.ArgumentParser):
                     f"{self.prog}: expected a value, got an empty text{after}; is a variable of the shell not set?"
                 )
 
+    def refuse_unused(self, options: argparse.Namespace, used: Collection[str], why: str) -> None:
+        """Raise ``ParameterError`` for an option that is not among those that are used: it would have no effect."""
+        for action in self._actions:
+            is_given = getattr(options, action.dest, action.default) != action.default
+            if action.option_strings and action.dest not in used and is_given:
+                raise ParameterError(f"{action.option_strings[-1]}: expected {why}")
+
     def error(self, message: str) -> NoReturn:
         """Raise the error that ``main`` prints."""
         wrong = re.fullmatch(r"argument (\w+): invalid choice: '(.*)' \(choose from (.*)\)", message)
@@ -56,11 +63,9 @@ class Parser(argparse.ArgumentParser):
         raise ParameterError(f"{message}; see {self.prog} --help")
 
 
-def add_command(
-    commands: Any, name: str, what: str, example: str, *, has_quiet: bool = True
-) -> argparse.ArgumentParser:
+def add_command(commands: Any, name: str, what: str, example: str, *, has_quiet: bool = True) -> Parser:
     """A command with help and an example; ``has_quiet`` adds the option to print only results."""
-    parser: argparse.ArgumentParser = commands.add_parser(
+    parser: Parser = commands.add_parser(
         name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=f"Example: tierank {example}"
     )
     if has_quiet:

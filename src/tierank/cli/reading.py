@@ -32,14 +32,15 @@ def read_data(
     name = path or options.data
     file = options.pipes.as_file(name)
     reading = reading_options(options)
-    is_text = readable_format(Path(file), options.format) == "letor"
-    if is_text and getattr(options, "attributes", None) is not None:
+    kind = readable_format(Path(file), options.format)
+    is_text, is_table = kind == "letor", kind in ("csv", "parquet")
+    if not is_table and getattr(options, "attributes", None) is not None:
         reading["query"] = None  # it names a column of the attributes
     if not is_text and reading["features"] is None and features is not None:
         reading["features"] = list(features) if plan is None else plan.sources(tuple(features))
-    if not is_text and plan is not None and "columns" not in reading:
+    if is_table and plan is not None and "columns" not in reading:
         reading["columns"] = plan.columns()
-    data = read(file, n_features=n_features, **reading)
+    data = read(file, n_features=None if is_table else n_features, **reading)
     if data.feature_names is None and (options.features or options.ignore):
         raise ParameterError(f"{name}: expected a table, whose columns --features and --ignore name, got none")
     if is_rated:

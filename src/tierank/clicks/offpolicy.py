@@ -22,6 +22,7 @@ from tierank.settings import as_choice, as_limit, as_number, as_positive
 from tierank.types import Floats
 
 METHODS = ("ips", "snips", "dr")
+EARNINGS = ("clicks", "dcg")
 # A smaller effective number of sessions gives a warning.
 FEWEST = 100
 
@@ -193,7 +194,7 @@ def evaluate_ranking(
     """
     check_log(log)
     as_choice("method", method, METHODS)
-    as_choice("metric", metric, ("clicks", "dcg"))
+    as_choice("metric", metric, EARNINGS)
     as_limit("k", k)
     if model is not None and method != "dr":
         raise ParameterError(argument="model", expected=f"None with the method {method!r}", got="a click model")

@@ -1,9 +1,10 @@
 """Experiments: folds, seeds, settings, and the folder that stores their results."""
 
 from tierank.experiments.beside import side_by_side
-from tierank.experiments.crossval import LEAKS, PROTOCOLS, cross_validate, keep_comparison
+from tierank.experiments.crossval import LEAKS, cross_validate, keep_comparison
 from tierank.experiments.demo import run_demo
 from tierank.experiments.paper import PAPERS, Paper
+from tierank.experiments.plan import PROTOCOLS
 from tierank.experiments.runs import Run, Tidy
 from tierank.experiments.tuning import Tuning, tune
 

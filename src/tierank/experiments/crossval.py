@@ -14,28 +14,29 @@ from tempfile import mkdtemp
 from typing import Any
 from weakref import finalize
 
+import numpy as np
 from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, ProcessError
 from tierank.evaluation import Comparison
 from tierank.experiments.folds import Folds, TestOnly, folds_of
-from tierank.experiments.plan import PAPER_METRICS, PLAN_FILE, Design, Plan
+from tierank.experiments.paper import PAPERS
+from tierank.experiments.plan import PAPER_METRICS, PLAN_FILE, PROTOCOLS, Design, Plan
 from tierank.experiments.runs import Run
-from tierank.experiments.store import Cell, Store
+from tierank.experiments.store import Cell, Store, check_system
 from tierank.experiments.tuning import as_ranker
 from tierank.experiments.worker import CellTrainer, Task, describe_ranker, starter
 from tierank.files import as_path
 from tierank.kernels import n_workers
-from tierank.metrics import Rule, as_rule, as_scores, default_metrics, metric_name, parse_metric
+from tierank.metrics import Rule, as_rule, as_scores, default_metrics, parse_metric
+from tierank.metrics.names import as_metrics
 from tierank.processes import Processes
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
 from tierank.readers import read, read_scores
-from tierank.settings import as_choice, as_whole
+from tierank.settings import MOST_REPEATS, as_choice, as_whole
 
-# "lightgbm" is the protocol of the last table of the paper: the number of trees is chosen on the test data.
-PROTOCOLS = ("standard", "lightgbm")
 LEAKS = (
     "protocol lightgbm LEAKS: the test data choose the number of trees, and queries without a relevant document count"
     " as 1. It reproduces the paper's last table; use it for nothing else"
@@ -118,9 +119,16 @@ def cross_validate(
     _check_reading(reading)
     jobs = n_workers(n_jobs)
     rule = ("lightgbm" if protocol == "lightgbm" else "tierank") if rule is None else rule
-    chosen, outside = _by_name(rankers), dict(scores or {})
+    chosen, outside = _by_name(rankers), _as_given_scores(scores)
     if not chosen and not outside:
         raise ParameterError("rankers: expected at least one ranker, or scores of another tool, got none")
+    twice = next((name for name in outside if name in chosen), None)
+    if twice is not None:
+        raise ParameterError(f"scores: expected names that no ranker has, got {twice!r}; give one of them another name")
+    if paper is not None:
+        as_choice("paper", paper, PAPERS)
+    if name is not None and not isinstance(name, str):
+        raise ParameterError(argument="name", expected="a text", got=repr(name))
     place = None if out is None else as_path(out, "out", "the name of a folder")
     before = list(Plan.read(place).systems) if place is not None and (place / PLAN_FILE).exists() else []
     if baseline is not None and baseline not in (*before, *chosen, *outside):
@@ -151,7 +159,7 @@ def _in_temporary_folder(run_in: Callable[[Path], Run]) -> Run:
     try:
         run = run_in(folder)
     except BaseException:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         raise
     finalize(run, shutil.rmtree, folder, ignore_errors=True)
     return run
@@ -169,12 +177,19 @@ class _Experiment:
 
     def run(self, folder: Path, data: Any, reading: dict[str, Any], n_jobs: int, progress: bool) -> Run:
         """Train and score the cells that are not done yet."""
-        folds, store = folds_of(data, **reading), Store(folder)
-        plan = store.prepare(self.design, folds, self.name)
-        run = Run(store, plan)
-        given = {name: _read_given(run, name, scores) for name, scores in self.outside.items()}
+        store = Store(folder)
+        store.check()  # before data are read
+        folds = folds_of(data, **reading)
+        with store.held():
+            return self._run_in(store, folds, n_jobs, progress)
+
+    def _run_in(self, store: Store, folds: Folds, n_jobs: int, progress: bool) -> Run:
+        folder = store.folder
+        plan, tests = store.prepare(self.design, folds, self.name)
+        given = {name: _read_given(tests, name, scores) for name, scores in self.outside.items()}
         renewed = self._renewed(folder, plan)
-        plan.write(folder)
+        store.begin(plan, tests)
+        run = Run(store, plan)
         store.clear_up(_stale(store, plan, renewed), plan.systems)
         folds = folds.keep(folder / "parts")
         _add_scores(run, given)
@@ -236,9 +251,10 @@ def _worked_on(folder: Path, folds: Folds, tasks: list[Task], n_jobs: int) -> Ge
 
 
 def check_is_new(folder: Path) -> None:
-    """Raise ``DataError`` if the folder already has a run."""
+    """Raise ``DataError`` if the folder already has a run, or anything else."""
     if (folder / PLAN_FILE).exists():
         raise DataError(f"{folder}: expected a new folder, got one with a run in it")
+    Store(folder).check()
 
 
 def keep_comparison(
@@ -246,7 +262,7 @@ def keep_comparison(
 ) -> Run:
     """Store the result of ``compare`` as a run of one fold, for its report."""
     check_is_new(folder)
-    systems = {system: {"scores": "given"} for system in scores}
+    systems = {check_system(system): {"scores": "given"} for system in scores}
     design = Design(
         kind="compare",
         systems=systems,
@@ -259,9 +275,12 @@ def keep_comparison(
         ],
     )
     store = Store(folder)
-    run = Run(store, store.prepare(design, TestOnly(name, data)))
-    run.plan.write(folder)
-    _add_scores(run, {system: _read_given(run, system, [given]) for system, given in scores.items()})
+    with store.held():
+        plan, tests = store.prepare(design, TestOnly(name, data))
+        given = {system: _read_given(tests, system, [values]) for system, values in scores.items()}
+        store.begin(plan, tests)
+        run = Run(store, plan)
+        _add_scores(run, given)
     return run
 
 
@@ -278,7 +297,7 @@ def _check_reading(reading: dict[str, Any]) -> None:
 
 def _by_name(rankers: Any) -> dict[str, Ranker]:
     """The rankers by display name: unfitted copies with checked settings."""
-    by_name = {name: clone(ranker) for name, ranker in _named(rankers).items()}
+    by_name = {check_system(name): clone(ranker) for name, ranker in _named(rankers).items()}
     for name, ranker in by_name.items():
         try:
             ranker.check_settings()
@@ -304,6 +323,17 @@ def _named(rankers: Any) -> dict[str, Ranker]:
     return by_name
 
 
+def _as_given_scores(scores: Any) -> dict[str, Any]:
+    """The scores of other tools by name."""
+    if scores is not None and not isinstance(scores, Mapping):
+        raise ParameterError(
+            argument="scores",
+            expected="a mapping of names to scores, one array or file per fold",
+            got=type(scores).__name__,
+        )
+    return {check_system(name): given for name, given in (scores or {}).items()}
+
+
 def _described(ranker: Ranker, trials: int | None) -> dict[str, Any]:
     described = describe_ranker(ranker)
     return described if trials is None else described | {"trials": as_whole("trials", trials)}
@@ -311,7 +341,7 @@ def _described(ranker: Ranker, trials: int | None) -> dict[str, Any]:
 
 def _as_seeds(seeds: int | Sequence[int]) -> list[int]:
     if isinstance(seeds, Integral) or not isinstance(seeds, Iterable):
-        return list(range(as_whole("seeds", seeds)))
+        return list(range(as_whole("seeds", seeds, most=MOST_REPEATS)))
     checked = [as_whole("seeds", seed, 0) for seed in seeds]
     if not checked or len(set(checked)) < len(checked):
         raise ParameterError(f"seeds: expected the number of seeds, or a list with each seed once, got {checked}")
@@ -323,38 +353,43 @@ def _as_metrics(metrics: str | Sequence[str] | None, rule: str | Rule) -> list[s
     known = default_metrics(as_rule(rule))
     if metrics is None:
         return [metric for metric in PAPER_METRICS if not metric.startswith("err") or "err@10" in known]
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
-    for metric in names:
+    names = []
+    for name, metric in as_metrics(metrics, as_rule(rule)).items():
         if callable(metric):
             raise ParameterError(
                 argument="metrics",
                 expected="names such as 'ndcg@10', which the folder of a run can store",
-                got=f"the function {metric_name(metric)}",
+                got=f"the function {name}",
                 fix="run.judged_by([...]) takes functions",
             )
         parse_metric(metric)
+        names.append(name)
     return names
 
 
-def _read_given(run: Run, name: str, given: Any) -> list[Any]:
+def _read_given(tests: Sequence[RankingDataset], name: str, given: Any) -> list[Any]:
     """The scores of another tool for the test documents of each fold, in the order of the data set."""
+    n_folds = len(tests)
     if isinstance(given, (str, os.PathLike)):
-        if run.n_folds > 1 and "{fold}" not in str(given):
+        if n_folds > 1 and "{fold}" not in str(given):
             raise ParameterError(
-                f"scores: expected {{fold}} in the file name of {name!r}, in place of 1 to {run.n_folds}, got {given}"
+                f"scores: expected {{fold}} in the file name of {name!r}, in place of 1 to {n_folds}, got {given}"
             )
-        given = [str(given).replace("{fold}", str(fold + 1)) for fold in range(run.n_folds)]
-    if len(given) != run.n_folds:
-        raise ParameterError(f"scores: expected {run.n_folds} for {name!r}, one per fold, got {len(given)}")
+        given = [str(given).replace("{fold}", str(fold + 1)) for fold in range(n_folds)]
+    if not isinstance(given, (Sequence, np.ndarray)) or len(given) != n_folds:
+        got = str(len(given)) if isinstance(given, (Sequence, np.ndarray)) else type(given).__name__
+        raise ParameterError(f"scores: expected {n_folds} for {name!r}, one per fold, got {got}")
     by_fold = []
-    for source, test in zip(given, run.tests, strict=True):
+    for source, test in zip(given, tests, strict=True):
         values = read_scores(Path(source), test) if isinstance(source, (str, os.PathLike)) else source
         by_fold.append(test.arrange(as_scores(values, test.n_documents)))
     return by_fold
 
 
 def _add_scores(run: Run, given: Mapping[str, Sequence[Any]]) -> None:
-    """Add the scores of other tools, which have no seeds, under the first seed."""
+    """Add the scores of other tools, which have no seeds, under the first seed; again, under the same one."""
     for name, folds in given.items():
+        before = (seed for seed in run.plan.seeds if run.store.is_done(Cell(name, 0, seed)))
+        seed = next(before, run.plan.seeds[0])
         for fold, scores in enumerate(folds):
-            run.store.write(Cell(name, fold, run.plan.seeds[0]), scores, {"scores": run.plan.systems[name]["scores"]})
+            run.store.write(Cell(name, fold, seed), scores, {"scores": run.plan.systems[name]["scores"]})

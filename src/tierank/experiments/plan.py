@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -19,13 +20,16 @@ from tierank.dataset import RankingDataset
 from tierank.description import describe
 from tierank.errors import DataError
 from tierank.experiments.folds import Fold
-from tierank.files import replacing
+from tierank.files import read_json, replacing
 from tierank.kinds import kinds_to_json
+from tierank.memory import chunks
 from tierank.metrics import Rule
 from tierank.models import Known, decode, encode
 
 RUN_FORMAT = 2
 PLAN_FILE = "run.json"
+# "lightgbm" is the protocol of the last table of the paper: the number of trees is chosen on the test data.
+PROTOCOLS = ("standard", "lightgbm")
 # The paper's layout.
 PAPER_METRICS = tuple(f"{name}@{k}" for k in (1, 3, 5, 10) for name in ("ndcg", "err"))
 _SHOWN_VERSIONS = ("lightgbm", "numba", "numpy", "scikit-learn", "scipy", "torch")
@@ -76,7 +80,7 @@ class Plan(Design):
         if not file.is_file():
             raise DataError(f"{folder}: expected the folder of a run, with {PLAN_FILE} in it, got none")
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = read_json(file)
         except ValueError:
             content = None
         if isinstance(content, dict) and content.get("format", RUN_FORMAT) != RUN_FORMAT:
@@ -87,7 +91,7 @@ class Plan(Design):
             raise DataError(f"{file}: expected the description of a run, got a damaged file")
         origin = DataOrigin(**content["data"])
         return cls(
-            **{name: content[name] for name in _KINDS} | {"data": origin, "rule": decode(content["rule"], Known())}
+            **{name: content[name] for name in _FORMS} | {"data": origin, "rule": decode(content["rule"], Known())}
         )
 
     def write(self, folder: Path) -> None:
@@ -97,7 +101,7 @@ class Plan(Design):
 
     def to_dict(self) -> dict[str, Any]:
         """A dict for JSON: the content of ``run.json``."""
-        values = {name: getattr(self, name) for name in _KINDS}
+        values = {name: getattr(self, name) for name in _FORMS}
         written = {"data": self.data._asdict(), "rule": encode(self.rule, "rule")}
         return {"format": RUN_FORMAT} | values | written
 
@@ -118,6 +122,7 @@ class Plan(Design):
                     f"{folder}: {system!r} is there with other settings; give the new one another name, or choose"
                     f" another folder. Not the same: {', '.join(differences)}"
                 )
+        _warn_of_versions(folder, old.versions, self.versions, started)
         kept = {
             "created": old.created,
             "seeds": sorted({*old.seeds, *self.seeds}),
@@ -139,22 +144,42 @@ class Plan(Design):
         return names
 
 
-# The fields of a plan with their types in JSON; None for any type.
-_KINDS: dict[str, type | None] = {
-    "kind": str,
-    "created": str,
-    "data": dict,
-    "folds": list,
-    "learned_from": list,
-    "protocol": str,
-    "paper": None,
-    "rule": None,
-    "metrics": list,
-    "seeds": list,
-    "baseline": None,
-    "systems": dict,
-    "attributes": list,
-    "versions": dict,
+def _list_of(kind: type, value: Any, least: int = 0) -> bool:
+    return isinstance(value, list) and len(value) >= least and all(type(one) is kind for one in value)
+
+
+def _is_attribute(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"name", "values", "codes"}
+        and isinstance(value["name"], str)
+        and isinstance(value["values"], list)
+        and _list_of(int, value["codes"])
+        and all(-1 <= code < len(value["values"]) for code in value["codes"])
+    )
+
+
+# The fields of a plan, and whether a value in JSON has their form.
+_FORMS: dict[str, Callable[[Any], bool]] = {
+    "kind": lambda value: isinstance(value, str),
+    "created": lambda value: isinstance(value, str),
+    "data": lambda value: (
+        isinstance(value, dict)
+        and value.keys() == set(DataOrigin._fields)
+        and isinstance(value["name"], str)
+        and all(isinstance(value[one], dict) for one in ("source", "description"))
+    ),
+    "folds": lambda value: _list_of(str, value, least=1),
+    "learned_from": lambda value: isinstance(value, list) and all(_list_of(str, one) for one in value),
+    "protocol": lambda value: value in PROTOCOLS,
+    "paper": lambda value: value is None or isinstance(value, str),
+    "rule": lambda value: isinstance(value, (str, dict)),
+    "metrics": lambda value: _list_of(str, value, least=1),
+    "seeds": lambda value: _list_of(int, value, least=1),
+    "baseline": lambda value: value is None or isinstance(value, str),
+    "systems": lambda value: isinstance(value, dict) and all(isinstance(one, dict) for one in value.values()),
+    "attributes": lambda value: isinstance(value, list) and all(map(_is_attribute, value)),
+    "versions": lambda value: isinstance(value, dict) and all(isinstance(one, str) for one in value.values()),
 }
 
 
@@ -178,11 +203,16 @@ def make_plan(design: Design, data: DataOrigin, digests: list[list[str]]) -> Pla
 
 
 def digest_data(data: RankingDataset) -> str:
-    """A digest that identifies a data set: ratings, queries, a sample of the features, and their kinds."""
+    """A digest that identifies a data set: everything that models learn from, and the query ids."""
     digest = hashlib.sha256()
     for array in (data.ratings, data.offsets, np.array([str(i) for i in data.query_ids.tolist()])):
         digest.update(np.ascontiguousarray(array).tobytes())
-    digest.update(np.ascontiguousarray(data.features[:: max(1, data.n_documents // 4096)]).tobytes())
+    for chunk in chunks(data.features):
+        digest.update(np.ascontiguousarray(chunk).tobytes())
+    for name in ("row_weight", "query_weight", "position", "propensity"):
+        values = getattr(data, name)
+        if values is not None:
+            digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
     if data.kinds:  # other texts may have the same level numbers
         digest.update(json.dumps(kinds_to_json(data.kinds), sort_keys=True).encode())
     return digest.hexdigest()
@@ -194,10 +224,7 @@ def _values(design: Design) -> dict[str, Any]:
 
 def _is_whole(found: Any) -> bool:
     """Whether a description has all that a plan needs."""
-    if not isinstance(found, dict) or not _KINDS.keys() <= found.keys():
-        return False
-    typed = all(kind is None or isinstance(found[name], kind) for name, kind in _KINDS.items())
-    return typed and set(DataOrigin._fields) == found["data"].keys()
+    return isinstance(found, dict) and all(name in found and fits(found[name]) for name, fits in _FORMS.items())
 
 
 def _inner_differences(before: dict[str, Any], now: dict[str, Any], kind: str) -> Iterator[str]:
@@ -206,6 +233,19 @@ def _inner_differences(before: dict[str, Any], now: dict[str, Any], kind: str) -
         if one != other:
             is_code = isinstance(one, dict) and isinstance(other, dict) and one.get("object") == other.get("object")
             yield f"{name} (its code has changed)" if kind == "code" or is_code else name
+
+
+def _warn_of_versions(
+    folder: Path, before: Mapping[str, str], now: Mapping[str, str], started: Collection[str]
+) -> None:
+    """Warn if a run has results of other versions: models of the two may differ."""
+    others = [f"{name} {before.get(name, '(none)')}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    if started and others:
+        warnings.warn(
+            f"{folder}: has results of other versions, which are kept: {'; '.join(others)}. A table that mixes versions"
+            " may show their differences; choose another folder to start over",
+            stacklevel=2,
+        )
 
 
 def _versions() -> dict[str, str]:

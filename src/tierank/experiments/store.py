@@ -11,7 +11,8 @@ All tables, plots and tests are made from these files, so that a later run can a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,13 +21,13 @@ from urllib.parse import quote
 import numpy as np
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError
 from tierank.experiments.folds import Folds
 from tierank.experiments.plan import PLAN_FILE, DataOrigin, Design, Plan, describe_data, digest_data, make_plan
-from tierank.files import FolderKind, building, make_folder, remove_folder, sweep
+from tierank.files import FolderKind, building, contents, locked, make_folder, remove_folder, sweep
 from tierank.rankers import Ranker, load
 from tierank.readers import read, write
-from tierank.types import Floats
+from tierank.types import Floats, Rows
 
 _TO_MEND = "delete its folder, and run the same cv again"
 
@@ -51,6 +52,14 @@ class _ResultKind(FolderKind):
 
 
 _RESULT = _ResultKind("a result of a run", "result.json")
+# The fields of a result, which may be absent, and whether a value in JSON has their form.
+_RESULT_FORMS: dict[str, Callable[[Any], bool]] = {
+    "cpu_seconds": lambda value: isinstance(value, (int, float)),
+    "history": lambda value: isinstance(value, list) and all(isinstance(row, dict) for row in value),
+    "best": lambda value: isinstance(value, dict),
+}
+# The longest name of a file on common file systems, in bytes.
+_LONGEST = 255
 
 
 @dataclass(frozen=True)
@@ -59,33 +68,72 @@ class Store:
 
     folder: Path
 
-    def prepare(self, design: Design, folds: Folds, name: str | None = None) -> Plan:
-        """The plan of a new run, or the plan of the existing run with this design added.
-
-        An existing run is not changed if this design cannot be added to it.
-        """
-        is_new = not (self.folder / PLAN_FILE).exists()
-        if is_new and (self.folder / "results").exists():
+    def check(self) -> None:
+        """Raise ``DataError`` if the folder holds anything but a run."""
+        if (self.folder / PLAN_FILE).exists() or not self.folder.is_dir():
+            return
+        other = min((path.name for path in contents(self.folder)), default=None)
+        if other is not None:
             raise DataError(
-                f"{self.folder}: expected a new folder, or one with a {PLAN_FILE}, got results alone; choose another"
+                f"{self.folder}: expected a new folder, or one with a run ({PLAN_FILE}), got one with other files, such"
+                f" as {other}; choose another name"
             )
-        digests = []
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """The folder, created if necessary, and locked: two processes would overwrite each other's plan."""
+        self.check()
+        make_folder(self.folder)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(locked(self.folder))
+            except (BlockingIOError, FileNotFoundError):
+                raise DataError(
+                    f"{self.folder}: expected a run that nobody is working on, got one that another process is adding"
+                    " to; wait until it ends, or choose another folder"
+                ) from None
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    self.folder.rmdir()  # only if nothing was written
+
+    def prepare(self, design: Design, folds: Folds, name: str | None = None) -> tuple[Plan, list[RankingDataset]]:
+        """The plan of a new run, or of the existing run with this design added; and the test data, without features.
+
+        Nothing is written, so an existing run is not changed if this design cannot be added to it. The test data know
+        the caller's order of rows, which is that of given scores.
+        """
+        digests, tests = [], []
         for fold in range(folds.n_folds):
             data = folds.read(fold)
             digests.append([digest_data(part) for part in data])
+            tests.append(_without_features(data[2], data[2].source_rows))
             if fold == 0:
                 description = describe_data(data, folds.n_folds)
-            if is_new:  # leftovers of a run that ended before it had a plan may be of other data
-                self._write_test(fold, data[2])
         plan = make_plan(design, DataOrigin(name or folds.name, folds.describe(), description), digests)
-        if is_new:
-            return plan
-        old = Plan.read(self.folder)
-        return plan.added_to(old, self.folder, [system for system in old.systems if self.has_results(system)])
+        if (self.folder / PLAN_FILE).exists():
+            old = Plan.read(self.folder)
+            plan = plan.added_to(old, self.folder, [system for system in old.systems if self.has_results(system)])
+        return plan, tests
+
+    def begin(self, plan: Plan, tests: Sequence[RankingDataset]) -> None:
+        """Write the plan, and the test data that are missing or damaged."""
+        plan.write(self.folder)
+        make_folder(self.folder / "folds")
+        for fold, test in enumerate(tests):
+            try:
+                self.read_test(fold)
+            except DataError:
+                remove_folder(self._test_file(fold))
+                write(_without_features(test), self._test_file(fold))
 
     def read_test(self, fold: int) -> RankingDataset:
         """The test data of a fold, without features."""
-        return read(self._test_file(fold))
+        file = self._test_file(fold)
+        if not file.is_dir():
+            raise DataError(f"{file}: expected the test data of the run, got nothing there; run the same cv again")
+        return read(file)
 
     def is_done(self, cell: Cell) -> bool:
         """Whether there is a result."""
@@ -103,20 +151,27 @@ class Store:
         """The scores of the test documents, in the order of the data set."""
         file = self.place(cell) / "scores.npy"
         try:
-            scores = np.asarray(np.load(file, allow_pickle=False), np.float64)
-        except (ValueError, EOFError):
-            raise DataError(f"{file}: expected scores, got a damaged file; {_TO_MEND}") from None
+            scores = np.load(file, allow_pickle=False)
+        except (ValueError, EOFError, OSError):
+            scores = None
+        if not isinstance(scores, np.ndarray) or scores.dtype != np.float64 or np.isnan(scores).any():
+            got = "a damaged file" if file.exists() else "nothing there"
+            raise DataError(f"{file}: expected scores, got {got}; {_TO_MEND}")
         if scores.shape != (n_documents,):
-            raise DataError(f"{file}: expected {n_documents} scores, got {scores.shape}")
+            raise DataError(f"{file}: expected {n_documents} scores, got {scores.shape}; {_TO_MEND}")
         return scores
 
     def result(self, cell: Cell) -> dict[str, Any]:
         """The description of a result: ``history``, ``best``, ``cpu_seconds``, ``settings``."""
-        file = self.place(cell) / "result.json"
+        file = self.place(cell) / _RESULT.file
         try:
-            return dict(json.loads(file.read_text(encoding="utf-8")))
-        except (ValueError, TypeError):
-            raise DataError(f"{file}: expected the description of a result, got a damaged file; {_TO_MEND}") from None
+            result = json.loads(file.read_text(encoding="utf-8"))  # metrics may be NaN
+        except (ValueError, OSError, RecursionError):
+            result = None
+        forms = _RESULT_FORMS.items()
+        if not isinstance(result, dict) or not all(fits(result[name]) for name, fits in forms if name in result):
+            raise DataError(f"{file}: expected the description of a result, got a damaged file; {_TO_MEND}")
+        return result
 
     def model(self, cell: Cell) -> Path | None:
         """The folder of the model, or None if only scores were given."""
@@ -140,9 +195,9 @@ class Store:
         study.unlink(missing_ok=True)
 
     def clear_up(self, cells: Iterable[Cell], systems: Iterable[str]) -> None:
-        """Remove what killed runs left: partial results of these systems, and scratch files of these cells."""
-        for system in systems:
-            sweep(self._places(system))
+        """Remove what killed runs left: unfinished files, also of these systems, and scratch files of these cells."""
+        for folder in (self.folder / "folds", self.folder / "parts", *map(self._places, systems)):
+            sweep(folder)
         for cell in cells:
             self.clear_scratch(cell)
 
@@ -157,20 +212,37 @@ class Store:
             # Callers' own rankers may hold NumPy numbers.
             (fresh / "result.json").write_text(json.dumps(result, default=float), encoding="utf-8")
 
-    def _write_test(self, fold: int, test: RankingDataset) -> None:
-        """Store what evaluation needs of the test data, in the order of the data set."""
-        kept = RankingDataset.from_parts(
-            np.zeros((test.n_documents, 1), np.float32),
-            test.ratings,
-            test.offsets,
-            test.query_ids,
-            document_texts=test.document_texts,
-        )
-        make_folder(self.folder / "folds")
-        write(kept, self._test_file(fold))
-
     def _test_file(self, fold: int) -> Path:
         return self.folder / "folds" / f"fold{fold + 1}.tierank"
 
     def _places(self, system: str) -> Path:
-        return self.folder / "results" / quote(system, safe=" +,=()")
+        return self.folder / "results" / _folder_name(system)
+
+
+def check_system(name: Any) -> str:
+    """The name of a system. Raises ``ParameterError`` if its results could not be stored under it."""
+    try:
+        fits = isinstance(name, str) and name.strip() != "" and len(_folder_name(name)) <= _LONGEST
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        expected = f"names of systems that are texts, not empty, and short enough for a file name ({_LONGEST} bytes)"
+        raise ParameterError(expected=expected, got=f"{name!r:.100}")
+    return str(name)
+
+
+def _folder_name(system: str) -> str:
+    quoted = quote(system, safe=" +,=()")
+    return quoted if not quoted.startswith(".") else f"%2E{quoted[1:]}"
+
+
+def _without_features(test: RankingDataset, source_rows: Rows | None = None) -> RankingDataset:
+    """What evaluation needs of the test data; by default, rows are in the order of the data set, as stored scores."""
+    return RankingDataset.from_parts(
+        np.zeros((test.n_documents, 1), np.float32),
+        test.ratings,
+        test.offsets,
+        test.query_ids,
+        source_rows=source_rows,
+        document_texts=test.document_texts,
+    )

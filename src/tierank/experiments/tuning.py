@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,11 +18,11 @@ from tierank import notebook
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError, WriteError
 from tierank.extras import needing
-from tierank.files import as_path, make_folder
+from tierank.files import as_path, locked, make_folder, writing
 from tierank.metrics import metric_name
 from tierank.progress import Progress
 from tierank.rankers import RANKERS, Ranker
-from tierank.settings import Between, OneOf, Space, as_choice, as_whole
+from tierank.settings import MOST_REPEATS, Between, OneOf, Space, as_choice, as_whole
 from tierank.training.checkpoint import described
 from tierank.training.order import canonical_rows
 from tierank.training.selection import make_judge
@@ -132,21 +134,25 @@ def tune(
     """
     start = as_ranker(ranker)
     start.check_settings()
-    as_whole("trials", trials)
+    as_whole("trials", trials, most=MOST_REPEATS)
+    as_whole("seed", seed, 0, most=2**31 - 1)
     check_dataset("train", train)
     check_dataset("valid", valid)
-    search = _Search(start, train, valid, space_of(start) if space is None else space)
-    opened = _open_study(study, f"{type(start).__name__} {search.metric}", seed)
-    if study is not None:
-        _check_study(opened, study, search.identity())
-    done = len(_completed(opened))
-    with Progress("tuning", trials, show=progress, done=done) as shown:
-        for _ in range(trials - done):
-            trial = opened.ask()
-            value = search.attempt(trial, is_first=not _completed(opened))
-            opened.tell(trial, value)
-            shown.step(f"{search.metric} {value:.4f}")
-    return search.outcome(opened)
+    search = _Search(start, train, valid, space_of(start) if space is None else _as_space(space, start))
+    place = None if study is None else as_path(study, "study")
+    with _alone_with(place):
+        opened = _open_study(place, f"{type(start).__name__} {search.metric}")
+        if place is not None:
+            _check_study(opened, place, search.identity())
+        done = len(_completed(opened))
+        with Progress("tuning", trials, show=progress, done=done) as shown:
+            for number in range(done, trials):
+                opened.sampler = _sampler(seed, number)
+                trial = opened.ask()
+                value = search.attempt(trial, is_first=number == 0)
+                opened.tell(trial, value)
+                shown.step(f"{search.metric} {value:.4f}")
+        return search.outcome(opened)
 
 
 def as_ranker(given: Any) -> Ranker:
@@ -202,6 +208,31 @@ class _Search:
         return candidate.set_params(**settings).fit(self.train, valid=self.valid)
 
 
+def _as_space(space: Any, ranker: Ranker) -> Space:
+    """The caller's search space. Raises ``ParameterError`` for what cannot be searched."""
+    expected = "a dict of at least one setting to Between (low <= high, above 0 if log) or OneOf (not empty)"
+    if not isinstance(space, Mapping) or not space:
+        raise ParameterError(argument="space", expected=expected, got=repr(space))
+    known = ranker.get_params(deep=False)
+    for name, values in space.items():
+        if name not in known:
+            raise ParameterError.unknown(f"setting of {type(ranker).__name__}", name, known)
+        if not _can_be_drawn(values):
+            raise ParameterError(argument="space", expected=expected, got=f"{values!r} for {name}")
+    return space
+
+
+def _can_be_drawn(values: Any) -> bool:
+    if isinstance(values, OneOf):
+        return len(values.values) > 0
+    return (
+        isinstance(values, Between)
+        and math.isfinite(values.low)
+        and values.low <= values.high < math.inf
+        and (values.low > 0 or not values.log)
+    )
+
+
 def space_of(ranker: Ranker) -> Space:
     """The default search space: those of the declared settings."""
     declared = ranker.declared_settings()
@@ -246,25 +277,46 @@ def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
     return [trial for trial in study.trials if trial.value is not None]
 
 
-def _open_study(file: str | Path | None, name: str, seed: int) -> optuna.Study:
+def _sampler(seed: int, number: int) -> optuna.samplers.BaseSampler:
+    """The sampler of one trial. It depends on completed trials only, so a continued study is the same as a whole."""
+    import optuna
+
+    return optuna.samplers.TPESampler(seed=int(np.random.SeedSequence([seed, number]).generate_state(1)[0]))
+
+
+@contextmanager
+def _alone_with(file: Path | None) -> Iterator[None]:
+    """The file of a study, created if necessary, and locked: lines of two processes would mix."""
+    if file is None:
+        yield
+        return
+    make_folder(file.parent)
+    with writing(file):
+        file.open("ab").close()
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(file))
+        except BlockingIOError:
+            raise DataError(
+                f"{file}: expected trials that nobody is adding to, got a file that another process has open; wait"
+                " until it ends, or choose another file"
+            ) from None
+        yield
+
+
+def _open_study(file: Path | None, name: str) -> optuna.Study:
     with needing("tuning"):
         import optuna
         from optuna.storages import JournalStorage
 
         from tierank.experiments.journal import Journal
     logging.getLogger("optuna").setLevel(logging.WARNING)
-    place = None if file is None else as_path(file, "study")
-    if place is not None:
-        make_folder(place.parent)
     try:
-        storage = None if place is None else JournalStorage(Journal(place))
-        study = optuna.create_study(direction="maximize", storage=storage, study_name=name, load_if_exists=True)
+        storage = None if file is None else JournalStorage(Journal(file))
+        return optuna.create_study(direction="maximize", storage=storage, study_name=name, load_if_exists=True)
     except WriteError:
         raise
     except (AssertionError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise DataError(
             f"{file}: expected a file of trials, got a damaged one: {error}; delete it to start over"
         ) from None
-    # Draws depend on the number of earlier trials, so that a continued study does not repeat itself.
-    study.sampler = optuna.samplers.TPESampler(seed=seed + 1000 * len(study.trials))
-    return study

@@ -66,6 +66,10 @@ FORMATS = {
     "qrels": Format((".qrels",), None, write_qrels),
 }
 
+# What arguments are for, and what has been given instead, where they would have no effect.
+_A_TABLE = "a table with such a column, CSV or Parquet"
+_NO_NUMBERS = ("text, whose features are numbered", "data whose features have names")
+
 # Arguments of ``read`` that name columns with a number for each document or query.
 _OF_ROWS = ("position", "row_weight", "query_weight")
 
@@ -112,7 +116,8 @@ def read(
     query, rating, document : str, optional
         The columns of a table that hold query ids, ratings and document ids. Default: columns called ``query`` or
         ``qid``, ``rating`` or ``label``, ``document`` or ``docid``, and so on. Ratings and document ids are optional.
-        In CSV, query ids are integers if all are plain integers, and texts otherwise: ``007`` is not ``7``.
+        In CSV, query ids are integers if all are plain integers, and texts otherwise: ``007`` is not ``7``. Text and
+        ``.tierank`` folders, whose columns were chosen when they were written, take none of these.
     position : str, optional
         The column of a table that says where each document was shown, if the ratings are clicks. There is no default
         name.
@@ -161,20 +166,28 @@ def read(
         # Only if they are given: otherwise caches of earlier versions remain valid.
         **{name: column for name, column in of_rows.items() if column is not None},
     }
+    of_text = {"n_features": n_features, "zero_based": zero_based}
     if is_table(source):
+        _refuse(None, of_text, *_NO_NUMBERS)
         return read_table(source, declared=declared, **named)
     path = _as_path(source)
     if kind_of(path) == "pipe":
         with piped(path) as file:
-            named |= {"n_features": n_features, "zero_based": zero_based, "n_jobs": n_jobs, "columns": columns}
+            named |= of_text | {"n_jobs": n_jobs, "columns": columns}
             return read(file, format=format, cache=False if cache is True else cache, **named)
     name = readable_format(path, format)
+    columned = named | {"columns": declared != Columns()}
     if name == "tierank":
+        fixed = {one: columned[one] for one in ("query", "rating", "document", "columns")}
+        _refuse(path, fixed, _A_TABLE, "a binary data set, whose columns were chosen when it was written")
+        _refuse(path, {"zero_based": zero_based}, *_NO_NUMBERS)
         return _widened(_read_binary(path, named), n_features, path)
     settings, width = named, None
     more: dict[str, Any] = {"declared": declared}
-    if name == "letor":
-        _refuse_columns(path, named | {"columns": declared != Columns()})
+    if name != "letor":
+        _refuse(path, of_text, *_NO_NUMBERS)
+    else:
+        _refuse(path, columned, _A_TABLE, "text, which has no columns")
         settings, more, width = {"zero_based": zero_based}, {"n_jobs": n_jobs}, n_features
     build = partial(_build, path, name, settings | more)
     if named["features"] == []:  # an empty array cannot be mapped
@@ -193,13 +206,11 @@ def _read_binary(path: Path, named: Mapping[str, Any]) -> RankingDataset:
     return data
 
 
-def _refuse_columns(path: Path, named: Mapping[str, Any]) -> None:
-    """Raise ``DataError`` for named columns, which text does not have: they would have no effect."""
-    of_tables = ("query", "rating", "document", *_OF_ROWS, "features", "ignore", "columns")
-    argument = next((argument for argument in of_tables if named.get(argument)), None)
+def _refuse(path: Path | None, given: Mapping[str, Any], expected: str, got: str) -> None:
+    """Raise ``DataError`` for an argument that this kind of data does not have: it would have no effect."""
+    argument = next((argument for argument, value in given.items() if value), None)
     if argument is not None:
-        expected = "a table with such a column, CSV or Parquet"
-        raise DataError(where=path, argument=argument, expected=expected, got="text, which has no columns")
+        raise DataError(where=path, argument=argument, expected=expected, got=got)
 
 
 def _cached(

@@ -8,6 +8,7 @@ however large the files are.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -83,16 +84,17 @@ class Layout(NamedTuple):
     ) -> Layout:
         """The layout from given names, or default names. Every column without another role is a feature."""
         names = left_over(names, where, features, ignore)
-        query = query or _found(names, QUERY_NAMES)
+        given = {"row_weight": row_weight, "query_weight": query_weight}
+        free = [name for name in names if name not in (query, rating, document, position, *given.values())]
+        query = query or _found(free, QUERY_NAMES)
         if query is None:
             raise DataError(
                 f"{where}: expected a query column called {', '.join(QUERY_NAMES[:-1])} or {QUERY_NAMES[-1]},"
                 f" got the columns {_listed(names)}; name yours with query="
             )
-        rating = rating or _found(names, RATING_NAMES)
-        document = document or _found(names, DOCUMENT_NAMES)
-        given = {"row_weight": row_weight, "query_weight": query_weight}
-        weights = {role: given[role] or role for role in WEIGHT_NAMES if given[role] or role in names}
+        rating = rating or _found(free, RATING_NAMES)
+        document = document or _found(free, DOCUMENT_NAMES)
+        weights = {role: given[role] or role for role in WEIGHT_NAMES if given[role] or role in free}
         others = {query, rating, document, position, *weights.values()}
         free = [name for name in names if name not in others and not _ROW_NUMBERS.fullmatch(name)]
         chosen = free if features is None else list(features)
@@ -100,6 +102,12 @@ class Layout(NamedTuple):
         if not chosen and features is None:
             raise DataError(f"{where}: expected at least one feature column, got only {_listed(names)}")
         self = cls(query, rating, document, weights, chosen, position)
+        twice = next((name for name, count in Counter(self.heads).items() if count > 1), None)
+        if twice is not None:
+            raise DataError(
+                f"{where}: expected different columns for queries, ratings, documents, weights and positions, got"
+                f" {twice!r} for two of them"
+            )
         check_known(names, [*self.heads, *chosen, *declared.named()], where)
         check_once(names, [*self.heads, *chosen], where)
         return self

@@ -353,7 +353,9 @@ def _attributes(run: Run, by: Mapping[str, Mapping[Hashable, Any]] | None) -> tu
     """The attributes of queries: as given, or as stored in the run."""
     if by is not None:
         return look_up([query for test in run.tests for query in test.query_ids.tolist()], by)
-    kept = run.plan.attributes
+    kept, n_queries = run.plan.attributes, sum(test.n_queries for test in run.tests)
+    if any(len(one["codes"]) != n_queries for one in kept):
+        raise DataError(f"{run.folder}: expected attributes of its {n_queries} queries, got another number")
     return tuple(Attribute(one["name"], tuple(one["values"]), np.array(one["codes"], np.int64)) for one in kept)
 
 

@@ -25,6 +25,7 @@ from tierank.experiments import LEAKS, PAPERS, Run
 from tierank.files import replacing
 from tierank.notebook import on_one_line
 from tierank.segments import HOW, Segment, SegmentContrast
+from tierank.settings import as_choice
 from tierank.significance import POWER, SMALL, Contrast
 
 # With more segments than this, those that are too small for a test are left out.
@@ -264,7 +265,7 @@ def paper_rows(run: Run) -> tuple[list[list[str]], list[str]]:
     """The rows of the paper that can be compared with a run, and notes: why none, or why a dagger marks a cell."""
     if run.plan.paper is None:
         return [], []
-    paper, protocol = PAPERS[run.plan.paper], run.plan.protocol
+    paper, protocol = PAPERS[as_choice("paper", run.plan.paper, PAPERS)], run.plan.protocol
     description = run.plan.data.description
     size = description.get("n_queries", 0), description.get("n_documents", 0)
     others = {metric: paper.why_other(protocol, run.rule, metric, size) for metric in run.metrics}

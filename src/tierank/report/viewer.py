@@ -25,6 +25,8 @@ _DEPTHS = (1000, 300, 100, 50, 30, 20, 15, 10, 5)
 _BUDGET = 2_400_000
 # Steps between the lowest and the highest score of a list: finer than the display.
 _LEVELS = 65_535
+# Scores are shown up to here: differences of larger ones, and of infinite ones, are not numbers of the page.
+_FURTHEST = 1e38
 
 _ORDERS = {
     "loss": "Biggest losses first",
@@ -175,7 +177,7 @@ class Lists:
         self, system: str, rows: NDArray[np.int64], metrics: Sequence[str], numbers: np.dtype[Any], depth: int
     ) -> dict[str, Any]:
         """Ranks of the documents that are kept, and scores of the first ones of each list."""
-        scores, values = self.scores[system], self.values(system)
+        scores, values = np.clip(self.scores[system], -_FURTHEST, _FURTHEST), self.values(system)
         low, high = (f.reduceat(scores, self.offsets[:-1]) for f in (np.minimum, np.maximum))
         top = np.lexsort((self.ranks[system], self.query))[self.row <= depth]
         query = self.query[top]

@@ -45,7 +45,8 @@ def expect_ratings(data: RankingDataset, falling: Floats, n_jobs: int | None = N
     """
     column = falling.astype(np.float32)
     weights = np.ones(data.n_documents) if data.row_weight is None else data.row_weight
-    canonical = canonical_rows(data, n_jobs, rated=False)
+    # Documents, and queries, that differ in the other feature alone have an order too.
+    canonical = canonical_rows(data.replace(position=falling + 0.0), n_jobs, rated=False)
     part_of_query = np.empty(data.n_queries, np.int64)
     part_of_query[canonical.queries] = np.arange(data.n_queries) % N_PARTS
     part = part_of_query[data.query_of_row][canonical.rows]
