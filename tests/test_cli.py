@@ -407,7 +407,7 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
         ),
         (["umart,max_depth=3", "--data", "x"], "x: expected a file, got nothing there"),
         # Settings are looked at before data.
-        (["umart,depth=3", "--data", "x"], "unknown setting of UMart 'depth'"),
+        (["umart,depth=3", "--data", "x"], "depth: expected max_depth, which is the name of this setting in UMart"),
         (
             ["umart", "urank", "wide=listnet,hidden=[9]", "lambdamart", "--data", "x", "--set", "max_epochs=3"],
             "--set max_epochs: expected a setting of all the rankers, got one that urank, wide can have and umart,"
