@@ -414,6 +414,7 @@ def test_scores_of_other_tools_join_as_rows(folder, tmp_path):
     assert run.comparison.contrasts["files"]["ndcg@10"].verdict == "better"
     assert np.isnan(run.cpu_seconds("files"))
     table = tabulate_run(run)
+    assert tierank.tabulate(run) == table
     assert table.rows[1][-1] == "-"
     assert {(1, 1), (2, 1)} <= set(table.bold)
 

@@ -194,3 +194,12 @@ def test_the_commands_of_the_page(folder):
     assert len(done.stderr.splitlines()) == len(refused), done.stderr
     for (_, message), line in zip(refused, done.stderr.splitlines(), strict=True):
         assert message in line
+
+
+def test_an_instance_of_a_network_is_refused_with_what_to_pass():
+    network = pytest.importorskip("torch").nn.Linear(3, 1)
+    message = (
+        r"^network: expected a key of NETWORKS, .* got an instance of Linear; pass the class, and its arguments as"
+    )
+    with pytest.raises(tierank.ParameterError, match=message):
+        tierank.URank(network=network).fit(np.eye(3), [0, 1, 2])
