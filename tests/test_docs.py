@@ -13,7 +13,7 @@ from tierank import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-# Pages whose code is run here; those of docs/sklearn.md, extending.md and metrics.md are run by other tests.
+# Pages whose code is run here.
 RUN = [
     ROOT / "README.md",
     *(
@@ -30,9 +30,26 @@ RUN = [
             "coming-from",
             "concepts",
             "networks",
+            "explain",
+            "export",
+            "linear",
+            "stochastic",
         )
     ),
 ]
+# Pages whose code other tests run, on data of their own.
+RUN_ELSEWHERE = {
+    "callbacks": "test_callbacks.py",
+    "clicks": "test_clicks_command.py",
+    "experiments": "test_experiments.py",
+    "extending": "test_extending.py",
+    "metrics": "test_metrics.py",
+    "retraining": "test_start.py",
+    "sklearn": "test_examples.py",
+    "tracking": "test_integrations.py",
+    "trees": "test_from_lightgbm.py",
+    "unjudged": "test_unjudged.py",
+}
 # A block of code, and a comment before it that says "not run: why" or "needs: module".
 BLOCK = re.compile(r"(?:<!-- (not run|needs): (.*?) -->\n)?```(python|sh)\n(.*?)```", re.DOTALL)
 
@@ -74,6 +91,19 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
             program, *arguments = shlex.split(command)
             assert program == "tierank"
             assert cli.main(arguments) == 0, (command, capsys.readouterr().err)
+
+
+def test_no_page_with_code_is_forgotten(pages):
+    """Each page with Python code is run here or by another test, or says at each block why it is not run."""
+    for name, test in RUN_ELSEWHERE.items():
+        assert f"{name}.md" in (ROOT / "tests" / test).read_text(), name
+    for page, text in pages.items():
+        if page in RUN or page.stem in RUN_ELSEWHERE:
+            continue
+        forgotten = [
+            code for why, _, language, code in BLOCK.findall(text) if language == "python" and why != "not run"
+        ]
+        assert not forgotten, f"{page.name}: {forgotten[0]}"
 
 
 # Links

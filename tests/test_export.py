@@ -964,3 +964,15 @@ def test_training_keeps_to_the_depth_that_can_be_loaded(monkeypatch, plain, tmp_
     tierank.load(tmp_path / "model")
     with pytest.raises(ParameterError, match="max_depth: expected 5 at most, got 6"):
         UMart(**settings, max_depth=6).fit(plain)
+
+
+def test_a_model_for_lightgbm_is_its_booster(tmp_path):
+    data = tierank.make_ranking(20, n_features=4, mean_length=8, max_length=12)
+    ranker = tierank.UMart(n_trees=3, n_jobs=1).fit(data)
+    with pytest.raises(
+        ParameterError, match=r"^target: expected one of onnx, .*, got 'lightgbm'; ranker.booster_.save_"
+    ):
+        ranker.export(tmp_path / "model.txt", to="lightgbm")
+    ranker.booster_.save_model(tmp_path / "model.txt")
+    scores = lightgbm.Booster(model_file=tmp_path / "model.txt").predict(data.features)
+    np.testing.assert_array_equal(data.restore(scores), ranker.predict(data))
