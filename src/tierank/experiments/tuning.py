@@ -181,7 +181,8 @@ class _Search:
         """The value of a trial; the first one uses the settings of the ranker."""
         chosen = {} if is_first else {name: _suggest(trial, name, values) for name, values in self.space.items()}
         candidate = self._fit(chosen)
-        value = float(np.nanmean(self.judge(candidate.model_.predict(self.valid, candidate.resources()))[self.metric]))
+        scores = self.valid.arrange(candidate.predict(self.valid))
+        value = float(np.nanmean(self.judge(scores)[self.metric]))
         trial.set_user_attr("settings", chosen)
         if self.best is None or value > self.best[1]:
             self.best = (trial.number, value, candidate)
