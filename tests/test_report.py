@@ -92,7 +92,9 @@ def test_tabulate_chooses_the_table_by_the_kind_of_result(comparison):
     assert tierank.tabulate(comparison, differences=True) == tabulate_contrasts(comparison)
     assert tierank.tabulate(one) == tabulate_evaluation(one)
     assert tierank.tabulate(comparison, title="Mine").to_markdown().startswith("**Mine**\n")
-    assert str(tierank.tabulate(one)) == tabulate_evaluation(one).to_text()
+    assert str(tierank.tabulate(one)) == repr(tierank.tabulate(one)) == tabulate_evaluation(one).to_text()
+    assert "<b>" not in Table("<b>", ["a"], [["<b>"]], ["<b>"])._repr_html_()
+    assert tierank.tabulate(one)._repr_html_().count("<tr") == 1 + len(one.metrics)
     data = tierank.make_ranking(3, n_features=2, mean_length=4, max_length=6)
     assert tierank.tabulate(tierank.describe(data)).rows[0][:3] == ["3", f"{data.n_documents}", "2"]
     with pytest.raises(tierank.ParameterError, match=r"^differences: expected a run or a comparison, got Evaluation$"):

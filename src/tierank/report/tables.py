@@ -17,6 +17,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from tierank import notebook
 from tierank.description import Description
 from tierank.drift import HOW as HOW_DRIFT
 from tierank.drift import Drift
@@ -36,7 +37,7 @@ _LEAST_CHANGES = 8
 _WIDTH = 10_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Texts in rows and columns. ``bold`` has the (row, column) of cells.
 
@@ -105,6 +106,12 @@ class Table:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The table for notebooks."""
+        return notebook.sheet(self.title, notebook.grid(self.columns, self.rows), *map(notebook.note, self.notes))
 
     def _cells(self) -> list[list[str]]:
         """The cells of each column."""
