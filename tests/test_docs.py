@@ -1,9 +1,12 @@
 """The documentation: code runs, links lead somewhere, and every public name is in the reference."""
 
+import importlib
 import importlib.util
+import inspect
 import os
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -167,6 +170,37 @@ def test_every_public_name_is_in_the_reference(pages):
     shown = set(re.findall(r"^::: tierank\.(\w+)$", page, re.MULTILINE)) | set(re.findall(r"`tierank\.(\w+)`", page))
     assert set(tierank.__all__) <= shown
     assert set(re.findall(r"^::: tierank\.(\w+)$", page, re.MULTILINE)) <= set(tierank.__all__)
+
+
+def documented_parameters(function):
+    """The parameters of a docstring, with what is said of type and default."""
+    section = re.search(r"\nParameters\n-+\n(.*?)(\n\n\w+\n-+\n|\Z)", inspect.getdoc(function), re.DOTALL)
+    lines = [] if section is None else re.findall(r"^(\S.*?)(?: : (.*))?$", section[1], re.MULTILINE)
+    return {name.lstrip("*"): kind for names, kind in lines for name in names.split(", ")}
+
+
+def public_functions():
+    for home in ("tierank", "tierank.clicks", "tierank.distributed"):
+        with suppress(ImportError):
+            owner = importlib.import_module(home)
+            for name in owner.__all__:
+                with suppress(ImportError):
+                    if inspect.isfunction(getattr(owner, name)):
+                        yield pytest.param(getattr(owner, name), id=f"{home}.{name}")
+    for name in ("fit", "predict", "rank", "score", "save", "export", "permutation_importance", "match_features"):
+        yield pytest.param(getattr(tierank.Ranker, name), id=f"Ranker.{name}")
+
+
+@pytest.mark.parametrize("function", list(public_functions()))
+def test_docstrings_describe_every_parameter_and_its_default(function):
+    documented = documented_parameters(function)
+    parameters = {name: one for name, one in inspect.signature(function).parameters.items() if name != "self"}
+    assert list(documented) == list(parameters)
+    for name, one in parameters.items():
+        if one.default is None or one.default == ():
+            assert "optional" in documented[name] or "None" in documented[name] or "default" in documented[name], name
+        elif one.default is not one.empty:
+            assert f"default {one.default!r}".replace("'", '"') in documented[name].replace("'", '"'), name
 
 
 def test_members_of_the_reference_exist(pages):

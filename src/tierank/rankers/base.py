@@ -385,7 +385,19 @@ class Ranker(Configured):
         return [], np.empty(0)
 
     def match_features(self, X: Any, qid: ArrayLike | None = None) -> RankingDataset:
-        """The data with the features that the ranker was fitted on, in that order."""
+        """The data with the features that the ranker was fitted on, in that order.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        qid : array, optional
+            One query id per row.
+
+        Returns
+        -------
+        RankingDataset
+        """
         self._check_fitted()
         return self._as_own_features(X, qid)
 
@@ -439,7 +451,25 @@ class Ranker(Configured):
     def score(
         self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None, sample_weight: None = None
     ) -> float:
-        """Mean NDCG@10 under the rule ``tierank``; scikit-learn's tools call this."""
+        """Mean NDCG@10 under the rule ``tierank``; scikit-learn's tools call this.
+
+        For other metrics use ``tierank.evaluate``, or ``tierank.scorer`` in scikit-learn's tools.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        y : array, optional
+            One rating per row. Not needed with a ``RankingDataset``.
+        qid : array, optional
+            One query id per row; needed if ``fit`` had query ids.
+        sample_weight : None, optional
+            Refused: a metric weighs queries, not rows.
+
+        Returns
+        -------
+        float
+        """
         if sample_weight is not None:
             raise ParameterError("sample_weight is not supported: a metric weighs queries, not rows")
         self._check_fitted()

@@ -66,7 +66,13 @@ class Table:
         object.__setattr__(self, "rows", [[on_one_line(cell) for cell in row] for row in self.rows])
 
     def to_text(self, *, terminal: bool = False) -> str:
-        """Aligned text: plain ASCII, or with codes for bold text on a terminal; never cut to a width."""
+        """Aligned text, never cut to a width.
+
+        Parameters
+        ----------
+        terminal : bool, default False
+            Include the codes for bold text on a terminal. Otherwise the rules are plain ASCII.
+        """
         grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for column in self.columns:
             grid.add_column(Text(column), no_wrap=True)
