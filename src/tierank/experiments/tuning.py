@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -248,7 +249,9 @@ def _completed(study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
 
 
 def _open_study(file: str | Path | None, name: str, seed: int) -> optuna.Study:
-    with needing("tuning"):
+    with needing("tuning"), warnings.catch_warnings():
+        # Of tqdm, which Optuna imports: in a notebook it asks for widgets that nothing here uses.
+        warnings.filterwarnings("ignore", "IProgress not found")
         import optuna
         from optuna.storages import JournalStorage
 
