@@ -253,6 +253,23 @@ def test_ids_of_any_script_in_any_locale(files, model):
     assert (files / "narrow.run").read_text(encoding="utf-8").startswith("ä0 Q0 row3 1 3.0")
 
 
+def test_train_says_in_json_what_was_trained(files, capsys):
+    data, model = files / "data.txt", files / "as-json"
+    words = ["train", "umart", "--train", data, "--out", model, "--set", "n_trees=3", "--json"]
+    code, out, _ = run(capsys, *words, "--valid", data, "--set", "select_by=ndcg@5,map")
+    ranker = tierank.load(model)
+    assert code == 0
+    assert json.loads(out) == {
+        "model": str(model),
+        "ranker": "UMart",
+        "n_features": ranker.n_features_in_,
+        "n_steps": 3,
+        "best": ranker.best_,
+    }
+    assert list(ranker.best_) == ["ndcg@5", "map"]
+    assert json.loads(run(capsys, *words)[1])["best"] == {}
+
+
 def test_an_interrupted_training_is_resumed(files, capsys, monkeypatch):
     data, settings = files / "data.txt", ("--set", "n_trees=120", "--set", "min_documents=2", "--set", "patience=500")
     run(capsys, "train", "lambdamart", "--train", data, "--out", files / "whole", *settings)
@@ -311,6 +328,11 @@ def test_demo(tmp_path, capsys):
             ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--set", "max_epochs=3"],
             "unknown setting of UMart 'max_epochs': URank, ListNet, ListMLE and others have it. Known:",
         ),
+        (
+            ["train", "umart", "--train", "{}/data.txt", "--out", "{}/m", "--n-trees", "5"],
+            "unknown option of tierank train '--n-trees': give settings by --set n_trees=...",
+        ),
+        (["train", "umart", "--train", "x", "--out", "m", "--set", "select_by=ndcg@5,mpa"], "did you mean 'map'?"),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--rule", "lightgmb"], "did you mean 'lightgbm'?"),
         (["compare", "{}/data.txt", "good.scores"], "expected NAME=SCORES, such as new=new.scores, got 'good.scores'"),
         (["compare", "{}/data.txt", "a=x", "a=y"], "expected each name once, got 'a' twice"),
@@ -465,7 +487,7 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
         ),
         (["umart,max_depth=3", "--data", "x"], "x: expected a file, got nothing there"),
         # Settings are looked at before data.
-        (["umart,depth=3", "--data", "x"], "unknown setting of UMart 'depth'"),
+        (["umart,depth=3", "--data", "x"], "depth: expected max_depth, which is the name of this setting in UMart"),
         (
             ["umart", "urank", "wide=listnet,hidden=[9]", "lambdamart", "--data", "x", "--set", "max_epochs=3"],
             "--set max_epochs: expected a setting of all the rankers, got one that urank, wide can have and umart,"

@@ -1,9 +1,12 @@
 """The documentation: code runs, links lead somewhere, and every public name is in the reference."""
 
+import importlib
 import importlib.util
+import inspect
 import os
 import re
 import shlex
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,7 @@ from tierank import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-# Pages whose code is run here; those of docs/sklearn.md, extending.md and metrics.md are run by other tests.
+# Pages whose code is run here.
 RUN = [
     ROOT / "README.md",
     *(
@@ -30,9 +33,26 @@ RUN = [
             "coming-from",
             "concepts",
             "networks",
+            "explain",
+            "export",
+            "linear",
+            "stochastic",
         )
     ),
 ]
+# Pages whose code other tests run, on data of their own.
+RUN_ELSEWHERE = {
+    "callbacks": "test_callbacks.py",
+    "clicks": "test_clicks_command.py",
+    "experiments": "test_experiments.py",
+    "extending": "test_extending.py",
+    "metrics": "test_metrics.py",
+    "retraining": "test_start.py",
+    "sklearn": "test_examples.py",
+    "tracking": "test_integrations.py",
+    "trees": "test_from_lightgbm.py",
+    "unjudged": "test_unjudged.py",
+}
 # A block of code, and a comment before it that says "not run: why" or "needs: module".
 BLOCK = re.compile(r"(?:<!-- (not run|needs): (.*?) -->\n)?```(python|sh)\n(.*?)```", re.DOTALL)
 
@@ -74,6 +94,19 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
             program, *arguments = shlex.split(command)
             assert program == "tierank"
             assert cli.main(arguments) == 0, (command, capsys.readouterr().err)
+
+
+def test_no_page_with_code_is_forgotten(pages):
+    """Each page with Python code is run here or by another test, or says at each block why it is not run."""
+    for name, test in RUN_ELSEWHERE.items():
+        assert f"{name}.md" in (ROOT / "tests" / test).read_text(), name
+    for page, text in pages.items():
+        if page in RUN or page.stem in RUN_ELSEWHERE:
+            continue
+        forgotten = [
+            code for why, _, language, code in BLOCK.findall(text) if language == "python" and why != "not run"
+        ]
+        assert not forgotten, f"{page.name}: {forgotten[0]}"
 
 
 # Links
@@ -137,6 +170,37 @@ def test_every_public_name_is_in_the_reference(pages):
     shown = set(re.findall(r"^::: tierank\.(\w+)$", page, re.MULTILINE)) | set(re.findall(r"`tierank\.(\w+)`", page))
     assert set(tierank.__all__) <= shown
     assert set(re.findall(r"^::: tierank\.(\w+)$", page, re.MULTILINE)) <= set(tierank.__all__)
+
+
+def documented_parameters(function):
+    """The parameters of a docstring, with what is said of type and default."""
+    section = re.search(r"\nParameters\n-+\n(.*?)(\n\n\w+\n-+\n|\Z)", inspect.getdoc(function), re.DOTALL)
+    lines = [] if section is None else re.findall(r"^(\S.*?)(?: : (.*))?$", section[1], re.MULTILINE)
+    return {name.lstrip("*"): kind for names, kind in lines for name in names.split(", ")}
+
+
+def public_functions():
+    for home in ("tierank", "tierank.clicks", "tierank.distributed"):
+        with suppress(ImportError):
+            owner = importlib.import_module(home)
+            for name in owner.__all__:
+                with suppress(ImportError):
+                    if inspect.isfunction(getattr(owner, name)):
+                        yield pytest.param(getattr(owner, name), id=f"{home}.{name}")
+    for name in ("fit", "predict", "rank", "score", "save", "export", "permutation_importance", "match_features"):
+        yield pytest.param(getattr(tierank.Ranker, name), id=f"Ranker.{name}")
+
+
+@pytest.mark.parametrize("function", list(public_functions()))
+def test_docstrings_describe_every_parameter_and_its_default(function):
+    documented = documented_parameters(function)
+    parameters = {name: one for name, one in inspect.signature(function).parameters.items() if name != "self"}
+    assert list(documented) == list(parameters)
+    for name, one in parameters.items():
+        if one.default is None or one.default == ():
+            assert "optional" in documented[name] or "None" in documented[name] or "default" in documented[name], name
+        elif one.default is not one.empty:
+            assert f"default {one.default!r}".replace("'", '"') in documented[name].replace("'", '"'), name
 
 
 def test_members_of_the_reference_exist(pages):

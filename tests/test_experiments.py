@@ -564,6 +564,7 @@ def test_scores_of_other_tools_join_as_rows(folder, tmp_path):
     assert run.comparison.contrasts["files"]["ndcg@10"].verdict == "better"
     assert np.isnan(run.cpu_seconds("files"))
     table = tabulate_run(run)
+    assert tierank.tabulate(run) == table
     assert table.rows[1][-1] == "-"
     assert {(1, 1), (2, 1)} <= set(table.bold)
 
@@ -1152,6 +1153,30 @@ def test_a_space_of_ones_own(data):
     assert set(found.settings) == {"n_leaves", "window"}
     assert all(2 <= trial["n_leaves"] <= 4 for trial in found.trials[1:])
     assert str(Between(0.01, 1.0, log=True)) == "0.01 to 1 (log)"
+
+
+@pytest.mark.parametrize("ranker", [UMart(n_trees=5, min_documents=3), tierank.LinearRanker()])
+def test_tuning_judges_what_predict_returns_also_for_texts_categories_and_dates(ranker):
+    """The model numbers levels by the training data; the table of the validation data numbers its own."""
+    pytest.importorskip("optuna")
+    rng, n = np.random.default_rng(0), 400
+    brands = np.array(["acme", "globex", "initech", "umbrella"])
+    table = pd.DataFrame(
+        {
+            "query": [f"{word} shoe" for word in rng.choice(["red", "blue", "green", "black", "white", "grey"], n)],
+            "title": [f"{a} {b}" for a, b in rng.choice(["red", "blue", "green", "shoe", "hat"], (n, 2))],
+            "brand": rng.choice(brands, n),
+            "listed": pd.Timestamp("2024-01-01") + pd.to_timedelta(rng.integers(0, 300, n), unit="D"),
+        }
+    )
+    table["rating"] = (table["brand"] == "acme") + 2 * (table["brand"] == "umbrella") + rng.integers(0, 2, n)
+    is_train = np.isin(table["query"], ["red shoe", "blue shoe", "green shoe", "black shoe"])
+    columns = tierank.Columns(texts=[("query", "title")])
+    train = tierank.read(table[is_train], columns=columns)
+    valid = tierank.read(table[~is_train & (table["brand"] != "acme")], columns=columns)  # other levels, other numbers
+    tuning = tierank.tune(ranker, train, valid, trials=2)
+    expected = tierank.evaluate(valid, tuning.ranker.predict(valid), "ndcg@10").mean("ndcg@10")
+    assert tuning.value == pytest.approx(expected, rel=1e-12)
 
 
 def test_tuning_refuses_what_it_cannot_tune(data):

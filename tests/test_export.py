@@ -976,3 +976,15 @@ def test_an_export_with_a_name_that_is_not_utf8_is_verified(tmp_path):
         place = tmp_path / os.fsdecode(b"\xff." + target.encode())
         ranker.export(place, to=target)
         assert tierank.verify(ranker, place, target, data).holds
+
+
+def test_a_model_for_lightgbm_is_its_booster(tmp_path):
+    data = tierank.make_ranking(20, n_features=4, mean_length=8, max_length=12)
+    ranker = tierank.UMart(n_trees=3, n_jobs=1).fit(data)
+    with pytest.raises(
+        ParameterError, match=r"^target: expected one of onnx, .*, got 'lightgbm'; ranker.booster_.save_"
+    ):
+        ranker.export(tmp_path / "model.txt", to="lightgbm")
+    ranker.booster_.save_model(tmp_path / "model.txt")
+    scores = lightgbm.Booster(model_file=tmp_path / "model.txt").predict(data.features)
+    np.testing.assert_array_equal(data.restore(scores), ranker.predict(data))

@@ -222,3 +222,12 @@ def test_a_subclass_that_defines_predict_ranks_by_it_and_hands_no_other_scores_o
         ):
             use()
     assert not (tmp_path / "model").exists()
+
+
+def test_an_instance_of_a_network_is_refused_with_what_to_pass():
+    network = pytest.importorskip("torch").nn.Linear(3, 1)
+    message = (
+        r"^network: expected a key of NETWORKS, .* got an instance of Linear; pass the class, and its arguments as"
+    )
+    with pytest.raises(tierank.ParameterError, match=message):
+        tierank.URank(network=network).fit(np.eye(3), [0, 1, 2])

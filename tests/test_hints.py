@@ -1,15 +1,20 @@
 """Arguments of other libraries, and of the wrong type: each is refused with what to give instead."""
 
 import inspect
+import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import sklearn
 from sklearn.model_selection import cross_val_score
 
 import tierank
 from tierank import RANKERS, DataError, LambdaMART, ParameterError, UMart, URank
-from tierank.rankers.hints import HINTS
+from tierank.rankers.hints import ATTRIBUTES, HINTS, SETTINGS
+from tierank.training.lightgbm_adapter import parameter_names
+
+TABLE = pd.DataFrame({"query": [1, 1, 1, 2, 2, 2], "rating": [0, 1, 2, 0, 1, 2], "price": [1.0, 2, 3, 4, 5, 6]})
 
 
 @pytest.fixture(scope="module")
@@ -194,3 +199,125 @@ def test_lists_of_different_lengths_are_no_matrix(data):
         DataError, match="expected an array, or lists of equal length, got tuple of parts of different shapes"
     ):
         ranker.predict((data.features, data.ratings))
+
+
+# Settings and attributes by the names of other libraries
+
+
+@pytest.mark.parametrize("kind", [*RANKERS.values(), tierank.NetworkRanker, tierank.TreeRanker])
+def test_an_argument_of_fit_is_not_a_setting(kind):
+    names = set(inspect.signature(kind.fit).parameters) - {"self", "unknown"}
+    assert not names & set(kind.declared_settings())
+    for name in names:
+        message = rf"^{name}: is an argument of fit; give it there: fit\(\.\.\., {name}=\.\.\.\)$"
+        with pytest.raises(ParameterError, match=message):
+            kind(**{name: 1})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize("kind", [*RANKERS.values(), tierank.NetworkRanker, tierank.TreeRanker])
+def test_a_setting_of_another_library_is_named(kind, name):
+    known = kind.declared_settings()
+    assert name not in known
+    ours = next((one for one in SETTINGS[name] if one in known), None)
+    expected = f"^{name}: expected {ours}, which is the name of this setting in {kind.__name__}$"
+    if ours is None:
+        expected = f"^unknown setting of {kind.__name__} '{name}'|^{name}: is not a setting; "
+    if "n_leaves" in known and name in parameter_names():  # trees can say more about LightGBM's parameters
+        expected += f"|^{name}: (has no effect in|is set by) {kind.__name__}"
+    with pytest.raises(ParameterError, match=expected):
+        kind(**{name: 1})
+
+
+def test_every_setting_that_a_hint_names_exists():
+    declared = set().union(*(kind.declared_settings() for kind in RANKERS.values()))
+    declared |= set(tierank.NetworkRanker.declared_settings())
+    assert set().union(*SETTINGS.values()) <= declared
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        (URank, "random_state", "^random_state: expected seed, which is the name of this setting in URank"),
+        (URank, "batch_size", "^batch_size: expected queries_per_step, which is the name of this setting in URank"),
+        (tierank.Blend, "n_estimators", "^n_estimators: expected n_trees, which is the name of this setting in Blend"),
+        (UMart, "iterations", "^iterations: expected n_trees, which is the name of this setting in UMart"),
+        (UMart, "eval_metric", "^eval_metric: expected select_by, which is the name of this setting in UMart"),
+        (tierank.LinearRanker, "alpha", "^alpha: expected ridge, which is the name of this setting in LinearRanker"),
+        (URank, "eval_set", r"^eval_set: expected valid=\(X, y, qid\), or a RankingDataset, in fit; only one"),
+        (
+            UMart,
+            "importance_type",
+            "^importance_type: is not a setting; feature_importances_ of tree rankers are gains",
+        ),
+        (URank, "verbose", r"^verbose: is not a setting; fit is silent; fit\(progress=True\) shows a progress bar"),
+        (URank, "weights", "^unknown setting of URank 'weights': UMart, Blend have it. Known: "),
+    ],
+)
+def test_settings_of_newcomers(kind, name, message):
+    with pytest.raises(ParameterError, match=message):
+        kind(**{name: 1})
+    with pytest.raises(ParameterError, match=message):
+        kind().set_params(**{name: 1})
+
+
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_an_attribute_of_another_library_is_named(name, data):
+    fitted = LambdaMART(n_trees=2, n_jobs=1).fit(data)
+    for ranker in (fitted, URank()):
+        assert not hasattr(ranker, name)
+        with pytest.raises(AttributeError, match=f"^'{type(ranker).__name__}' object has no attribute '{name}': use "):
+            getattr(ranker, name)
+    ours = re.match(r"\w+(\.\w+)?", ATTRIBUTES[name])[0]
+    assert hasattr(tierank, ours[8:]) if ours.startswith("tierank.") else hasattr(fitted, ours) or ours in NAMED_DATA
+
+
+# Only rankers of named features have this attribute.
+NAMED_DATA = ("feature_names_in_",)
+
+
+@pytest.mark.parametrize("kind", [*RANKERS.values(), tierank.NetworkRanker, tierank.TreeRanker])
+def test_fitted_attributes_say_that_a_ranker_is_not_fitted(kind):
+    """Also those that are properties of the model."""
+    ranker = kind()
+    properties = [
+        name
+        for name in dir(kind)
+        if name.endswith("_") and not name.endswith("__") and isinstance(getattr(kind, name), property)
+    ]
+    assert {"history_", "best_", "columns_"} <= set(properties)
+    for name in [*properties, "model_", "seen_", "settings_"]:
+        assert not hasattr(ranker, name)
+        with pytest.raises(tierank.NotFittedError, match=f"^this {kind.__name__} is not fitted: call fit first$"):
+            getattr(ranker, name)
+
+
+def test_a_misspelt_attribute_is_refused_and_python_can_suggest_another():
+    ranker = UMart()
+    with pytest.raises(AttributeError, match=r"^'UMart' object has no attribute 'n_tree'$") as caught:
+        ranker.n_tree
+    assert (caught.value.name, caught.value.obj) == ("n_tree", ranker)
+
+
+# Data that come in another form
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["shop.csv"], "^X: expected a RankingDataset, an array or a table, got str; tierank.read makes a data set"),
+        ([TABLE], r"requires y to be passed, .*; if X has columns of ratings and query ids, fit\(tierank.read\(X,"),
+        ([TABLE, "rating"], "^y: expected 6 ratings, one per row of X, got str; pass the column itself, or name the"),
+        ([TABLE, TABLE["rating"], "query"], "^qid: expected 6 query ids, one per row of X, got str; pass the column"),
+    ],
+)
+def test_data_by_name(arguments, message):
+    with pytest.raises(DataError, match=message):
+        UMart(n_trees=2).fit(*arguments)
+
+
+def test_means_of_texts_without_query_ids():
+    texts = [f"text {number}" for number in range(300)] * 2
+    table = pd.DataFrame({"text": texts, "price": np.arange(600.0)})
+    with pytest.raises(DataError, match=r"expected at least 5 queries .*, got 1; give one query id per row"):
+        UMart(n_trees=2).fit(table, np.arange(600) % 3)

@@ -219,6 +219,8 @@ def test_passes_the_checks_of_scikit_learn():
         ({"loss": "ranknet", "loss_settings": {"sigma": -1.0}}, "sigma: expected a number > 0, got -1.0"),
         ({"loss": "urank", "loss_settings": {"sigma": 1.0}}, "unknown setting of the loss 'urank' 'sigma'"),
         ({"loss": "urank", "sigma": 1.0}, "unknown setting of TreeRanker 'sigma'"),
+        ({"loss": lambda f, b, mask: f}, r"loss: expected a function .*, got <lambda>\(f, b, mask\); its settings are"),
+        ({"loss": lambda f: f}, r"loss: expected a function \(scores, batch\) .*, got <lambda>\(f\); its settings are"),
         ({"loss": lambda f, b: f}, r"loss: expected one value per query, \d+ here, got shape \(\d+,\)"),
         ({"loss": lambda f, b: f.sum()}, r"loss: expected one value per query, \d+ here, got shape \(\)"),
         ({"loss": lambda f, b: 3.0}, r"loss: expected one value per query, \d+ here, got 3.0, which is not a tensor"),

@@ -1,5 +1,6 @@
 """What notebooks show: HTML forms that cannot be broken into, pandas tables, plots and live progress."""
 
+import dataclasses
 import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 import tierank
 from tierank import notebook
+from tierank.description import _LABELS, _PER_RATING
 from tierank.errors import DataError, ParameterError
 from tierank.extras import MissingExtraError
 from tierank.progress import Progress, in_notebook
@@ -299,3 +301,12 @@ def test_a_script_is_no_notebook():
 def test_pandas_reads_the_table_of_every_name(shown):
     for name in NAMES[1:8]:
         assert isinstance(shown[name].to_pandas(), pd.DataFrame), name
+
+
+def test_every_number_of_a_description_has_a_label(shop):
+    found = tierank.describe(shop.data)
+    shown = str(found)
+    numbers = {field.name for field in dataclasses.fields(found)} - {*_PER_RATING, "drift"}
+    assert set(_LABELS) == numbers
+    assert all(label in shown for label in _LABELS.values())
+    assert f"{found.lowest_share:.2%}" in shown

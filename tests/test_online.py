@@ -393,6 +393,19 @@ def test_models_are_judged_on_sessions_that_they_have_not_seen(data, scores):
         assert found[name].perplexity.tolist() == twin.perplexity(test).tolist()
         assert found[name].conditional_perplexity.tolist() == twin.perplexity(test, conditional=True).tolist()
     by_name = compare_models(log, ["pbm", "ctr"], held_out=0.3, seed=2)
+    every = compare_models(log, held_out=0.3, seed=2)
+    assert list(every) == list(tierank.clicks.CLICK_MODELS)
+    assert every["pbm"].log_likelihood == by_name["pbm"].log_likelihood
+    for wrong, got in (
+        ("pbm", "'pbm'"),
+        (log, r"ClickLog\(.*; sessions of the log are held out for the test"),
+        (3, "3"),
+    ):
+        for function in (compare_models, tierank.clicks.choose_model):
+            with pytest.raises(
+                tierank.ParameterError, match=f"^models: expected a list of names of click models, got {got}"
+            ):
+                function(log, wrong)
     assert [one.log_likelihood for one in by_name.values()] == [one.log_likelihood for one in found.values()]
 
 

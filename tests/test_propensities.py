@@ -215,7 +215,9 @@ def test_errors_of_propensities(data, rankers):
         estimate_propensities(log.with_clicks(np.zeros(log.n_rows)))
     with pytest.raises(tierank.DataError, match="features: expected a matrix of"):
         estimate_propensities(log, "regression", features=np.zeros((3, 1)))
-    with pytest.raises(tierank.ParameterError, match="features: expected given with the method 'regression', got none"):
+    with pytest.raises(
+        tierank.ParameterError, match="features: expected a value, which the method 'regression' needs, got no"
+    ):
         estimate_propensities(log, "regression")
     with pytest.raises(tierank.ParameterError, match="unknown setting of shuffled 'column'"):
         estimate_propensities(log, "shuffled", column="x")

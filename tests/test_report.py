@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import tierank
 from tierank.dataset import RankingDataset
 from tierank.evaluation import compare, evaluate
 from tierank.report import Table, tabulate_comparison, tabulate_contrasts, tabulate_evaluation
@@ -83,6 +84,30 @@ def test_comparison_table_marks_and_bold(comparison):
     assert table.bold == {(1, 1), (1, 2), (1, 3)}
     assert table.notes[0].startswith("*+ / *-: significantly better / worse than base")
     assert r"| bad\|er |" in table.to_markdown()
+
+
+def test_tabulate_chooses_the_table_by_the_kind_of_result(comparison):
+    one = comparison.evaluations["good"]
+    assert tierank.tabulate(comparison) == tabulate_comparison(comparison)
+    assert tierank.tabulate(comparison, differences=True) == tabulate_contrasts(comparison)
+    assert tierank.tabulate(one) == tabulate_evaluation(one)
+    assert tierank.tabulate(comparison, title="Mine").to_markdown().startswith("**Mine**\n")
+    assert str(tierank.tabulate(one)) == repr(tierank.tabulate(one)) == tabulate_evaluation(one).to_text()
+    assert "<b>" not in Table("<b>", ["a"], [["<b>"]], ["<b>"])._repr_html_()
+    assert tierank.tabulate(one)._repr_html_().count("<tr") == 1 + len(one.metrics)
+    data = tierank.make_ranking(3, n_features=2, mean_length=4, max_length=6)
+    assert tierank.tabulate(tierank.describe(data)).rows[0][:3] == ["3", f"{data.n_documents}", "2"]
+    with pytest.raises(tierank.ParameterError, match=r"^differences: expected a run or a comparison, got Evaluation$"):
+        tierank.tabulate(one, differences=True)
+    with pytest.raises(tierank.DataError, match=r"^found: expected a Run, .* or a Description, got dict$"):
+        tierank.tabulate({})
+
+
+def test_signs_of_a_table_in_latex():
+    table = Table("100% & more", ["a_b"], [["0.317† ± 0.1"]]).to_latex()
+    assert r"\caption{100\% \& more}" in table
+    assert r"a\_b \\" in table
+    assert r"0.317$\dagger$ $\pm$ 0.1 \\" in table
 
 
 def test_contrast_table(comparison):

@@ -380,6 +380,19 @@ def test_a_split_of_missing_values_from_all_others_can_be_saved_and_loaded(gaps,
     assert_same_bits(tierank.load(tmp_path / "model").predict(gaps), ranker.predict(gaps))
 
 
+def test_a_split_by_category_and_a_split_of_missing_values_in_one_model(gaps):
+    """The number of a set is read from the thresholds of splits by category; those of other splits may be inf."""
+    features = np.array(gaps.features)
+    features[:, 0] = gaps.ratings * 7 % 5 * (np.arange(len(features)) % 2)
+    features[:, 1] = np.where(gaps.ratings > np.median(gaps.ratings), np.nan, features[:, 1])
+    data = gaps.with_features(features[:, :2], None)
+    ranker = UMart(**TREES, categorical_feature=[0], min_data_per_group=1, cat_smooth=0).fit(data)
+    assert re.search(r"^threshold=.*\binf\b", ranker.model_.text, re.MULTILINE)
+    assert "==" in {node["decision_type"] for node in _splits_of(ranker.booster_.dump_model())}
+    expected = np.asarray(ranker.booster_.predict(data.features, raw_score=True, num_threads=1))
+    assert_same_bits(ranker.predict(data), data.restore(expected))
+
+
 def test_the_compiled_form_is_made_once_and_not_pickled(gaps):
     model = UMart(**TREES).fit(gaps).model_
     assert model.scorer is model.scorer

@@ -88,6 +88,8 @@ if TYPE_CHECKING:
     from tierank.report.plots import plot_importance as plot_importance
     from tierank.report.plots import plot_wins as plot_wins
     from tierank.report.profile import write_profile as write_profile
+    from tierank.report.tables import Table as Table
+    from tierank.report.tables import tabulate as tabulate
     from tierank.segments import Segment as Segment
     from tierank.segments import SegmentContrast as SegmentContrast
     from tierank.significance import Contrast as Contrast
@@ -159,6 +161,7 @@ _HOMES = {
     "SavedModel": "training.model",
     "Seen": "training.model",
     "Step": "training.callbacks",
+    "Table": "report.tables",
     "Team": "team",
     "Transform": "transforms",
     "TeamError": "errors",
@@ -193,6 +196,7 @@ _HOMES = {
     "read_fold": "readers",
     "read_scores": "readers",
     "scorer": "validation",
+    "tabulate": "report.tables",
     "to_arrow": "readers",
     "verify": "export",
     "write": "readers",

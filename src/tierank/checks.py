@@ -179,6 +179,13 @@ def shape_of(values: Any, array: NDArray[Any]) -> str:
     return f"shape {array.shape}" if array.ndim or isinstance(values, np.ndarray) else type(values).__name__
 
 
+def _by_name(values: Any) -> str:
+    """What to do if the name of a column was given in place of its values."""
+    if not isinstance(values, str):
+        return ""
+    return "; pass the column itself, or name the columns in tierank.read(table, query=..., rating=...)"
+
+
 def check_finite(
     rows: NDArray[np.float32],
     given: NDArray[Any],
@@ -238,7 +245,7 @@ def as_ratings(y: ArrayLike, n: int, *, may_be_unjudged: bool = False) -> NDArra
     """One checked rating per row; NaN for an unjudged document, if those are allowed."""
     given = _as_vector(as_array(y))
     if given.shape != (n,):
-        raise DataError(f"y: expected {n} ratings, one per row of X, got {shape_of(y, given)}")
+        raise DataError(f"y: expected {n} ratings, one per row of X, got {shape_of(y, given)}{_by_name(y)}")
     ratings = check_ratings(as_numbers(given, "y").astype(np.float64), lambda row: f"y, row {row}")
     if not may_be_unjudged and np.isnan(ratings).any():
         raise DataError(f"y, row {np.isnan(ratings).argmax()}: expected a rating, got NaN, an unjudged document")
@@ -342,7 +349,7 @@ def group_rows(qid: ArrayLike | None, n: int) -> tuple[NDArray[Any], NDArray[np.
         return np.zeros(1, np.int64), np.array([0, n]), None
     ids = as_ids(qid)
     if ids.ndim != 1 or len(ids) != n:
-        hint = ""
+        hint = _by_name(qid)
         if ids.ndim == 1 and ids.dtype.kind in "iu" and ids.sum() == n:
             hint = "; these look like group sizes: pass qid=np.repeat(np.arange(len(sizes)), sizes)"
         raise DataError(f"qid: expected {n} query ids, one per row of X, got {shape_of(qid, ids)}{hint}")

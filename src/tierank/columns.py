@@ -377,7 +377,11 @@ def _mean(
     query never enter the features of its own documents. Unjudged documents do not count.
     """
     if train.n_queries < _FOLDS:
-        raise DataError(f"expected at least {_FOLDS} queries to learn means of texts from, got {train.n_queries}")
+        raise DataError(
+            expected=f"at least {_FOLDS} queries to learn the means of texts from",
+            got=str(train.n_queries),
+            fix="give one query id per row, or leave out the columns of texts",
+        )
     # The order of summation does not depend on the order of the rows.
     ratings = np.where(train.is_judged, train.ratings, 0.0)
     n_judged = np.add.reduceat(train.is_judged.astype(np.int64), train.offsets[:-1])

@@ -20,6 +20,24 @@ from tierank.types import Floats
 
 # Fields that map ratings to counts.
 _PER_RATING = ("documents_per_rating", "queries_per_top_rating")
+# What the numbers are called where they are shown, in this order.
+_LABELS = {
+    "n_queries": "queries",
+    "n_documents": "documents",
+    "min_documents": "documents of the shortest query",
+    "median_documents": "documents of the median query",
+    "max_documents": "documents of the longest query",
+    "n_features": "features",
+    "n_constant_features": "constant features",
+    "missing_share": "missing values",
+    "n_rating_levels": "different ratings",
+    "lowest_share": "documents with the lowest rating",
+    "lowest_share_per_query": "documents with the lowest rating of their query, mean",
+    "n_empty_queries": "queries with no rating above 0",
+    "n_single_rating_queries": "queries with one rating only",
+    "n_unjudged": "documents without a rating",
+    "has_document_ids": "document ids",
+}
 # The most queries that skill is measured on, evenly spaced.
 _QUERIES = 1000
 
@@ -114,8 +132,7 @@ class Description:
 
     def _tables(self) -> tuple[list[list[str]], list[list[str]]]:
         """The numbers by name, and the documents by rating."""
-        found = {name: value for name, value in self._counts().items() if name not in _PER_RATING}
-        numbers = [[name.replace("_", " "), _shown(value)] for name, value in found.items()]
+        numbers = [[label, _shown(name, getattr(self, name))] for name, label in _LABELS.items()]
         return numbers, [[f"{rating:g}", f"{n:,}"] for rating, n in self.documents_per_rating.items()]
 
 
@@ -298,8 +315,12 @@ class Profile:
         return ["feature", "missing", "constant", "same as", "skill", "drift"], rows
 
 
-def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+def _shown(name: str, value: float) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if "share" in name:
+        return f"{value:.2%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def profile(data: RankingDataset, test: RankingDataset | None = None) -> Profile:

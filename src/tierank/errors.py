@@ -47,8 +47,12 @@ def near_name(name: object, known: Iterable[str]) -> str | None:
 
     >>> near_name("bm52", ["bm25", "pagerank"])
     'bm25'
+    >>> near_name("PBM", ["dbn", "pbm"])
+    'pbm'
     """
-    near = difflib.get_close_matches(str(name)[:_COMPARED], list(known), n=1)
+    asked, listed = str(name)[:_COMPARED], list(known)
+    in_other_case = [one for one in listed if one.lower() == asked.lower()]
+    near = in_other_case or difflib.get_close_matches(asked, listed, n=1)
     return near[0] if near else None
 
 

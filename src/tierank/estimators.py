@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,7 +54,10 @@ class Estimator(BaseEstimator):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "n_features_in_"):
-            raise NotFitted(f"this {type(self).__name__} is not fitted: call fit first")
+            self._refuse_unfitted()
+
+    def _refuse_unfitted(self) -> NoReturn:
+        raise NotFitted(f"this {type(self).__name__} is not fitted: call fit first")
 
     def _set_features(self, n_features: int, names: Sequence[str] | None) -> None:
         self.n_features_in_ = n_features

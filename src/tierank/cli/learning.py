@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from tierank.cli.console import check_place, made, say
 from tierank.cli.options import Parser, add_command, add_judging, add_reading, check_judging, named_pairs
 from tierank.cli.own import as_own, import_own, is_own, load_model
-from tierank.cli.printing import print_table, show
+from tierank.cli.printing import print_json, print_table, show
 from tierank.cli.reading import read_to_learn, reading_options
 from tierank.errors import ParameterError, TeamError
 from tierank.extras import MissingExtraError
-from tierank.files import replacing
+from tierank.files import for_json, replacing
 
 if TYPE_CHECKING:
     from tierank.experiments import Run
@@ -79,6 +79,7 @@ def add_train(commands: Any) -> None:
     train.add_argument(
         "--timeout", type=float, metavar="S", help="seconds that processes wait for each other (default: 600)"
     )
+    train.add_argument("--json", action="store_true", help="what was trained, as JSON")
     add_reading(train)
     train.set_defaults(run=_train)
 
@@ -102,6 +103,7 @@ def add_distill(commands: Any) -> None:
         "--mix", type=float, default=0.8, metavar="W", help="share of the blend, from 0 to 1 (default: 0.8)"
     )
     distill.add_argument("--out", type=Path, required=True, metavar="MODEL", help="folder for the new model")
+    distill.add_argument("--json", action="store_true", help="what was trained, as JSON")
     add_reading(distill)
     distill.set_defaults(run=_distill)
 
@@ -242,8 +244,7 @@ def _distill(options: argparse.Namespace) -> None:
     valid = None if options.valid is None else read_to_learn(options, options.valid, train)
     fitted = distill(blend, train, ranker, valid=valid, mix=options.mix, progress=True)
     fitted.save(options.out)
-    best = ", ".join(f"{metric} {value:.4f}" for metric, value in fitted.best_.items())
-    say(f"wrote {options.out}{f'; on validation data: {best}' if best else ''}")
+    _say_what_was_trained(fitted, options)
 
 
 def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
@@ -273,10 +274,16 @@ def _train_in(team: Team, ranker: Ranker, options: argparse.Namespace) -> None:
         return
     ranker.save(options.out)
     remove_checkpoint(checkpoint)
-    best = (
-        "" if valid is None else "; on validation data: " + ", ".join(f"{m} {v:.4f}" for m, v in ranker.best_.items())
-    )
-    say(f"wrote {options.out}{f', trained by {team.size} processes' if team.size > 1 else ''}{best}")
+    _say_what_was_trained(ranker, options, team.size)
+
+
+def _say_what_was_trained(ranker: Ranker, options: argparse.Namespace, n_processes: int = 1) -> None:
+    best = ", ".join(f"{metric} {value:.4f}" for metric, value in ranker.best_.items())
+    trained = f", trained by {n_processes} processes" if n_processes > 1 else ""
+    say(f"wrote {options.out}{trained}{f'; on validation data: {best}' if best else ''}")
+    if options.json:
+        kept = {"model": str(options.out), "ranker": type(ranker).__name__, "n_features": ranker.n_features_in_}
+        print_json(for_json(kept | {"n_steps": len(ranker.history_), "best": ranker.best_}))
 
 
 def _propensity(options: argparse.Namespace) -> Any:

@@ -28,6 +28,7 @@ class Parser(argparse.ArgumentParser):
             name = text.partition("=")[0]
             # argparse would accept abbreviated names, and take texts with spaces as values.
             if text.startswith("--") and " " not in text and not any(one.startswith(name) for one in known):
+                _refuse_setting(self.prog, name, known)
                 raise ParameterError.unknown(f"option of {self.prog}", name, known)
 
     def _refuse_empty(self, args: Sequence[str]) -> None:
@@ -61,6 +62,17 @@ class Parser(argparse.ArgumentParser):
         if wrong is not None:
             raise ParameterError(f"{wrong[1]}: expected one of {wrong[3]}, got {wrong[2]}; see {self.prog} --help")
         raise ParameterError(f"{message}; see {self.prog} --help")
+
+
+def _refuse_setting(command: str, option: str, known: Collection[str]) -> None:
+    """Say how a setting is given that was given as an option."""
+    if "--set" not in known:
+        return
+    from tierank.rankers import RANKERS
+
+    setting = option.lstrip("-").replace("-", "_")
+    if any(setting in kind.declared_settings() for kind in RANKERS.values()):
+        raise ParameterError(f"unknown option of {command} {option!r}: give settings by --set {setting}=...")
 
 
 def add_command(commands: Any, name: str, what: str, example: str, *, has_quiet: bool = True) -> Parser:

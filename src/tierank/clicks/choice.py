@@ -36,7 +36,11 @@ class HeldOut:
 
 
 def compare_models(
-    log: ClickLog, models: Iterable[str] | Mapping[str, ClickModel], *, held_out: float = 0.25, seed: int = 0
+    log: ClickLog,
+    models: Iterable[str] | Mapping[str, ClickModel] | None = None,
+    *,
+    held_out: float = 0.25,
+    seed: int = 0,
 ) -> dict[str, HeldOut]:
     """Fit click models to a part of the sessions, and judge them on the others.
 
@@ -44,8 +48,8 @@ def compare_models(
     ----------
     log : ClickLog
         The sessions.
-    models : iterable of str, or mapping of str to ClickModel
-        Names of ``CLICK_MODELS``, or models by any name, which are fitted in place.
+    models : iterable of str, or mapping of str to ClickModel, optional
+        Names of ``CLICK_MODELS``, or models by any name, which are fitted in place. Default: all of ``CLICK_MODELS``.
     held_out : float, default 0.25
         The share of the sessions that are held out.
     seed : int, default 0
@@ -62,10 +66,10 @@ def compare_models(
         raise DataError(
             argument="log", expected="at least 2 sessions, some of which are held out", got=str(log.n_sessions)
         )
+    candidates = models if isinstance(models, Mapping) else {name: make_model(name) for name in _as_names(models)}
     # At least one session in each part.
     n_test = min(max(1, round(held_out * log.n_sessions)), log.n_sessions - 1)
     train, test = log.split(1 - n_test / log.n_sessions, n_test / log.n_sessions, seed=seed)
-    candidates = models if isinstance(models, Mapping) else {name: make_model(name) for name in models}
     return {name: _judge(model.fit(train), test) for name, model in candidates.items()}
 
 
@@ -103,7 +107,7 @@ def choose_model(
     'cascade'
     """
     known = [name for name, kind in CLICK_MODELS.items() if issubclass(kind, AttractionModel)]
-    names = known if models is None else list(models)
+    names = known if models is None else _as_names(models)
     if not names:
         raise ParameterError(argument="models", expected="at least one name", got="none")
     candidates = {name: make_model(name, **settings) for name in names}
@@ -111,6 +115,20 @@ def choose_model(
         return candidates[names[0]].fit(log)
     by_model = compare_models(log, candidates, held_out=held_out, seed=seed)
     return candidates[max(by_model, key=lambda name: by_model[name].log_likelihood)].fit(log)
+
+
+def _as_names(models: Any) -> list[str]:
+    """The names of the models to compare; all of them by default."""
+    if models is None:
+        return list(CLICK_MODELS)
+    if isinstance(models, (str, ClickLog)) or not isinstance(models, Iterable):
+        raise ParameterError(
+            argument="models",
+            expected="a list of names of click models",
+            got=repr(models),
+            fix="sessions of the log are held out for the test" if isinstance(models, ClickLog) else None,
+        )
+    return list(models)
 
 
 def _judge(model: ClickModel, test: ClickLog) -> HeldOut:

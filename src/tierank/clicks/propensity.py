@@ -224,7 +224,7 @@ def _check_settings(method: str, settings: dict[str, Any]) -> None:
         raise ParameterError.unknown(f"setting of {method}", unknown, [one.name for one in known])
     missing = next((one.name for one in known if one.default is one.empty and one.name not in settings), None)
     if missing is not None:
-        raise ParameterError(argument=missing, expected=f"given with the method {method!r}", got="none")
+        raise ParameterError(argument=missing, expected=f"a value, which the method {method!r} needs", got="none")
 
 
 def _deviation(draws: Floats) -> Floats:

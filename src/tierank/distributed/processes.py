@@ -167,7 +167,7 @@ def join(
         The number of processes.
     address : str, optional
         ``host:port`` of the first process.
-    timeout : float, default 600
+    timeout : float, default 600.0
         Seconds that a process waits for the others, at any time, before it gives up.
     holds_parts : bool, default False
         Whether each process is given only its own part of the data: whole queries, none of them in two parts.

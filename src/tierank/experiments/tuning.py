@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, is_dataclass
@@ -187,7 +188,8 @@ class _Search:
         """The value of a trial; the first one uses the settings of the ranker."""
         chosen = {} if is_first else {name: _suggest(trial, name, values) for name, values in self.space.items()}
         candidate = self._fit(chosen)
-        value = float(np.nanmean(self.judge(candidate.model_.predict(self.valid, candidate.resources()))[self.metric]))
+        scores = self.valid.arrange(candidate.predict(self.valid))
+        value = float(np.nanmean(self.judge(scores)[self.metric]))
         trial.set_user_attr("settings", chosen)
         if self.best is None or value > self.best[1]:
             self.best = (trial.number, value, candidate)
@@ -305,7 +307,9 @@ def _alone_with(file: Path | None) -> Iterator[None]:
 
 
 def _open_study(file: Path | None, name: str) -> optuna.Study:
-    with needing("tuning"):
+    with needing("tuning"), warnings.catch_warnings():
+        # Of tqdm, which Optuna imports: in a notebook it asks for widgets that nothing here uses.
+        warnings.filterwarnings("ignore", "IProgress not found")
         import optuna
         from optuna.storages import JournalStorage
 

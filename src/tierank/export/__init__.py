@@ -63,6 +63,13 @@ def as_target(target: str | Target) -> Target:
     """The target of this name; a caller's own target unchanged."""
     if isinstance(target, Target):
         return target
+    if str(target).lower() in ("lightgbm", "lgb", "lgbm"):
+        raise ParameterError(
+            argument="target",
+            expected=f"one of {', '.join(TARGETS)}",
+            got=repr(target),
+            fix="ranker.booster_.save_model(path) writes trees as LightGBM's text",
+        )
     if not isinstance(target, str) or target not in TARGETS:
         raise ParameterError.unknown("target", target, TARGETS)
     return TARGETS[target]

@@ -202,9 +202,26 @@ def as_loss(loss: Any) -> Callable[..., Tensor]:
     """The function by its name in ``LOSSES``, or as given."""
     from tierank.losses import LOSSES
 
-    if loss is None:
-        raise ParameterError("loss: expected a function (scores, batch) -> one value per query, or a name, got None")
+    if loss is None or (callable(loss) and not _takes_two(loss)):
+        got = "None" if loss is None else f"{getattr(loss, '__name__', type(loss).__name__)}{inspect.signature(loss)}"
+        raise ParameterError(
+            argument="loss",
+            expected="a function (scores, batch) -> one value per query, or a name",
+            got=got,
+            fix=None if loss is None else "its settings are keyword-only arguments with defaults, after a *",
+        )
     return loss if callable(loss) else LOSSES[as_choice("loss", loss, LOSSES)]
+
+
+def _takes_two(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with two arguments, as far as Python knows."""
+    try:
+        inspect.signature(function).bind(None, None)
+    except TypeError:
+        return False
+    except ValueError:  # some compiled functions have no signature
+        return True
+    return True
 
 
 def check_reads_gain(loss: Callable[..., Tensor], gain: Gain) -> None:

@@ -7,7 +7,7 @@ import os
 import warnings
 from abc import abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,7 +26,7 @@ from tierank.kinds import Columns
 from tierank.metrics import Judge, Rule
 from tierank.models import class_name, encode_settings, with_description, write_folder
 from tierank.rankers.configured import Configured
-from tierank.rankers.hints import refuse_unknown
+from tierank.rankers.hints import refuse_unknown, why_no_attribute
 from tierank.rankers.importance import losses_of_shuffles
 from tierank.rankers.ranked import Ranked
 from tierank.rankers.showing import as_html
@@ -310,9 +310,12 @@ class Ranker(Configured):
 
     def _refuse_unknown(self, method: str, unknown: Mapping[str, Any]) -> None:
         if unknown:
-            parameters = inspect.signature(getattr(type(self), method)).parameters.values()
-            known = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD and one.name != "self"]
-            refuse_unknown(type(self).__name__, method, unknown, known, declared(self))
+            refuse_unknown(type(self).__name__, method, unknown, _arguments(type(self), method), declared(self))
+
+    @classmethod
+    def arguments_of_fit(cls) -> list[str]:
+        """The arguments of ``fit``, which are not settings."""
+        return _arguments(cls, "fit")
 
     def hold(self, model: FittedModel, seen: Seen) -> None:
         """Make this a fitted ranker, with a model that was trained elsewhere and the current settings.
@@ -332,6 +335,16 @@ class Ranker(Configured):
         self._set_features(seen.n_features, seen.feature_names)
 
     # Fitted
+
+    if not TYPE_CHECKING:  # to a checker, a class with __getattr__ has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say that a ranker is not fitted, or what the attribute of another library is called here."""
+            if name in Ranker.__annotations__:
+                self._refuse_unfitted()
+            if hasattr(type(self), name):  # a property that raised an AttributeError: raise it again
+                return object.__getattribute__(self, name)
+            raise why_no_attribute(self, name)
 
     @property
     def _plan(self) -> Plan:
@@ -372,7 +385,19 @@ class Ranker(Configured):
         return [], np.empty(0)
 
     def match_features(self, X: Any, qid: ArrayLike | None = None) -> RankingDataset:
-        """The data with the features that the ranker was fitted on, in that order."""
+        """The data with the features that the ranker was fitted on, in that order.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        qid : array, optional
+            One query id per row.
+
+        Returns
+        -------
+        RankingDataset
+        """
         self._check_fitted()
         return self._as_own_features(X, qid)
 
@@ -437,7 +462,25 @@ class Ranker(Configured):
     def score(
         self, X: Any, y: ArrayLike | None = None, qid: ArrayLike | None = None, sample_weight: None = None
     ) -> float:
-        """Mean NDCG@10 under the rule ``tierank``; scikit-learn's tools call this."""
+        """Mean NDCG@10 under the rule ``tierank``; scikit-learn's tools call this.
+
+        For other metrics use ``tierank.evaluate``, or ``tierank.scorer`` in scikit-learn's tools.
+
+        Parameters
+        ----------
+        X : RankingDataset, array, sparse matrix or table
+            The documents.
+        y : array, optional
+            One rating per row. Not needed with a ``RankingDataset``.
+        qid : array, optional
+            One query id per row; needed if ``fit`` had query ids.
+        sample_weight : None, optional
+            Refused: a metric weighs queries, not rows.
+
+        Returns
+        -------
+        float
+        """
         if sample_weight is not None:
             raise ParameterError("sample_weight is not supported: a metric weighs queries, not rows")
         self._check_fitted()
@@ -569,6 +612,11 @@ class Ranker(Configured):
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = True
         return tags
+
+
+def _arguments(ranker: type[Ranker], method: str) -> list[str]:
+    parameters = inspect.signature(getattr(ranker, method)).parameters.values()
+    return [one.name for one in parameters if one.kind is not one.VAR_KEYWORD and one.name != "self"]
 
 
 def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 from tierank.errors import ParameterError
 from tierank.estimators import Estimator
 from tierank.extras import needing
+from tierank.rankers.hints import why_no_setting
 from tierank.settings import Setting, declared
 
 
@@ -62,8 +63,16 @@ class Configured(Estimator):
             return
         known = [parameter.name for parameter in parameters if parameter.name != "self"]
         for name in names:
-            if name not in known:
-                raise cls.unknown_setting(name, known)
+            if name in known:
+                continue
+            if name in cls.arguments_of_fit():
+                raise ParameterError("is an argument of fit", argument=name, fix=f"give it there: fit(..., {name}=...)")
+            raise cls.unknown_setting(name, known)
+
+    @classmethod
+    def arguments_of_fit(cls) -> list[str]:
+        """The arguments of ``fit``, which are not settings."""
+        return []
 
     @classmethod
     def _check_positional(cls, values: Sequence[Any]) -> None:
@@ -86,8 +95,11 @@ class Configured(Estimator):
             return ParameterError(
                 "is not a setting", argument=name, fix=f"make the ranker by {cls.__name__}.from_preset(...)"
             )
+        owners = [kind.__name__ for kind in dict.fromkeys(_kinds_of(Configured)) if name in declared(kind)]
+        hint = None if owners else why_no_setting(cls.__name__, name, known)
+        if hint is not None:
+            return hint
         ours = [one for one, declaration in declared(cls).items() if not declaration.group]
-        owners = [kind.__name__ for kind in _kinds_of(Configured) if name in declared(kind)]
         return ParameterError.unknown(f"setting of {cls.__name__}", name, known, ours or None, owners)
 
     def set_params(self, **settings: Any) -> Self:

@@ -1,8 +1,8 @@
-"""What to say about arguments of LightGBM, XGBoost and CatBoost that ``fit``, ``predict`` and ``rank`` do not have."""
+"""What to say about settings, arguments and attributes of other libraries that rankers do not have."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tierank.errors import ParameterError
 
@@ -122,6 +122,86 @@ _SCORING: dict[str, tuple[str, str | None]] = {
     "top_k": ("`k` of rank", None),
 }
 HINTS: Mapping[str, Mapping[str, tuple[str, str | None]]] = {"fit": _FIT, "predict": _SCORING, "rank": _SCORING}
+
+# Settings by their names in LightGBM, XGBoost, CatBoost, scikit-learn, Keras and allRank: ours, the first that a ranker
+# has. Tree rankers know LightGBM's names themselves.
+SETTINGS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("n_estimators", "num_boost_round", "num_iterations"), ("n_trees", "n_learners")),
+    **dict.fromkeys(("iterations", "max_iter", "n_iter"), ("n_trees", "max_epochs")),
+    **dict.fromkeys(("epochs", "n_epochs", "num_epochs"), ("max_epochs",)),
+    **dict.fromkeys(("early_stopping_rounds", "early_stopping_patience", "n_iter_no_change", "od_wait"), ("patience",)),
+    **dict.fromkeys(("lr", "eta", "learning_rate_init"), ("learning_rate",)),
+    **dict.fromkeys(("random_state", "random_seed"), ("seed",)),
+    **dict.fromkeys(("num_threads", "n_threads", "nthread", "thread_count"), ("n_jobs",)),
+    **dict.fromkeys(("metric", "metrics", "eval_metric", "eval_at", "custom_metric", "scoring"), ("select_by",)),
+    **dict.fromkeys(("num_leaves", "max_leaves"), ("n_leaves",)),
+    "depth": ("max_depth",),
+    "label_gain": ("gain",),
+    "batch_size": ("queries_per_step",),
+    **dict.fromkeys(("hidden_layer_sizes", "hidden_units", "hidden_layers", "sizes"), ("hidden",)),
+    "dropout_rate": ("dropout",),
+    **dict.fromkeys(("alpha", "reg_lambda", "l2", "l2_leaf_reg"), ("lambda_l2", "weight_decay", "ridge")),
+    **dict.fromkeys(("loss_function", "objective", "criterion"), ("loss",)),
+    "cat_features": ("categorical_feature",),
+    "task_type": ("device_type", "device"),
+}
+# Settings that no ranker has: why, and what to do instead.
+_NO_SETTINGS: Mapping[str, str] = {
+    "importance_type": "feature_importances_ of tree rankers are gains; importance('split') counts splits",
+    "class_weight": "a ranker has no classes; fit takes row_weight and query_weight",
+    "verbose": "fit is silent; fit(progress=True) shows a progress bar",
+    "warm_start": "fit(start=ranker) continues from a fitted ranker",
+    "validation_fraction": "fit takes validation data as valid; data.split(0.8, 0.2) keeps queries whole",
+    "early_stopping": "training stops early if fit has validation data, valid",
+    "enable_categorical": "texts and categories in a table are categories",
+    "tree_method": "trees are always grown from histograms",
+    "booster": "trees are always boosted by gbdt",
+    **dict.fromkeys(("loss_function", "objective", "criterion"), "NetworkRanker and TreeRanker take a loss"),
+    **dict.fromkeys(("optimizer", "solver"), "networks are always trained with Adam"),
+}
+# Attributes and methods of other libraries: ours, by name, and a word on it.
+ATTRIBUTES: Mapping[str, str] = {
+    **dict.fromkeys(("best_iteration_", "best_iteration", "best_ntree_limit", "n_estimators_", "n_iter_"), "n_rounds_"),
+    **dict.fromkeys(("best_score_", "best_score"), "best_"),
+    **dict.fromkeys(("evals_result_", "evals_result", "get_evals_result", "loss_curve_"), "history_"),
+    **dict.fromkeys(("feature_name_", "feature_name", "feature_names_"), "feature_names_in_"),
+    **dict.fromkeys(("n_features_", "n_features"), "n_features_in_"),
+    **dict.fromkeys(("feature_importance", "get_feature_importance", "get_fscore", "get_score"), "importance()"),
+    "get_booster": "booster_",
+    **dict.fromkeys(("predict_proba", "decision_function"), "predict(): scores are not probabilities"),
+    **dict.fromkeys(("save_model", "dump_model"), "save() for a folder, or export() for another engine"),
+    "load_model": "tierank.load()",
+    "objective_": "settings_",
+}
+
+
+def why_no_setting(ranker: str, name: str, known: Collection[str]) -> ParameterError | None:
+    """The error for a setting or an argument of another library; None for a name that none has.
+
+    >>> print(why_no_setting("URank", "batch_size", ["queries_per_step"]))
+    batch_size: expected queries_per_step, which is the name of this setting in URank
+    >>> print(why_no_setting("URank", "eval_set", []))
+    eval_set: expected valid=(X, y, qid), or a RankingDataset, in fit; only one validation set is used
+    """
+    ours = next((one for one in SETTINGS.get(name, ()) if one in known), None)
+    if ours is not None:
+        return ParameterError(argument=name, expected=f"{ours}, which is the name of this setting in {ranker}")
+    if name in _NO_SETTINGS:
+        return ParameterError("is not a setting", argument=name, fix=_NO_SETTINGS[name])
+    expected, fix = _FIT.get(name, (None, None))
+    if expected is None or expected.startswith("the setting"):
+        return None
+    return ParameterError(argument=name, expected=f"{expected}, in fit" if expected[0] == "`" else expected, fix=fix)
+
+
+def why_no_attribute(owner: object, name: str) -> AttributeError:
+    """The error for an attribute that a ranker does not have: what it is called here, if another library has it.
+
+    >>> why_no_attribute(3, "best_iteration_").args[0]
+    "'int' object has no attribute 'best_iteration_': use n_rounds_"
+    """
+    hint = f": use {ATTRIBUTES[name]}" if name in ATTRIBUTES else ""
+    return AttributeError(f"{type(owner).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=owner)
 
 
 def refuse_unknown(

@@ -16,7 +16,7 @@ from tierank.settings import Checked, Choice, Integer, Number, Optional, setting
 
 def _as_metrics(value: Any) -> tuple[Any, ...]:
     """The setting ``select_by``: metrics, the most important first."""
-    metrics = (value,) if isinstance(value, str) or callable(value) else value
+    metrics = value.replace(" ", "").split(",") if isinstance(value, str) else (value,) if callable(value) else value
     is_list = isinstance(metrics, (list, tuple)) and len(metrics) > 0
     if not is_list or not all(isinstance(one, str) or callable(one) for one in metrics):
         raise ParameterError(

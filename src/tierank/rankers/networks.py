@@ -63,9 +63,13 @@ def _activations() -> list[str]:
 def _as_network(value: Any) -> Any:
     if isinstance(value, str):
         return as_choice("network", value, _network_names())
-    if not callable(value) or not isinstance(value, type):
+    if not isinstance(value, type):
+        is_module = callable(value) and hasattr(value, "forward")
         raise ParameterError(
-            argument="network", expected="a key of NETWORKS, or a class derived from torch.nn.Module", got=repr(value)
+            argument="network",
+            expected="a key of NETWORKS, or a class derived from torch.nn.Module",
+            got=f"an instance of {type(value).__name__}" if is_module else repr(value),
+            fix="pass the class, and its arguments as network_settings" if is_module else None,
         )
     return value
 

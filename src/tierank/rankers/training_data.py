@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
@@ -50,9 +51,21 @@ class Given(NamedTuple):
 
     def training_rows(self, ranker: str) -> RankingDataset:
         """The training data, with ratings."""
+        if isinstance(self.X, (str, os.PathLike)):
+            raise DataError(
+                argument="X",
+                expected="a RankingDataset, an array or a table",
+                got=type(self.X).__name__,
+                fix="tierank.read makes a data set from a file",
+            )
         if self.y is None and not isinstance(self.X, RankingDataset):
             # The words are what scikit-learn's checks look for.
-            raise DataError(f"{ranker} requires y to be passed, but the target y is None: give the ratings")
+            raise DataError(
+                f"{ranker} requires y to be passed, but the target y is None: give the ratings",
+                fix="if X has columns of ratings and query ids, fit(tierank.read(X, query=..., rating=...)) reads them"
+                if is_table(self.X)
+                else None,
+            )
         train = as_rows(self.X, self.y, self.qid, self.columns, self.ignore, **self.weights)
         train.check_rated()
         return train

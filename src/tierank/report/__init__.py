@@ -3,6 +3,7 @@
 from tierank.report.figures import draw_improvement
 from tierank.report.tables import (
     Table,
+    tabulate,
     tabulate_comparison,
     tabulate_contrasts,
     tabulate_description,
@@ -17,6 +18,7 @@ from tierank.report.tables import (
 __all__ = [
     "Table",
     "draw_improvement",
+    "tabulate",
     "tabulate_comparison",
     "tabulate_contrasts",
     "tabulate_description",

@@ -111,7 +111,9 @@ def _histogram(found: Profile) -> Html:
     for name, lengths in zip(("data", "test"), both, strict=False):
         series[name] = (100 * np.histogram(lengths, edges)[0] / len(lengths)).tolist()
     labels = [f"{low:g}" if high - low == 1 else f"{low:g} to {high - 1:g}" for low, high in pairwise(edges.tolist())]
-    few = [label if i % max(1, len(labels) // 5) == 0 else "" for i, label in enumerate(labels)]
+    step = max(1, len(labels) // 5)
+    # Not below the first and the last bar, where half of a long label would be outside the chart.
+    few = [label if i % step == step // 2 else "" for i, label in enumerate(labels)]
     about = found.description
     words = (
         f"Share of the queries by their number of documents: {about.min_documents:,} to {about.max_documents:,},"

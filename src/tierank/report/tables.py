@@ -17,9 +17,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from tierank import notebook
 from tierank.description import Description
 from tierank.drift import HOW as HOW_DRIFT
 from tierank.drift import Drift
+from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison, Evaluation, format_number
 from tierank.experiments import LEAKS, PAPERS, Run
 from tierank.files import replacing
@@ -36,7 +38,7 @@ _LEAST_CHANGES = 8
 _WIDTH = 10_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """Texts in rows and columns. ``bold`` has the (row, column) of cells.
 
@@ -65,7 +67,13 @@ class Table:
         object.__setattr__(self, "rows", [[on_one_line(cell) for cell in row] for row in self.rows])
 
     def to_text(self, *, terminal: bool = False) -> str:
-        """Aligned text: plain ASCII, or with codes for bold text on a terminal; never cut to a width."""
+        """Aligned text, never cut to a width.
+
+        Parameters
+        ----------
+        terminal : bool, default False
+            Include the codes for bold text on a terminal. Otherwise the rules are plain ASCII.
+        """
         grid = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
         for column in self.columns:
             grid.add_column(Text(column), no_wrap=True)
@@ -103,9 +111,63 @@ class Table:
         lines += [r"\bottomrule", r"\end{tabular}", *(rf"\par\footnotesize {_latex(note)}" for note in self.notes)]
         return "\n".join([*lines, r"\end{table}"]) + "\n"
 
+    def __str__(self) -> str:
+        return self.to_text()
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        """The table for notebooks."""
+        return notebook.sheet(self.title, notebook.grid(self.columns, self.rows), *map(notebook.note, self.notes))
+
     def _cells(self) -> list[list[str]]:
         """The cells of each column."""
         return [[row[j] for row in self.rows] for j in range(len(self.columns))]
+
+
+def tabulate(
+    found: Run | Comparison | Evaluation | Description, *, differences: bool = False, title: str | None = None
+) -> Table:
+    """A result as a table in text, Markdown or LaTeX, as the command line prints it.
+
+    Parameters
+    ----------
+    found : Run, Comparison, Evaluation or Description
+        The result of ``cross_validate``, ``compare``, ``evaluate`` or ``describe``.
+    differences : bool, default False
+        For a run or a comparison, the differences to the baseline with their intervals and tests instead of the means.
+    title : str, optional
+        The title; in LaTeX it is the caption. By default it says what the table shows.
+
+    Returns
+    -------
+    Table
+        ``print`` shows it; ``to_markdown()`` and ``to_latex()`` return its source.
+
+    Examples
+    --------
+    >>> from tierank import RankingDataset, compare
+    >>> data = RankingDataset([[0.0]] * 6, [1, 0, 0, 2, 0, 1], qid=[1, 1, 2, 2, 3, 3])
+    >>> scores = {"old": [1, 2, 2, 1, 1, 2], "new": [2, 1, 1, 2, 1, 2]}
+    >>> table = tabulate(compare(data, scores, metrics="ndcg@2"), title="Old and new")
+    >>> table.to_markdown().splitlines()[2:6]
+    ['| system | ndcg@2 |', '| :--- | ---: |', '| old | 0.7540 |', '| new | **1.0000** |']
+    """
+    if differences and isinstance(found, (Run, Comparison)):
+        return tabulate_contrasts(found.comparison if isinstance(found, Run) else found, title)
+    if differences:
+        raise ParameterError(argument="differences", expected="a run or a comparison", got=type(found).__name__)
+    if isinstance(found, Run):
+        return tabulate_run(found, title)
+    if isinstance(found, Comparison):
+        return tabulate_comparison(found, title or "Comparison")
+    if isinstance(found, Evaluation):
+        return tabulate_evaluation(found, title or "Evaluation")
+    if isinstance(found, Description):
+        return tabulate_description(found, title or "Data")
+    raise DataError(
+        argument="found", expected="a Run, a Comparison, an Evaluation or a Description", got=type(found).__name__
+    )
 
 
 def tabulate_evaluation(evaluation: Evaluation, title: str = "Evaluation") -> Table:
@@ -395,9 +457,13 @@ def _escape(text: str) -> str:
     return re.sub(r"([\\`*|<\[])", r"\\\1", text)
 
 
-_OF_LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"} | {
-    character: f"\\{character}" for character in "&%$#_{}"
-}
+_OF_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "†": r"$\dagger$",
+} | {character: f"\\{character}" for character in "&%$#_{}"}
 
 
 def _latex(text: str) -> str:

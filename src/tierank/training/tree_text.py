@@ -89,7 +89,7 @@ def read_trees(text: str) -> Trees | None:
     if is_category.any():
         n_sets = join("num_cat", np.int64)
         first_set = np.repeat(np.cumsum(n_sets) - n_sets, n_splits)
-        category = np.where(is_category, thresholds.astype(np.int64) + first_set, -1)
+        category = np.where(is_category, np.where(is_category, thresholds, 0).astype(np.int64) + first_set, -1)
         members = _members(lines["cat_boundaries"], lines["cat_threshold"])
         category, members = _different(category, members)
         thresholds = np.where(is_category, 0.0, thresholds)
