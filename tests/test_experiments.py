@@ -1208,3 +1208,28 @@ def test_a_run_is_judged_by_functions_of_the_caller(run):
     assert "top_rating" in str(judged)
     with pytest.raises(ParameterError, match=r"metrics: expected names .* got the function top_rating; run.judged_by"):
         cross_validate("umart", run.tests[0], metrics=["ndcg@10", top_rating])
+
+
+@pytest.mark.parametrize("form", [np.float32, np.float16, np.int64, lambda scores: np.round(scores).tolist()])
+def test_scores_of_ones_own_ranker_may_have_any_form(data, monkeypatch, form):
+    plain = PopularModel.predict
+    expected = cross_validate({"popular": Popular(feature=2)}, one_fold(data), n_jobs=1).scores("popular", 0, 0)
+    monkeypatch.setattr(PopularModel, "predict", lambda *given: form(100 * plain(*given)))
+    found = cross_validate({"popular": Popular(feature=2)}, one_fold(data), n_jobs=1).scores("popular", 0, 0)
+    assert found.dtype == np.float64
+    np.testing.assert_array_equal(found, np.asarray(form(100 * expected), np.float64))
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (lambda scores: np.where(np.arange(len(scores)) == 3, np.nan, scores), "got NaN in row 3"),
+        (lambda scores: scores[:-1], "one per row of the data"),
+        (lambda scores: scores.astype(str), "expected numbers"),
+    ],
+)
+def test_scores_of_ones_own_ranker_that_are_none(data, monkeypatch, broken, message):
+    plain = Popular.predict
+    monkeypatch.setattr(Popular, "predict", lambda *given: broken(plain(*given)), raising=False)
+    with pytest.raises(DataError, match=f"popular, fold 1, seed 0: predict: .*{message}"):
+        cross_validate({"popular": Popular(feature=2)}, one_fold(data), n_jobs=1)

@@ -11,15 +11,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from sklearn.base import clone
 
 from tierank.errors import DataError
 from tierank.experiments.folds import Fold, Folds
 from tierank.experiments.store import Cell, Store
 from tierank.experiments.tuning import tune
+from tierank.metrics import as_scores
 from tierank.models import encode_settings
 from tierank.rankers import Ranker
 from tierank.training.identity import identity_of, is_of_caller, name_of, source_of
+from tierank.types import Floats
 
 # Tables that callers may add their code to: worker processes need the same entries.
 _TABLES = (
@@ -76,7 +79,7 @@ class CellTrainer:
         else:
             ranker = tune(ranker, train, valid, trials=task.trials, seed=cell.seed, study=study).ranker
         seconds = time.process_time() - start
-        scores = ranker.predict(test)
+        scores = _checked_scores(cell, ranker.predict(test), test.n_documents)
         best = getattr(ranker, "best_", {})
         result = {
             "settings": encode_settings(ranker.settings_, _identity),
@@ -94,6 +97,17 @@ class CellTrainer:
         if self._fold is None or self._fold[0] != fold:
             self._fold = (fold, self.folds.read(fold))
         return self._fold[1]
+
+
+def _checked_scores(cell: Cell, scores: Any, n_documents: int) -> Floats:
+    """The scores of a ranker, which may be the caller's, as float64."""
+    try:
+        numbers = as_scores(scores, n_documents)
+    except DataError as error:
+        raise DataError(f"{cell}: predict: {error}") from None
+    if np.isnan(numbers).any():
+        raise DataError(f"{cell}: predict: expected numbers, got NaN in row {int(np.argmax(np.isnan(numbers)))}")
+    return numbers
 
 
 def starter(folder: Path, folds: Folds) -> Callable[[], CellTrainer]:
