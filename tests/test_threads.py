@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
+import subprocess
+import sys
 from pathlib import Path
 
+import lightgbm
 import numpy as np
 import pytest
 
 import tierank
 from tierank.kernels import n_threads, n_workers, one_thread, threads
+from tierank.training.lightgbm_adapter import training_threads
 from tierank.training.tree_parameters import threads_for
 
 
@@ -134,3 +139,55 @@ def test_trees_get_the_threads_that_their_data_is_worth(monkeypatch: pytest.Monk
     scores = [tierank.UMart(n_trees=3, n_jobs=jobs).fit(data).predict(data) for jobs in (None, 2, -1)]
     assert seen == [1, 2, 8]
     assert all(np.array_equal(one, scores[0]) for one in scores)
+
+
+def most_of_lightgbm() -> int:
+    number = ctypes.c_int(0)
+    lightgbm.basic._LIB.LGBM_GetMaxThreads(ctypes.byref(number))  # type: ignore[attr-defined]
+    return number.value
+
+
+def test_models_that_train_at_the_same_time_have_the_same_number_of_threads() -> None:
+    assert most_of_lightgbm() == -1
+    with training_threads(3) as first:
+        with training_threads(5) as second:
+            assert (first, second, most_of_lightgbm()) == (3, 3, 3)
+        assert most_of_lightgbm() == 3
+    assert most_of_lightgbm() == -1
+    with pytest.raises(ValueError, match="in the block"), training_threads(2):
+        raise ValueError("in the block")
+    assert most_of_lightgbm() == -1
+    with training_threads(5) as later:
+        assert later == 5
+
+
+def test_trees_grow_in_several_threads_of_a_program_while_others_load_models(tmp_path: Path) -> None:
+    """Without a common number of threads, LightGBM writes beyond its memory, and the process dies sooner or later."""
+    program = """
+import sys, threading
+import lightgbm, numpy as np, tierank
+data = [tierank.make_ranking(30, n_features=4, mean_length=8, max_length=20, seed=k) for k in range(3)]
+def scores(k, jobs):
+    return tierank.UMart(n_trees=4, n_jobs=jobs).fit(data[k], valid=data[k - 1]).predict(data[k])
+expected = [scores(k, 1) for k in range(3)]
+text = tierank.UMart(n_trees=3).fit(data[0]).booster_.model_to_string()
+ended, wrong = threading.Event(), []
+def load():
+    while not ended.is_set():
+        lightgbm.Booster(model_str=text)
+def train(k):
+    for jobs in (1, 2, 3, 1, 4, None) * 5:
+        if not np.array_equal(scores(k, jobs), expected[k]):
+            wrong.append((k, jobs))
+loading = threading.Thread(target=load)
+training = [threading.Thread(target=train, args=(k,)) for k in range(3)]
+for thread in (loading, *training):
+    thread.start()
+for thread in training:
+    thread.join()
+ended.set()
+loading.join()
+sys.exit(str(wrong) if wrong else 0)
+"""
+    run = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert run.returncode == 0, run.stderr[-2000:]

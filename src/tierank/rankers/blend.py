@@ -326,7 +326,7 @@ class Blend(JudgedRanker):
         self, jobs: list[_Job], turns: list[Fold], is_widened: bool, context: FitContext, kept: _Members | None
     ) -> Iterator[tuple[int, Member]]:
         """The members and their numbers: one after the other, or side by side, as they are finished."""
-        from tierank.training.lightgbm_adapter import at_most_one_thread
+        from tierank.training.lightgbm_adapter import training_threads
 
         first, streams = _streams(jobs)
         n_parallel = self._n_parallel(len(streams), turns[0][0], is_widened)
@@ -338,7 +338,7 @@ class Blend(JudgedRanker):
         halt = Event()
         inner = replace(context, callbacks=Halting(halt))
         fits = [self._fit_jobs(own, turns, is_widened, inner, kept) for own in streams]
-        with at_most_one_thread(), warnings.catch_warnings():  # members restore the filters, in any order
+        with training_threads(1), warnings.catch_warnings():  # members restore the filters, in any order
             yield from in_parallel(fits, n_parallel, halt)
 
     def _n_parallel(self, n_streams: int, train: RankingDataset, is_widened: bool) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tierank.dataset import RankingDataset
 from tierank.team import Team
-from tierank.training.lightgbm_adapter import Rows, bin_rows, exact_in_sums, predicted
+from tierank.training.lightgbm_adapter import Rows, bin_rows, exact_in_sums, predicted, training_threads
 from tierank.training.order import canonical_rows
 from tierank.training.tree_parameters import threads_for
 from tierank.training.trees import with_categories
@@ -51,20 +51,21 @@ def expect_ratings(data: RankingDataset, falling: Floats, n_jobs: int | None = N
     part_of_query[canonical.queries] = np.arange(data.n_queries) % N_PARTS
     part = part_of_query[data.query_of_row][canonical.rows]
     counts = (data.is_judged & (weights > 0))[canonical.rows]
-    params = _parameters(data, n_jobs)
     expected = np.zeros(data.n_documents)
-    for one in np.unique(part):
-        # A single query has no other parts.
-        is_learned_from = counts & (part != one) if data.n_queries > 1 else counts
-        learned_from, asked = canonical.rows[is_learned_from], canonical.rows[part == one]
-        if len(learned_from):
-            train = bin_rows(Rows(data.features, learned_from, column), Team(), params)
-            booster, mean = _fitted(train, data.ratings[learned_from], weights[learned_from], params)
-            expected[asked] = mean + predicted(booster, Rows(data.features, asked, column), n_jobs)
+    with training_threads(threads_for(n_jobs, data.n_documents, data.n_features)) as threads:
+        params = _parameters(data, threads)
+        for one in np.unique(part):
+            # A single query has no other parts.
+            is_learned_from = counts & (part != one) if data.n_queries > 1 else counts
+            learned_from, asked = canonical.rows[is_learned_from], canonical.rows[part == one]
+            if len(learned_from):
+                train = bin_rows(Rows(data.features, learned_from, column), Team(), params)
+                booster, mean = _fitted(train, data.ratings[learned_from], weights[learned_from], params)
+                expected[asked] = mean + predicted(booster, Rows(data.features, asked, column), threads)
     return expected
 
 
-def _parameters(data: RankingDataset, n_jobs: int | None) -> dict[str, Any]:
+def _parameters(data: RankingDataset, n_threads: int) -> dict[str, Any]:
     params = {
         "deterministic": True,
         "feature_pre_filter": False,
@@ -72,7 +73,7 @@ def _parameters(data: RankingDataset, n_jobs: int | None) -> dict[str, Any]:
         "num_leaves": _N_LEAVES,
         "min_data_in_leaf": _MIN_DOCUMENTS,
         "monotone_constraints": [0] * data.n_features + [-1],
-        "num_threads": threads_for(n_jobs, data.n_documents, data.n_features),
+        "num_threads": n_threads,
         "verbosity": -1,
     }
     return with_categories(params, data)

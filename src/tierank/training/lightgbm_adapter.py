@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -78,27 +78,50 @@ if missing_capabilities():
     )
 
 
-# A forked process gets one LightGBM thread, as n_threads says: loading a model does not ask for a number of threads.
-def _set_most_threads(number: int) -> None:
-    lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(number))  # type: ignore[attr-defined]
+class _Threads:
+    """LightGBM's number of threads, which applies to the whole process.
 
-
-@contextmanager
-def at_most_one_thread() -> Iterator[None]:
-    """Inside this block, LightGBM has one thread, whatever its parameters say.
-
-    Its number of threads applies to the whole process, and a model reads beyond its memory if the number grows while
-    the model trains. So nobody may change it while several models train.
+    Models allocate memory for it. If it grows while a model trains, because another thread of the program loads a model
+    or trains one with other settings, LightGBM writes beyond that memory. So all models that train at the same time
+    have the same number, and nothing else can raise it meanwhile.
     """
-    _set_most_threads(1)
-    try:
-        yield
-    finally:
-        _set_most_threads(-1)  # no limit
+
+    def __init__(self) -> None:
+        self._lock, self._n_inside, self._number, self._none = threading.Lock(), 0, 0, -1
+
+    @contextmanager
+    def limited(self, wanted: int) -> Iterator[int]:
+        with self._lock:
+            if self._n_inside == 0:
+                self._number = wanted
+                self._set_most(wanted)
+            self._n_inside += 1
+        try:
+            yield self._number
+        finally:
+            with self._lock:
+                self._n_inside -= 1
+                if self._n_inside == 0:
+                    self._set_most(self._none)
+
+    def fork(self) -> None:
+        """A forked process gets one thread, as ``n_threads`` says: loading a model does not ask for a number."""
+        self._lock, self._n_inside, self._none = threading.Lock(), 0, 1
+        self._set_most(1)
+
+    @staticmethod
+    def _set_most(number: int) -> None:
+        lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(number))  # type: ignore[attr-defined]
 
 
+_THREADS = _Threads()
 if hasattr(os, "register_at_fork"):  # Windows does not fork
-    os.register_at_fork(after_in_child=lambda: _set_most_threads(1))
+    os.register_at_fork(after_in_child=_THREADS.fork)
+
+
+def training_threads(wanted: int) -> AbstractContextManager[int]:
+    """Inside this block LightGBM has this number of threads, or that of models that already train."""
+    return _THREADS.limited(wanted)
 
 
 @cache

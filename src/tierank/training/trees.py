@@ -27,7 +27,15 @@ from tierank.progress import Progress
 from tierank.scoring import TreeScorer
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
-from tierank.training.lightgbm_adapter import Rows, bin_rows, check_is_global, connected, exact_in_sums, predicted
+from tierank.training.lightgbm_adapter import (
+    Rows,
+    bin_rows,
+    check_is_global,
+    connected,
+    exact_in_sums,
+    predicted,
+    training_threads,
+)
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_history
 from tierank.training.order import canonical_rows, join_contents, judged_rows
 from tierank.training.selection import Judging, Selection, make_judge, means_of
@@ -246,15 +254,16 @@ def train_trees(
         train = _with_copies(train, context.seen, settings["n_jobs"])
         valid = None if valid is None else _with_copies(valid, context.seen, settings["n_jobs"])
     size = train.n_documents, train.n_features
-    params |= for_size(params, *size) | {"num_threads": threads_for(settings["n_jobs"], *size)}
-    try:
-        prepared = Data.prepare(train, valid, objective, params, settings, team)
-        with connected(team, params) as of_team:
-            run = Boosting(prepared, judge, of_team, settings, context, starts)
-            run.boost()
-    except lightgbm.basic.LightGBMError as error:
-        what = " ".join(str(error).split()).split(" at /")[0]
-        raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
+    with training_threads(threads_for(settings["n_jobs"], *size)) as threads:
+        params |= for_size(params, *size) | {"num_threads": threads}
+        try:
+            prepared = Data.prepare(train, valid, objective, params, settings, team)
+            with connected(team, params) as of_team:
+                run = Boosting(prepared, judge, of_team, settings, context, starts)
+                run.boost()
+        except lightgbm.basic.LightGBMError as error:
+            what = " ".join(str(error).split()).split(" at /")[0]
+            raise ParameterError(f"LightGBM refuses its settings or data: {what}") from None
     state, processes = run.state, _attendance(train, team)
     if team.size > 1 and not _is_sampled(params):
         check_is_global(state.texts[0], sum(process["documents"] for process in processes))
