@@ -78,6 +78,9 @@ def test_settings_reach_the_loss(data):
     own = NetworkRanker(sharp, loss_settings={"sigma": 3.0}, **QUICK).fit(data).predict(data)
     np.testing.assert_array_equal(own, RankNet(sigma=3.0, **QUICK).fit(data).predict(data))
     assert not np.array_equal(own, RankNet(**QUICK).fit(data).predict(data))
+    for kind, settings in ((NetworkRanker, QUICK), (tierank.TreeRanker, {"n_trees": 1})):
+        with pytest.raises(ParameterError, match=r"^loss_settings: expected a value for 'sigma', which has no default"):
+            kind(sharp, **settings).fit(data)
 
 
 def test_a_loss_that_is_not_finite_stops_training(data):

@@ -266,7 +266,8 @@ def test_a_parameter_that_is_not_read_is_refused(kind, name, data):
         message = str(refused.value)
         called = rf"{alias}: expected ({'|'.join(own)}), which is the name of this setting in {kind}"
         left = rf"{alias}: (has no effect in|is set by) {kind}; (remove it: )?\w.{{9,}}"
-        assert re.fullmatch(f"{called}|{left}", message), message
+        of_fit = rf"{alias}: is an argument of fit; give it there: fit\(\.\.\., {alias}=\.\.\.\)"
+        assert re.fullmatch(f"{called}|{left}|{of_fit}", message), message
     assert names or name in own
 
 

@@ -208,15 +208,15 @@ def as_loss(loss: Any) -> Callable[..., Tensor]:
             argument="loss",
             expected="a function (scores, batch) -> one value per query, or a name",
             got=got,
-            fix=None if loss is None else "its settings are keyword-only arguments with defaults, after a *",
+            fix=None if loss is None else "its settings are keyword-only arguments, after a *",
         )
     return loss if callable(loss) else LOSSES[as_choice("loss", loss, LOSSES)]
 
 
 def _takes_two(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with two arguments, as far as Python knows."""
+    """Whether a function can be called with two arguments and its settings, as far as Python knows."""
     try:
-        inspect.signature(function).bind(None, None)
+        inspect.signature(function).bind(None, None, **dict.fromkeys(loss_keywords(function)))
     except TypeError:
         return False
     except ValueError:  # some compiled functions have no signature
@@ -259,6 +259,10 @@ def check_loss_settings(loss: Callable[..., Any], given: Mapping[str, Any]) -> N
     for name in given:
         if name not in known:
             raise ParameterError.unknown(f"setting of the loss {getattr(loss, '__name__', loss)!r}", name, known)
+    parameters = inspect.signature(loss).parameters
+    for name in sorted(known - set(given)):
+        if parameters[name].default is inspect.Parameter.empty:
+            raise ParameterError(argument="loss_settings", expected=f"a value for {name!r}, which has no default")
 
 
 def check_values(values: Any, n_queries: int) -> None:
