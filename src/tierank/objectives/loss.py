@@ -114,7 +114,7 @@ class LossObjective(Objective):
         signs = torch.from_numpy(_balanced_signs(edges, seed))
         gradient, hessian = np.empty((2, len(checked)), np.float32)
         threads = torch.get_num_threads()
-        torch.set_num_threads(n_threads(self.n_jobs, worth=1))  # so few documents at once are not worth more
+        torch.set_num_threads(n_threads(self.n_jobs, worth=1))  # a part is too small for more
         try:
             for first, (start, end, batch) in enumerate(parts):
                 at = _Point(self._function(), torch.from_numpy(checked[start:end]), batch, seed + first)

@@ -497,7 +497,7 @@ class _Job(NamedTuple):
 
 
 def _jobs(plans: list[tuple[str, Ranker]], n_turns: int, seed: int) -> list[_Job]:
-    """The members of all turns, each with a seed of its own."""
+    """The members of all turns, each with its own seed."""
     jobs = []
     for number, (turn, (plan, (family, ranker))) in enumerate(product(range(n_turns), enumerate(plans))):
         own = clone(ranker)
