@@ -57,6 +57,8 @@ def test_tensors_with_gradients_are_refused():
 
 def test_columns_that_numpy_does_not_have_are_refused_by_name():
     polars = pytest.importorskip("polars")
+    if not hasattr(polars, "Int128"):
+        pytest.skip("this version of polars has no such type")
     table = polars.DataFrame({"big": polars.Series([1, 2], dtype=polars.Int128)})
     with pytest.raises(DataError, match="column 'big': expected numbers or texts, got: cannot convert i128"):
         RankingDataset(table)
