@@ -325,7 +325,7 @@ class Blend(JudgedRanker):
     def _fitted(
         self, jobs: list[_Job], turns: list[Fold], is_widened: bool, context: FitContext, kept: _Members | None
     ) -> Iterator[tuple[int, Member]]:
-        """The members and their numbers: one after the other, or side by side, as they are finished."""
+        """The members and their numbers: one after the other, or side by side, in the order in which they finish."""
         from tierank.training.lightgbm_adapter import training_threads
 
         first, streams = _streams(jobs)
