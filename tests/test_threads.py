@@ -94,6 +94,8 @@ def quota_of(tmp_path: Path, own: str, files: dict[str, str]) -> float:
         ("0::/\n", {"cpu.max": "nonsense"}, math.inf),
         ("0::/\n", {"cpu.max": "100000 0\n"}, math.inf),
         ("0::/\n", {"cpu.max": "\u00e9"}, math.inf),
+        ("nonsense\n1:cpu\n\n0::/\n", {"cpu.max": "200000 100000\n"}, 2.0),
+        ("0::/a\0b\n", {"cpu.max": "200000 100000\n"}, 2.0),
         ("", {}, math.inf),
     ],
 )

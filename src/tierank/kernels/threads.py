@@ -81,8 +81,8 @@ def cpu_quota(own: Path, root: Path) -> float:
     """
     limits = [math.inf]
     for line in _text_of(own).splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if not path or (controllers and "cpu" not in controllers.split(",")):
             continue
         top = root / controllers if controllers else root
         group = Path(path.lstrip("/"))
@@ -102,7 +102,7 @@ def _limit_of(folder: Path, is_v2: bool) -> float:
 def _text_of(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii")
-    except (OSError, UnicodeError):
+    except (OSError, ValueError):  # also bytes that no path or text has
         return ""
 
 
