@@ -4,11 +4,13 @@ import asyncio
 import errno
 import json
 import logging
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -31,8 +33,9 @@ from tierank.serve.lanes import Lane
 from tierank.serve.limits import LARGE, Connections, Limits
 from tierank.serve.models import ServedModel
 from tierank.serve.refusals import Refusal
+from tierank.serve.signals import Signals
 from tierank.serve.snapshots import Snapshot
-from tierank.serve.workers import _HEARD, _LONGEST, _Parent, _Worker, fork_workers
+from tierank.serve.workers import _BLOCKED, _LONGEST, _Parent, _Worker, fork_workers
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n"
 LENGTH = 8 << 20  # more than the buffers of the two sockets hold
@@ -122,7 +125,24 @@ def test_a_client_has_time_to_read_the_last_answer():
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-@pytest.mark.parametrize("sent", [b"?\r\n\r\n", GET.replace(b"Host: x", b"") + b"\r\n", b"\x16\x03\x01" + bytes(99)])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"?\r\n\r\n",
+        GET.replace(b"Host: x", b"") + b"\r\n",
+        b"\x16\x03\x01" + bytes(99),
+        # Requests whose end a proxy may see elsewhere.
+        CHUNKED[:-2] + b"Content-Length: 5\r\n\r\n0\r\n\r\n",
+        CHUNKED[:-2] + b"content-LENGTH: 0\r\n\r\n",
+        CHUNKED[:-2] + b"Transfer-Encoding: chunked\r\n\r\n",
+        CHUNKED.replace(b"chunked", b"gzip, chunked"),
+        CHUNKED.replace(b"chunked", b"\x0bchunked"),
+        CHUNKED.replace(b"Encoding:", b"Encoding :"),
+        GET + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n",
+        GET + b"Content-Length: +1\r\n\r\n",
+        GET + b"Host: y\r\n\r\n",
+    ],
+)
 def test_what_is_not_http_is_refused_as_everything_else(sent):
     async def run():
         async with listening(small_answer) as (port, _, codes, errors):
@@ -136,6 +156,50 @@ def test_what_is_not_http_is_refused_as_everything_else(sent):
     head, error = asyncio.run(run())
     assert head.startswith(b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json")
     assert set(error) == {"where", "expected", "got", "fix"}
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: %d\r\n\r\n" % LENGTH, b"Transfer-Encoding: chunked\r\n\r\n"])
+@pytest.mark.parametrize("keep", [b"", b"Connection: close\r\n"])
+def test_a_client_that_sends_all_before_it_reads_gets_its_refusal(head, keep):
+    """A body of a refused request is received and dropped: a reset would make the client give up."""
+    body = b"x" * LENGTH if b"Length" in head else b"%x\r\n" % LENGTH + b"x" * LENGTH + b"\r\n0\r\n\r\n"
+
+    async def run():
+        async with listening(small_answer) as (port, connections, _, errors):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\n" + keep + head)
+            await reader.readuntil(b"\r\n\r\nno")
+            for start in range(0, len(body), 1 << 16):
+                writer.write(body[start : start + (1 << 16)])
+                await writer.drain()
+            if keep:
+                assert await reader.read() == b""
+            else:  # the connection can be used again
+                writer.write(GET + b"Connection: close\r\n\r\n")
+                assert (await reader.read()).startswith(b"HTTP/1.1 415 ")
+            writer.close()
+            await until(lambda: not connections)
+            assert not errors
+
+    asyncio.run(run())
+
+
+def test_a_client_that_sends_for_ever_after_its_refusal_is_cut_off():
+    async def run():
+        async with listening(small_answer, header_timeout=0.2) as (port, connections, _, errors):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(CHUNKED[:-2] + b"Connection: close\r\n\r\n")
+            await until(lambda: connections)
+
+            def send_more():
+                writer.write(b"1\r\nx\r\n")
+                return not connections
+
+            await until(send_more)
+            writer.transport.abort()
+            assert not errors
+
+    asyncio.run(run())
 
 
 def test_nonsense_after_an_answer_closes_the_connection():
@@ -153,6 +217,64 @@ def test_nonsense_after_an_answer_closes_the_connection():
             assert (codes, errors) == ([400], [])
 
     asyncio.run(run())
+
+
+POST = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"
+
+
+@pytest.mark.parametrize(
+    ("sent", "n_answers"),
+    [
+        (GET + b"\r\n", 1),
+        (GET + b"Connection: close\r\n\r\n", 1),
+        (b"GET / HTTP/1.0\r\n\r\n", 1),
+        (POST, 1),
+        ((GET + b"\r\n") * 3, 3),
+        (POST * 3, 3),
+        (POST + GET, 1),  # the end of a head, or of a body, that will never come
+        (POST + POST[:-1], 1),
+        (POST[:-1], 0),
+        (GET, 0),
+        (b"", 0),
+    ],
+)
+@pytest.mark.parametrize("length", [2, LENGTH])
+def test_a_client_that_has_nothing_more_to_send_gets_all_answers(sent, n_answers, length):
+    """Every request that arrived completely is answered, also if the end of the stream is known before."""
+    may_answer, n_bodies = asyncio.Event(), []
+
+    async def answer(scope, receive, send):
+        await may_answer.wait()
+        while (message := await receive())["type"] == "http.request":
+            if not message["more_body"]:
+                n_bodies.append(1)
+                await send(
+                    {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % length)]}
+                )
+                for _ in range(2):
+                    await send({"type": "http.response.body", "body": b"x" * (length // 2), "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+                return
+
+    async def run():
+        async with listening(answer) as (port, connections, _, errors):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+            await until(lambda: connections)
+            (one,) = connections
+            writer.write(sent)
+            writer.write_eof()
+            await until(lambda: one._has_ended or one.flow.read_paused)
+            may_answer.set()
+            async with asyncio.timeout(120):
+                text = await reader.read()
+            await until(lambda: not connections)
+            writer.close()
+            assert not errors
+            return text
+
+    text = asyncio.run(run())
+    assert text.count(b"HTTP/1.1 200 OK\r\n") == n_answers == len(n_bodies)
+    assert text.count(b"x") == n_answers * length
 
 
 # Memory, threads and time
@@ -319,11 +441,16 @@ def test_a_worker_that_cannot_be_started_is_said_at_first_and_tried_again_later(
     monkeypatch.setattr(os, "fork", no_fork)
     open_files = Path("/proc/self/fd")
     n_open = len(list(open_files.iterdir())) if open_files.exists() else 0
-    with pytest.raises(ProcessError, match="cannot start worker 0: Resource temporarily unavailable"):
-        fork_workers(2, {}, Counters([]))
-    assert not set(signal.pthread_sigmask(signal.SIG_BLOCK, [])) & set(_HEARD)
+    handlers = [signal.getsignal(number) for number in _BLOCKED]
+    with (
+        Signals() as signals,
+        pytest.raises(ProcessError, match="cannot start worker 0: Resource temporarily unavailable"),
+    ):
+        fork_workers(2, {}, Counters([]), signals, patience=60.0)
+    assert [signal.getsignal(number) for number in _BLOCKED] == handlers
+    assert not set(signal.pthread_sigmask(signal.SIG_BLOCK, [])) & set(_BLOCKED)
     assert not n_open or len(list(open_files.iterdir())) == n_open
-    parent = _Parent(2, {}, Counters([]), None, None)
+    parent = _Parent(2, {}, Counters([]), Signals(), 60.0)
     parent.was_ready, parent.due = True, {1: 0.0}
     assert parent._start_due() is None
     assert parent.due[1] > 0
@@ -341,8 +468,8 @@ def test_a_killed_process_leaves_no_copy_of_a_model_behind(tmp_path, monkeypatch
     assert process.stdout.readline() == b"here\n"
     with Snapshot(Path("m"), {"model.json": b"{}"}, None).written() as ours:
         ends = socket.socketpair()
-        parent = _Parent(2, {}, Counters([]), None, None)
-        parent.is_stopping, parent.workers = True, {child: _Worker(0, child, ends[0], 0.0)}
+        parent = _Parent(2, {}, Counters([]), Signals(), 60.0)
+        parent.is_stopping, parent.workers = True, {child: _Worker(0, child, ends[0])}
         assert len(list(tmp_path.iterdir())) == 2
         os.kill(child, signal.SIGKILL)
         ends[1].close()
@@ -351,9 +478,28 @@ def test_a_killed_process_leaves_no_copy_of_a_model_behind(tmp_path, monkeypatch
     process.communicate()
 
 
+def test_a_worker_that_dies_again_and_again_is_restarted_less_and_less_often():
+    """The first time at once; whether it was never ready or for some seconds makes no difference."""
+    parent = _Parent(2, {}, Counters([]), Signals(), 60.0)
+    parent.was_ready = True
+
+    def pause_after(seconds_ready, number=0):
+        worker = _Worker(number, 0, None, math.inf if seconds_ready is None else time.monotonic() - seconds_ready)
+        before = time.monotonic()
+        parent._lost(worker, -signal.SIGKILL)
+        return parent.due[number] - before
+
+    lived = [None, 0, None, 20, 40, None, None]
+    for seconds, least in zip(lived, [0, 2, 4, 8, 16, 32, 60], strict=True):
+        assert least <= pause_after(seconds) < least + 1
+    assert pause_after(None, number=1) < 1  # another one
+    assert pause_after(61) < 1  # it ran well: the next one starts at once again
+    assert 2 <= pause_after(59) < 3
+
+
 def test_any_time_between_two_checks_can_be_waited_for():
-    assert _Parent(2, {}, Counters([]), 1e300, None)._milliseconds() == 0  # the first process is due
-    parent = _Parent(2, {}, Counters([]), 1e300, None)
+    assert _Parent(2, {}, Counters([]), Signals(), 60.0, 1e300)._milliseconds() == 0  # the first process is due
+    parent = _Parent(2, {}, Counters([]), Signals(), 60.0, 1e300)
     parent.due = {}
     assert parent._milliseconds() == _LONGEST * 1e3
     assert _LONGEST * 1e3 < 2**31

@@ -170,10 +170,10 @@ def test_workers_that_nobody_told_do_not_know_of_a_newer_model(tmp_path):
 
 
 @contextmanager
-def parent_of(folder, watch="0.05"):
+def parent_of(folder, watch="0.05", patience="60"):
     """A parent of two processes that serve nothing, and what it and they say."""
     program = Path(__file__).with_name("worker_program.py")
-    command = [sys.executable, str(program), str(folder), watch]
+    command = [sys.executable, str(program), str(folder), watch, patience]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines = []
     reader = threading.Thread(target=lambda: lines.extend(iter(process.stdout.readline, "")))
@@ -267,6 +267,91 @@ def test_hangups_that_come_together_are_one(tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
         assert n_of(lines, "unchanged") <= 2 + time.monotonic() - start
+
+
+def test_workers_that_do_not_stop_are_killed(tmp_path):
+    write_words(tmp_path / "m", "deaf")
+    with parent_of(tmp_path / "m", patience="0.2") as (process, lines):
+        wait_for(lambda: n_of(lines, "starts") == 2)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+        wait_for(lambda: n_of(lines, "parent ends"))
+        for number in (0, 1):
+            assert n_of(lines, f"worker {number} did not stop within 0.2 seconds; killing it") == 1
+
+
+# Signals at the wrong time
+
+# Sends a signal to the server itself when it imports this module.
+AT_IMPORT = """
+import os, signal
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.{number})
+
+sys.meta_path.insert(0, Finder())
+"""
+# From the first library that takes a while to the last step before requests are answered.
+MODULES = ("numpy", "tierank.serve.server", "tierank.rankers", "uvicorn.protocols.http.h11_impl")
+
+
+@pytest.mark.parametrize("module", MODULES)
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 0), ("SIGINT", 130)])
+def test_a_server_that_is_stopped_while_it_starts_says_so_in_one_line(tmp_path, trees, module, number, code):
+    trees.save(tmp_path / "m")
+    program = f"import sys\n{AT_IMPORT.format(module=module, number=number)}\n"
+    program += "from tierank.cli import main\nsys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "serve", str(tmp_path / "m"), "--port", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (code, "tierank: stopped while starting\n")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_hangup_while_the_server_starts_is_kept(tmp_path, trees, module):
+    trees.save(tmp_path / "m")
+    at_import = AT_IMPORT.format(module=module, number="SIGHUP")
+    with serving(tmp_path / "m", "--threads", "1", before=at_import) as (process, port, lines):
+        wait_for(lambda: n_said(lines, "model m: unchanged"))
+        assert call(port, "/health")[0] == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 0), ("SIGINT", 130)])
+def test_signals_in_the_last_moments_do_not_change_the_exit_code(tmp_path, trees, workers, number, code):
+    """The same signal again, and SIGHUP: when Python ends, before it waits for threads and after that."""
+    trees.save(tmp_path / "m")
+    before = f"""
+import atexit, os, signal, threading
+
+def again():
+    for number in (signal.{number}, signal.SIGTERM, signal.SIGHUP):
+        os.kill(os.getpid(), number)
+
+atexit.register(again)
+threading._register_atexit(again)
+"""
+    with serving(tmp_path / "m", "--threads", "1", "--workers", workers, before=before) as (process, _, lines):
+        wait_for(lambda: n_said(lines, "is ready") == 2 or workers == "1")
+        process.send_signal(getattr(signal, number))
+        assert process.wait(120) == code
+    assert not n_said(lines, "Traceback")
+    assert n_said(lines, "tierank: stopped") == (code == 130)
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGTERM", 0), ("SIGINT", 130)])
+def test_a_thread_that_does_not_end_is_not_waited_for(tmp_path, trees, number, code):
+    trees.save(tmp_path / "m")
+    hung = "import threading, tierank.serve.server as server\nserver._GRACE = 0.2\n"
+    hung += "threading.Thread(target=threading.Event().wait).start()"
+    with serving(tmp_path / "m", "--drain-timeout", "0.2", before=hung) as (process, _, lines):
+        process.send_signal(getattr(signal, number))
+        assert process.wait(120) == code
+        wait_for(lambda: n_said(lines, "still working 1.4 seconds after the stop; ending without it"))
 
 
 # Connections, signals and keys of one server

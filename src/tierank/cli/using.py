@@ -16,6 +16,7 @@ from tierank.cli.reading import read_for
 from tierank.errors import DataError, ParameterError
 from tierank.files import replacing
 from tierank.serve.limits import Connections, Limits
+from tierank.serve.signals import Signals
 
 if TYPE_CHECKING:
     from tierank.dataset import RankingDataset
@@ -204,6 +205,12 @@ def _explain(options: argparse.Namespace) -> None:
 
 
 def _serve(options: argparse.Namespace) -> None:
+    with Signals() as signals:  # first of all: importing the server takes seconds
+        _serve_until(options, signals)
+
+
+def _serve_until(options: argparse.Namespace, signals: Signals) -> None:
+    """Serve until a signal stops it."""
     from tierank.serve.server import Settings, serve
 
     folders: dict[str, Path] = {}
@@ -229,7 +236,7 @@ def _serve(options: argparse.Namespace) -> None:
             limits=Limits(**{one.name: getattr(options, one.name) for one in fields(Limits)}),
             connections=Connections(**{one.name: getattr(options, one.name) for one in fields(Connections)}),
         )
-        serve(folders, settings)
+        serve(folders, settings, signals)
     except ParameterError as error:
         if error.argument is None:
             raise

@@ -191,7 +191,7 @@ class Service:
             return self._finished(request, "other", _refused(refusal), start)
         known = ("/rank", "/score", "/health", "/ready", "/models", "/metrics", "/openapi.json")
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
+            allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
             fix = f"use {allowed} for {path[:_PATH]}"
             response = _refused(Refusal(405, "method", allowed or "another", request.method, fix, {"Allow": allowed}))
         else:

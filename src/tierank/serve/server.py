@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -22,13 +23,12 @@ from tierank.serve.counters import Counters
 from tierank.serve.keys import Keys
 from tierank.serve.limits import Connections, Limits
 from tierank.serve.log import log_to_stderr
+from tierank.serve.signals import HANGUP, Signals
 from tierank.serve.snapshots import Snapshot
 from tierank.serve.workers import PAUSE, Place, fork_workers
 from tierank.settings import as_choice, as_number, as_positive, as_whole
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from tierank.serve.application import Service
     from tierank.serve.models import Version
 
@@ -44,7 +44,8 @@ _SELDOM = 1.0
 _SHOWN = 100
 # Seconds in which open connections can send one more request, whose answer announces the shutdown.
 _FAREWELL = 1.0
-_HANGUP = getattr(signal, "SIGHUP", None)
+# Seconds that threads have to end after the requests; Python would wait for them without limit.
+_GRACE = 5.0
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class Settings:
             as_positive("watch", self.watch)
 
 
-def serve(folders: Mapping[str, Path], settings: Settings) -> None:
+def serve(folders: Mapping[str, Path], settings: Settings, signals: Signals) -> None:
     """Serve the models of these folders until SIGTERM or Ctrl-C; running requests are finished first.
 
     The port is bound before the models are loaded: of two servers with the same port the second fails at once.
@@ -79,14 +80,14 @@ def serve(folders: Mapping[str, Path], settings: Settings) -> None:
     """
     require("tierank serve", "starlette", "uvicorn", "msgspec")
     log_to_stderr(settings.log)
-    with _Hangups() as hangups, _bound(settings.host, settings.port) as opened:
+    with _bound(settings.host, settings.port) as opened:
         if settings.workers == 1:
-            _serve_alone(folders, settings, opened, hangups)
+            _serve_alone(folders, settings, opened, signals)
         else:
-            _serve_among_others(folders, settings, opened)
+            _serve_among_others(folders, settings, opened, signals)
 
 
-def _serve_alone(folders: Mapping[str, Path], settings: Settings, opened: socket.socket, hangups: _Hangups) -> None:
+def _serve_alone(folders: Mapping[str, Path], settings: Settings, opened: socket.socket, signals: Signals) -> None:
     """Serve in this process, which checks for new models itself."""
     keys = None if settings.api_key_file is None else Keys.read(settings.api_key_file)
 
@@ -95,16 +96,26 @@ def _serve_alone(folders: Mapping[str, Path], settings: Settings, opened: socket
 
     models = [ServedModel.read(name, folder) for name, folder in folders.items()]
     service = Service(models, settings.limits, settings.threads, Counters(list(folders)), keys)
-    control = _Alone(service, settings, hangups)
+    control = _Alone(service, settings, signals)
     _run(service, settings, opened, control, lambda: _say_serving(service, opened))
 
 
-def _serve_among_others(folders: Mapping[str, Path], settings: Settings, opened: socket.socket) -> None:
+def _serve_among_others(
+    folders: Mapping[str, Path], settings: Settings, opened: socket.socket, signals: Signals
+) -> None:
     """Serve in several processes, whose parent checks for new models."""
     snapshots = {name: Snapshot.take(folder) for name, folder in folders.items()}
     counters = Counters(list(folders), settings.workers + 1)
     counters.process = settings.workers
-    place = fork_workers(settings.workers, snapshots, counters, watch=settings.watch, key_file=settings.api_key_file)
+    place = fork_workers(
+        settings.workers,
+        snapshots,
+        counters,
+        signals,
+        patience=_seconds_to_stop(settings) + _GRACE,
+        watch=settings.watch,
+        key_file=settings.api_key_file,
+    )
     if place is None:  # this is the parent, and all processes have ended
         return
     counters.process = place.number
@@ -122,7 +133,7 @@ def _serve_among_others(folders: Mapping[str, Path], settings: Settings, opened:
         if place.is_first:
             _say_serving(service, opened)
 
-    _run(service, settings, opened, _Told(service, place), started)
+    _run(service, settings, opened, _Told(service, signals, place), started)
 
 
 def _run(service: Service, settings: Settings, opened: socket.socket, control: _Control, started: Any) -> None:
@@ -144,6 +155,7 @@ def _run(service: Service, settings: Settings, opened: socket.socket, control: _
             """Accept no more connections; open ones can still get one more answer, which says that it is the last."""
             for listener in self.servers:
                 listener.close()
+            control.end_within(_seconds_to_stop(settings))
             end = asyncio.get_running_loop().time() + _FAREWELL
             while self.server_state.connections and not self.force_exit and asyncio.get_running_loop().time() < end:
                 await asyncio.sleep(0.02)
@@ -182,6 +194,11 @@ def _run(service: Service, settings: Settings, opened: socket.socket, control: _
         Server(config).run([opened])
     finally:
         service.close()
+
+
+def _seconds_to_stop(settings: Settings) -> float:
+    """The most seconds from the signal to the end of the process."""
+    return _FAREWELL + settings.connections.drain_timeout + _GRACE
 
 
 def _fitting(connections: Connections) -> Connections:
@@ -226,34 +243,45 @@ def _say_serving(service: Service, opened: socket.socket) -> None:
 class _Control:
     """Handles signals and messages while a server runs."""
 
-    heard: tuple[signal.Signals, ...] = (signal.SIGTERM, signal.SIGINT)
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self, service: Service, signals: Signals) -> None:
+        self.service, self.signals = service, signals
         self.was_interrupted = False
 
     @contextmanager
     def over(self, server: Any) -> Iterator[None]:
-        """Listen while the block runs."""
+        """Listen while the block runs; later signals change nothing."""
         self._server, self._loop = server, asyncio.get_running_loop()
-        before = {number: signal.signal(number, self._stop) for number in self.heard}
+        self._told = asyncio.Event()
+        self.signals.pass_to(self._hear)
         task = self._loop.create_task(self.listen())
         try:
             yield
         finally:
+            self.signals.pass_to(lambda number: None)
             task.cancel()
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     async def listen(self) -> None:
-        """Handle signals and messages one by one."""
+        """Handle SIGHUPs and messages one by one."""
         raise NotImplementedError
 
     def stop(self) -> None:
         """Finish running requests, and accept no more."""
         self.service.is_stopping = self._server.should_exit = True
 
-    def _stop(self, number: int, frame: FrameType | None) -> None:
+    def end_within(self, seconds: float) -> None:
+        """End the process after this time even if a thread is still running."""
+        timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._end, [seconds])
+        timer.daemon = True
+        timer.start()
+
+    def _end(self, seconds: float) -> None:
+        LOG.error("still working %g seconds after the stop; ending without it", seconds)
+        os._exit(130 if self.was_interrupted else 0)
+
+    def _hear(self, number: int) -> None:
+        if number == HANGUP:
+            self._loop.call_soon_threadsafe(self._told.set)
+            return
         if self._server.should_exit and number == signal.SIGINT:
             self._server.force_exit = True  # a second Ctrl-C stops at once
         self.was_interrupted = self.was_interrupted or number == signal.SIGINT
@@ -263,26 +291,21 @@ class _Control:
 class _Alone(_Control):
     """A server of one process, which checks for new models itself: after SIGHUP, and at intervals."""
 
-    def __init__(self, service: Service, settings: Settings, hangups: _Hangups) -> None:
-        super().__init__(service)
-        self.watch, self.key_file, self.hangups = settings.watch, settings.api_key_file, hangups
+    def __init__(self, service: Service, settings: Settings, signals: Signals) -> None:
+        super().__init__(service, signals)
+        self.watch, self.key_file = settings.watch, settings.api_key_file
 
     async def listen(self) -> None:
         """Load new models in a separate thread, next to the old ones. SIGHUPs that arrive meanwhile count as one."""
-        told = asyncio.Event()
-        self.hangups.call(lambda: self._loop.call_soon_threadsafe(told.set))
-        try:
-            while True:
-                was_told = await _within(told.wait(), self.watch)
-                told.clear()
-                for model in self.service.models.values():
-                    if was_told or model.has_changed:
-                        await asyncio.to_thread(self.service.replace, model)
-                if was_told:
-                    self._renew_keys()
-                    await asyncio.sleep(PAUSE)
-        finally:
-            self.hangups.call(None)
+        while True:
+            was_told = await _within(self._told.wait(), self.watch)
+            self._told.clear()
+            for model in self.service.models.values():
+                if was_told or model.has_changed:
+                    await asyncio.to_thread(self.service.replace, model)
+            if was_told:
+                self._renew_keys()
+                await asyncio.sleep(PAUSE)
 
     def _renew_keys(self) -> None:
         if self.key_file is None:
@@ -298,10 +321,8 @@ class _Alone(_Control):
 class _Told(_Control):
     """One of several processes, controlled by the parent."""
 
-    heard = (signal.SIGTERM,)
-
-    def __init__(self, service: Service, place: Place) -> None:
-        super().__init__(service)
+    def __init__(self, service: Service, signals: Signals, place: Place) -> None:
+        super().__init__(service, signals)
         self.place = place
         self._loaded: dict[str, Version] = {}
 
@@ -341,35 +362,6 @@ async def _within(event: Any, seconds: float | None) -> bool:
     except TimeoutError:
         return False
     return True
-
-
-class _Hangups:
-    """Receives SIGHUP from the start: one that arrives while models are loaded is handled after that."""
-
-    def __init__(self) -> None:
-        self._answer: Any = None
-        self._was_heard = False
-
-    def __enter__(self) -> _Hangups:
-        self._before = None if _HANGUP is None else signal.signal(_HANGUP, self._hear)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if _HANGUP is not None:
-            signal.signal(_HANGUP, self._before or signal.SIG_DFL)
-
-    def call(self, answer: Any) -> None:
-        """Call the function for each SIGHUP from now on, and once for earlier ones."""
-        self._answer = answer
-        if answer is not None and self._was_heard:
-            self._was_heard = False
-            answer()
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._answer is None:
-            self._was_heard = True
-        else:
-            self._answer()
 
 
 @contextmanager

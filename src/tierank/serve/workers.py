@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -25,7 +26,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from tierank.errors import ParameterError, ProcessError, TierankError
@@ -33,14 +33,17 @@ from tierank.models import FolderState, state_of
 from tierank.serve.counters import Counters
 from tierank.serve.keys import Keys
 from tierank.serve.log import log_replacement
+from tierank.serve.signals import HANGUP, HEARD, Signals
 from tierank.serve.snapshots import Snapshot, remove_left
 
 LOG = logging.getLogger("tierank.serve")
 
-# Signals that the parent handles.
-_HEARD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD) if hasattr(signal, "SIGHUP") else ()
-# A process that lived for fewer seconds than this is restarted only after a pause of that length.
-_SHORT = 2.0
+# Signals that wait while a process is started.
+_BLOCKED = (*HEARD, signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else HEARD
+# Seconds until the next try if no process can be forked. A process that dies is restarted at once; but if that one
+# dies before it has been ready for ``_STEADY`` seconds, there is the same pause, which then doubles each time, so that
+# loading models over and over does not take the processor from the others.
+_SHORT, _STEADY = 2.0, 60.0
 # The longest wait in seconds: `poll` takes no more than 24 days.
 _LONGEST = 86400.0
 # Seconds between two checks of all models: SIGHUPs that arrive meanwhile count as one.
@@ -78,18 +81,21 @@ def fork_workers(
     n: int,
     snapshots: dict[str, Snapshot],
     counters: Counters,
+    signals: Signals,
     *,
+    patience: float,
     watch: float | None = None,
     key_file: Path | None = None,
 ) -> Place | None:
     """Fork ``n`` processes. Returns in each of them; in the parent it returns None once all have ended.
 
-    The first one starts alone until it is ready, so that an error in the models is reported once and ends all. Must be
-    called while this process has one thread.
+    The first one starts alone until it is ready, so that an error in the models is reported once and ends all. A
+    process that has not ended ``patience`` seconds after it was told to stop is killed. Must be called while this
+    process has one thread.
     """
     if not hasattr(os, "fork"):
         raise ParameterError(f"workers: expected 1 on this system, got {n}")
-    return _Parent(n, snapshots, counters, watch, key_file).run()
+    return _Parent(n, snapshots, counters, signals, patience, watch, key_file).run()
 
 
 @dataclass(eq=False)
@@ -99,10 +105,14 @@ class _Worker:
     number: int
     process: int
     socket: socket.socket
-    started: float
-    is_ready: bool = False
+    ready_at: float = math.inf
     is_silent: bool = False
     _text: bytearray = field(default_factory=bytearray)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it answers requests."""
+        return self.ready_at < math.inf
 
     def tell(self, **message: Any) -> None:
         """Send a message to it."""
@@ -140,41 +150,44 @@ class _Parent:
         n: int,
         snapshots: dict[str, Snapshot],
         counters: Counters,
-        watch: float | None,
-        key_file: Path | None,
+        signals: Signals,
+        patience: float,
+        watch: float | None = None,
+        key_file: Path | None = None,
     ) -> None:
-        self.n, self.snapshots, self.counters = n, snapshots, counters
-        self.watch, self.key_file = watch, key_file
+        self.n, self.snapshots, self.counters, self.signals = n, snapshots, counters, signals
+        self.patience, self.watch, self.key_file = patience, watch, key_file
         self.keys = None if key_file is None else Keys.read(key_file)
         self.workers: dict[int, _Worker] = {}
         # When to start which process, and which models to check; `seen` are those already checked.
         self.due = {0: 0.0}
+        self.pauses: dict[int, float] = {}
         self.to_try: list[str] = []
         self.seen: dict[str, FolderState | None] = {name: snapshot.state for name, snapshot in snapshots.items()}
         self.trial: _Trial | None = None
         self.was_ready = self.is_stopping = self.was_interrupted = self.was_told = False
         self.next_watch = time.monotonic() + (watch or 0)
         self.next_look = 0.0
+        self.kill_at = math.inf
 
     def run(self) -> Place | None:
         """Start all processes, and restart those that die, until the server is stopped."""
         self.woken, self._wake = os.pipe()
         for end in (self.woken, self._wake):
             os.set_blocking(end, False)
-        before = {number: signal.signal(number, self._hear) for number in _HEARD}
+        before_child = signal.signal(signal.SIGCHLD, lambda number, frame: None)  # only to be woken
         before_wake = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
+        self.signals.pass_to(self._hear)
         place = None
         try:
             place = self._loop()
             return place
         finally:
             signal.set_wakeup_fd(before_wake)
-            for number, handler in before.items():
-                # A terminal sends Ctrl-C to all processes, and an operator may send SIGHUP to all; only the parent
-                # decides.
-                is_told = place is not None and number in (signal.SIGINT, signal.SIGHUP)
-                signal.signal(number, signal.SIG_IGN if is_told else handler or signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+            signal.signal(signal.SIGCHLD, before_child or signal.SIG_DFL)
+            if place is not None:
+                self.signals.leave_to_parent()
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
             os.close(self.woken)
             os.close(self._wake)
 
@@ -185,6 +198,7 @@ class _Parent:
                 return place
             self._listen()
             self._reap()
+            self._kill_late()
             if not self.is_stopping:
                 self._look_for_models()
         if self.was_interrupted:
@@ -214,21 +228,21 @@ class _Parent:
     def _start(self, number: int) -> Place | None:
         ours, theirs = socket.socketpair()
         # A signal between the fork and the child's handlers would be mistaken for one to the parent.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _HEARD)
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
         try:
             process = None if self.is_stopping else os.fork()
         except OSError:
             ours.close()
             theirs.close()
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
             raise
         if process != 0:
             theirs.close()
             if process is None:
                 ours.close()
             else:
-                self.workers[process] = _Worker(number, process, ours, time.monotonic())
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
+                self.workers[process] = _Worker(number, process, ours)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED)
             return None
         for other in (ours, *(worker.socket for worker in self.workers.values())):
             other.close()
@@ -251,11 +265,20 @@ class _Parent:
         if not self.was_ready:  # it has reported why
             sys.exit(code if code >= 0 else 128 - code)
         ended = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        LOG.error("worker %d %s; starting another", worker.number, ended)
-        pause = _SHORT if time.monotonic() - worker.started < _SHORT else 0
+        pause = self._pause_after(worker)
+        later = f" in {pause:g} seconds" if pause else ""
+        LOG.error("worker %d %s; starting another%s", worker.number, ended, later)
         self.due[worker.number] = time.monotonic() + pause
         if self.trial is not None and worker in self.trial.pending:
             self._voted(worker, f"{self.trial.snapshot.folder}: worker {worker.number} {ended} while it loaded it")
+
+    def _pause_after(self, worker: _Worker) -> float:
+        """Seconds until a process is started in place of a dead one."""
+        pause = 0.0
+        if time.monotonic() - worker.ready_at < _STEADY and worker.number in self.pauses:
+            pause = min(max(_SHORT, 2 * self.pauses[worker.number]), _STEADY)
+        self.pauses[worker.number] = pause
+        return pause
 
     # Signals and messages
 
@@ -272,34 +295,48 @@ class _Parent:
             os.read(self.woken, 1 << 16)
 
     def _milliseconds(self) -> float | None:
-        times = [] if self.trial is not None or self.is_stopping else list(self.due.values())
-        if self.watch is not None and not self.is_stopping:
-            times.append(self.next_watch)
-        if self.was_told and not self.is_stopping:
-            times.append(self.next_look)
+        if self.is_stopping:
+            times = [self.kill_at]
+        else:
+            times = list(self.due.values()) if self.trial is None else []
+            times += [] if self.watch is None else [self.next_watch]
+            times += [self.next_look] if self.was_told else []
         return min(max(0.0, min(times) - time.monotonic()), _LONGEST) * 1e3 if times else None
 
     def _read(self, worker: _Worker) -> None:
         for message in worker.heard():
             if "ready" in message:
-                worker.is_ready = True
+                worker.ready_at = time.monotonic()
                 if not self.was_ready:
                     self.was_ready = True
                     self.due |= dict.fromkeys(range(1, self.n), 0.0)
             elif self.trial is not None:
                 self._voted(worker, message["refusal"])
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _hear(self, number: int) -> None:
         """Note a signal; SIGTERM and Ctrl-C are passed on as SIGTERM, a second Ctrl-C as SIGKILL."""
-        if number == signal.SIGHUP:
+        if number == HANGUP:
             self.was_told = True
-        if number not in (signal.SIGTERM, signal.SIGINT):
             return
         told = signal.SIGKILL if self.is_stopping and number == signal.SIGINT else signal.SIGTERM
+        if not self.is_stopping:
+            self.kill_at = time.monotonic() + self.patience
         self.is_stopping, self.was_interrupted = True, self.was_interrupted or number == signal.SIGINT
+        self._signal_workers(told)
+
+    def _signal_workers(self, number: int) -> None:
         for process in list(self.workers):
             with suppress(ProcessLookupError):
-                os.kill(process, told)
+                os.kill(process, number)
+
+    def _kill_late(self) -> None:
+        """Kill the processes that have not stopped in time."""
+        if not self.is_stopping or time.monotonic() < self.kill_at:
+            return
+        for worker in self.workers.values():
+            LOG.error("worker %d did not stop within %g seconds; killing it", worker.number, self.patience)
+        self._signal_workers(signal.SIGKILL)
+        self.kill_at = math.inf
 
     # Models
 
