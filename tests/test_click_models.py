@@ -1,5 +1,6 @@
 """Click models against slow twins from their papers, values worked by hand, and limits."""
 
+import copy
 import json
 import math
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ import pytest
 import reference_clicks as reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.exceptions import NotFittedError
 
 import tierank
 from tierank.clicks import CLICK_MODELS, ClickLog, load, make_model, save
@@ -113,7 +115,7 @@ def test_em_never_lowers_the_likelihood(name):
     assert (np.diff(likelihoods) > -1e-9).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(session_lists, st.sampled_from(EVERY))
 def test_chances_of_any_log_are_chances(sessions, name):
     log = make_log(sessions)
@@ -435,3 +437,22 @@ def test_integers_and_their_texts_are_the_same_ids(by):
     others = ClickLog.of(**parts, query=["7", "x", "8", "8"], document=["3", "y", "4", "03"])
     found = make_model("pbm", by=by).fit(numbers).items.find(others)
     assert (found >= 0).tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_fit_sets_asks_for_fit(name):
+    """Before ``fit``, as in scikit-learn; an attribute that no fit sets is unknown before and after it."""
+    model = make_model(name)
+    fitted = make_model(name).fit(make_log(draw_sessions(0)))
+    assert fitted.is_fitted
+    assert not model.is_fitted
+    set_by_fit = set(vars(fitted)) - set(vars(model))
+    assert {"items_", "prior_", *model.parameters} <= set_by_fit
+    for attribute in set_by_fit:
+        with pytest.raises(NotFittedError, match=rf"this {name} click model is not fitted; call fit\(log\) first"):
+            getattr(model, attribute)
+        assert not hasattr(model, attribute)
+    for one in (model, fitted):
+        with pytest.raises(AttributeError, match="has no attribute 'weights_'"):
+            one.weights_
+    assert not copy.deepcopy(model).is_fitted

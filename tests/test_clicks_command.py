@@ -273,7 +273,7 @@ def test_logs_of_one_and_two_sessions(tmp_path, capsys):
     (tmp_path / "log.csv").write_text(head + "1,a,1,yes\n")
     code, _, error = run(capsys, "fit", tmp_path / "log.csv")
     assert code == 2
-    assert "expected 0 or 1, or a boolean, got none, or one that is not a number" in error
+    assert "--clicked-column: expected 0 or 1, or a boolean, got 'yes'; write 1 for a click and 0 for none" in error
 
 
 @pytest.mark.filterwarnings("default")

@@ -506,7 +506,7 @@ def test_doubly_robust_fills_in_what_clipping_cuts_off(data, scores):
     assert abs(crossed.value - expected) < abs(values["ips"] - expected)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 1000))
 def test_new_ranks_are_an_order_of_each_session(seed):
     rng = np.random.default_rng(seed)
@@ -622,7 +622,7 @@ def test_lists_that_end_early():
         assert set(interleave(["a"], ["a", "b"], method=method, k=9).documents) == {"a", "b"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=60))
 def test_the_sign_test_is_that_of_scipy(outcomes):
     found = preference(outcomes)
@@ -681,6 +681,20 @@ def test_sample_size_of_two_rates_worked_by_hand():
     assert ab_sample_size(base=10, lift=0.01, sd=2) == math.ceil(2 * 4 * (1.959964 + 0.841621) ** 2 / 0.01)
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+def test_power_is_computed_in_double_precision(kind):
+    """Whatever the type of the arguments; all of these are exact in each type."""
+    base, lift, share, sd = 2.0**-7, 2.0**-10, 0.5 + 2.0**-11, 20.0
+    assert ab_sample_size(base=kind(base), lift=kind(lift)) == ab_sample_size(base=base, lift=lift)
+    assert interleaving_sample_size(share=kind(share)) == interleaving_sample_size(share=share)
+    assert ab_power(10**9, base=kind(base), lift=kind(lift)) == ab_power(10**9, base=base, lift=lift)
+    assert interleaving_power(10**6, share=kind(share)) == interleaving_power(10**6, share=share)
+    given = {"base": kind(3), "lift": kind(lift), "sd": kind(sd), "alpha": kind(lift)}
+    plain = {name: float(value) for name, value in given.items()}
+    assert ab_power(np.int32(10**9), **given) == ab_power(10**9, **plain)
+    assert ab_sample_size(**given, power=kind(0.5)) == ab_sample_size(**plain, power=0.5)
+
+
 def test_errors_of_power():
     with pytest.raises(tierank.ParameterError, match=r"share: expected a number > 0\.5 and < 1, got 0\.5"):
         interleaving_sample_size(share=0.5)
@@ -725,7 +739,7 @@ def test_doubly_robust_leaves_the_callers_model_alone_and_takes_its_attractivene
     model = make_model("sdbn")
     given = {"method": "dr", "clip": 1.0}
     first = evaluate_ranking(log, -log.positions, 1 / np.arange(1, 7), model=model, **given)
-    assert model.items_ is None
+    assert not model.is_fitted
     assert evaluate_ranking(log, -log.positions, 1 / np.arange(1, 7), model=model, **given) == first
     fitted = make_model("sdbn").fit(log)
     a, g = fitted.attraction_[fitted.items.find(log)], 1 / log.positions

@@ -38,6 +38,10 @@ else:
     from sklearn.base import BaseEstimator
     from sklearn.exceptions import NotFittedError as SklearnNotFittedError
 
+HOW_TO_ROUTE = (
+    "in scikit-learn's tools, switch on sklearn.set_config(enable_metadata_routing=True) and pass the ids to the call:"
+    " search.fit(X, y, qid=qid), cross_validate(..., params={'qid': qid})"
+)
 # Columns that a message names.
 _LISTED = 12
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tierank.errors import ParameterError
 from tierank.files import for_json
 from tierank.kernels import in_threads, n_threads
 from tierank.kernels.resampling import count_drawn
@@ -243,11 +244,15 @@ def paired_sample_size(spread: float, difference: float = SMALL, *, power: float
     >>> paired_sample_size(0.1)
     3142
     """
-    Number(above=0).check("difference", difference)
-    Number(above=0, below=1).check("power", power)
-    if math.isnan(spread):
-        raise Number(0).refuse("spread", spread)
-    return max(2, math.ceil(((_quantile(0.975) + _quantile(power)) * spread / difference) ** 2 + _T_MORE))
+    difference, spread = Number(above=0).check("difference", difference), Number(0).check("spread", spread)
+    root = _reach(power) * spread / difference
+    if root > _MOST_QUERIES:
+        raise ParameterError(
+            argument="difference",
+            expected=f"one that {_MOST_QUERIES**2:.0e} queries with a spread of {spread:g} can show",
+            got=f"{difference:g}",
+        )
+    return max(2, math.ceil(root**2 + _T_MORE))
 
 
 def detectable_difference(spread: float, n_queries: int, *, power: float = POWER) -> float:
@@ -256,15 +261,17 @@ def detectable_difference(spread: float, n_queries: int, *, power: float = POWER
     >>> round(detectable_difference(0.1, 3142), 4)
     0.005
     """
-    Number(above=0, below=1).check("power", power)
-    return (_quantile(0.975) + _quantile(power)) * spread / math.sqrt(max(n_queries - _T_MORE, 1))
+    return _reach(power) * spread / math.sqrt(max(n_queries - _T_MORE, 1))
 
 
 # z_0.975 squared and halved.
 _T_MORE = 1.9207
+# The square root of the largest number of queries.
+_MOST_QUERIES = 1 << 53
 
 
-def _quantile(share: float) -> float:
+def _reach(power: float) -> float:
+    """z_0.975 + z_power: how many standard errors a mean difference has to be from 0; 0 if the level alone is more."""
     from scipy.special import ndtri
 
-    return float(ndtri(share))
+    return max(0.0, float(ndtri(0.975)) + float(ndtri(Number(above=0, below=1).check("power", power))))

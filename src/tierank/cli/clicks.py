@@ -63,9 +63,13 @@ def _add_fit(commands: Any) -> None:
         "fit log.csv --model dbn --out dbn.json",
         _fit,
     )
-    command.add_argument("--model", action="append", metavar="M", help="ctr, pbm, cascade, dcm, ubm, dbn, sdbn (all)")
+    command.add_argument(
+        "--model", action="append", metavar="M", help="ctr, pbm, cascade, dcm, ubm, dbn, sdbn (default: all)"
+    )
     _add_model(command)
-    command.add_argument("--held-out", type=float, default=0.25, metavar="SHARE", help="sessions to test on (0.25)")
+    command.add_argument(
+        "--held-out", type=float, default=0.25, metavar="SHARE", help="share of sessions to test on (default: 0.25)"
+    )
     command.add_argument("--seed", type=int, default=0, help="seed that chooses the sessions held out (default: 0)")
     command.add_argument("--out", type=Path, metavar="F.json", help="write the best model, fitted to all sessions")
     command.add_argument("--json", action="store_true", help="machine-readable output")
@@ -80,7 +84,7 @@ def _add_propensities(commands: Any) -> None:
         _propensities,
     )
     _add_method(command)
-    command.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (200)")
+    command.add_argument("--bootstrap", type=int, default=200, metavar="N", help="samples for intervals (default: 200)")
     command.add_argument("--seed", type=int, default=0, help="seed of the bootstrap (default: 0)")
     command.add_argument("--plot", type=Path, metavar="F.png", help="draw them: .png, .svg or .pdf")
     command.add_argument("--json", action="store_true", help="machine-readable output")
@@ -97,7 +101,9 @@ def _add_judge(commands: Any) -> None:
         help="a click model, its file, or best: by held-out sessions (default: best)",
     )
     command.add_argument("--top", type=float, default=4.0, help="the highest rating (default: 4)")
-    command.add_argument("--half", type=float, default=40.0, metavar="N", help="examinations for a weight of 0.5 (40)")
+    command.add_argument(
+        "--half", type=float, default=40.0, metavar="N", help="examinations for a weight of 0.5 (default: 40)"
+    )
     command.add_argument(
         "--data", metavar="F", help="documents with features: write these, rated with the help of similar documents"
     )
@@ -113,7 +119,7 @@ def _add_simulate(commands: Any) -> None:
         _simulate,
     )
     command.add_argument("--model", default="pbm", metavar="M", help="a click model or its file (default: pbm)")
-    command.add_argument("--seed", type=int, default=0, help="of the clicks (default: 0)")
+    command.add_argument("--seed", type=int, default=0, help="seed of the clicks (default: 0)")
     command.add_argument("--out", type=Path, required=True, metavar="F", help="write there: .csv or .parquet")
 
 
@@ -135,20 +141,20 @@ def _add_evaluate(commands: Any) -> None:
 
 
 def _add(
-    commands: Any, name: str, what: str, example: str, run: Callable[[argparse.Namespace], None]
+    commands: Any, name: str, summary: str, example: str, run: Callable[[argparse.Namespace], None]
 ) -> argparse.ArgumentParser:
     """A command on a log, with the options to read it."""
-    parser = add_command(commands, name, what, f"clicks {example}")
+    parser = add_command(commands, name, summary, f"clicks {example}")
     parser.add_argument("log", metavar="LOG", help="a CSV or Parquet file, a row for each document shown; -: a pipe")
     group = parser.add_argument_group("how the log is read")
-    for role, usual in (
-        ("session", "session"),
-        ("query", "query or qid"),
-        ("document", "document or docid; A,B for several"),
-        ("position", "position or rank"),
-        ("clicked", "clicked or click"),
+    for role, what, usual in (
+        ("session", "the list that a row belongs to", "session or session_id"),
+        ("query", "query ids", "qid, query or query_id"),
+        ("document", "document ids, A,B for several columns", "document, document_id, docid or doc_id"),
+        ("position", "positions, 1 at the top", "position or rank"),
+        ("clicked", "clicks, 0 or 1", "clicked or click"),
     ):
-        group.add_argument(f"--{role}-column", dest=role, metavar="NAME", help=f"(default: {usual})")
+        group.add_argument(f"--{role}-column", dest=role, metavar="NAME", help=f"{what} (default: {usual})")
     group.add_argument("--zero-based", action="store_true", help="positions count from 0")
     group.add_argument("--drop", action="store_true", help="leave out sessions that cannot be used, and count them")
     parser.set_defaults(run=_with_options(run))
@@ -156,13 +162,17 @@ def _add(
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--by", metavar="WHAT", help="attractiveness of a pair of query and document, or of a document")
+    parser.add_argument("--by", metavar="WHAT", help="pair or document: what has an attractiveness (default: pair)")
 
 
 def _add_method(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--method", default="pbm", metavar="M", help="pbm, shuffled, swaps or harvest (default: pbm)")
-    parser.add_argument("--swap-column", metavar="NAME", help="of swaps (default: swap)")
-    parser.add_argument("--ranker-column", metavar="NAME", help="of harvest (default: ranker)")
+    parser.add_argument(
+        "--swap-column", metavar="NAME", help="column of the swap, for the method swaps (default: swap)"
+    )
+    parser.add_argument(
+        "--ranker-column", metavar="NAME", help="column of the ranker, for the method harvest (default: ranker)"
+    )
 
 
 def _with_options(run: Callable[[argparse.Namespace], None]) -> Callable[[argparse.Namespace], None]:
@@ -331,7 +341,7 @@ def _simulate(options: argparse.Namespace) -> None:
     _check_table(options)
     model = _model(options.model)
     log = _read(options)
-    if model.items_ is None:
+    if not model.is_fitted:
         model.fit(log)
     drawn = model.simulate(log, seed=options.seed)
     drawn.write(made(options.out))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike
 from tierank.checks import as_weights
 from tierank.clicks.items import BY, Items
 from tierank.clicks.log import ClickLog, check_log
-from tierank.errors import DataError, NotFittedError
+from tierank.errors import DataError
+from tierank.estimators import NotFitted
 from tierank.settings import Choice, Integer, Number, as_whole, declared, setting
 from tierank.types import Floats
 
@@ -31,12 +32,20 @@ class ClickModel(ABC):
     name: ClassVar[str]
     parameters: ClassVar[tuple[str, ...]]
 
-    items_: Items | None = field(default=None, init=False, repr=False)
-    prior_: float = field(default=0.5, init=False, repr=False)
+    items_: Items = field(init=False, repr=False)
+    prior_: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, one in declared(self).items():
             setattr(self, name, one.kind.check(name, getattr(self, name)))
+
+    if not TYPE_CHECKING:  # to a checker, a class with __getattr__ has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say that a model is not fitted, if ``fit`` sets this attribute."""
+            if name in (*self.parameters, *(one.name for one in fields(self) if not one.init)):
+                self._check_fitted()
+            return object.__getattribute__(self, name)  # raises the usual error
 
     def fit(self, log: ClickLog, *, session_weight: ArrayLike | None = None) -> Self:
         """Estimate the parameters from a log.
@@ -160,9 +169,15 @@ class ClickModel(ABC):
         return np.asarray(self.attractiveness() * getattr(self, "satisfaction_", 1.0), np.float64)
 
     @property
+    def is_fitted(self) -> bool:
+        """Whether the model has parameters, from ``fit`` or from a file."""
+        return "items_" in vars(self)
+
+    @property
     def items(self) -> Items:
         """The items that the model was fitted to. Raises ``NotFittedError`` before ``fit``."""
-        return self._check_fitted()
+        self._check_fitted()
+        return self.items_
 
     def get_params(self) -> dict[str, Any]:
         """The settings, by name."""
@@ -185,10 +200,9 @@ class ClickModel(ABC):
         items = self.items.find(log)
         return np.where(items >= 0, values[items], otherwise)
 
-    def _check_fitted(self) -> Items:
-        if self.items_ is None:
-            raise NotFittedError(f"this {self.name} click model is not fitted; call fit(log) first")
-        return self.items_
+    def _check_fitted(self) -> None:
+        if not self.is_fitted:
+            raise NotFitted(f"this {self.name} click model is not fitted; call fit(log) first")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -211,6 +225,9 @@ class EMModel(AttractionModel):
 
     tolerance: float = setting(1e-4, Number(0), "EM stops when no parameter changes by more than this")
     max_iterations: int = setting(500, Integer(1), "EM stops after this many iterations at the latest")
+
+    n_iterations_: int = field(init=False, repr=False)
+    converged_: bool = field(init=False, repr=False)
 
     def _note_iterations(self, n: int) -> None:
         self.n_iterations_, self.converged_ = abs(n), n > 0

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tierank.checks import is_missing, short_repr
 from tierank.clicks.log import ClickLog, Ints
 from tierank.errors import DataError
 
@@ -27,6 +28,7 @@ class Columns(NamedTuple):
     query_ids: NDArray[Any]
     document_ids: NDArray[Any]
     others: Mapping[str, NDArray[Any]]
+    odd: Mapping[str, Any]  # of positions and clicks, the first value that is not a number
 
 
 class _Problem(NamedTuple):
@@ -50,7 +52,7 @@ def assemble(given: Columns, where: str, *, zero_based: bool = False, must_raise
     for problem in _problems(table, position, order):
         if problem.is_bad.any():
             if must_raise:
-                raise _error(problem, where)
+                raise _error(problem, where, table.odd)
             sessions = np.unique(table.session[problem.is_bad])
             dropped[problem.reason] = len(sessions)
             keep &= ~np.isin(table.session, sessions)
@@ -121,7 +123,7 @@ def _problems(table: Columns, position: NDArray[np.floating], order: Ints) -> li
             "position",
             "an integer >= 1",
             table.position,
-            "if positions count from 0, say so with `zero_based`",
+            "if positions count from 0, say so with `zero_based`" if (table.position == 0).any() else None,
         ),
         _Problem(
             f"a position beyond {LAST_POSITION:,}",
@@ -137,7 +139,7 @@ def _problems(table: Columns, position: NDArray[np.floating], order: Ints) -> li
             "clicked",
             "0 or 1, or a boolean",
             clicked,
-            "for counts of clicks, pass counts > 0",
+            "write 1 for a click and 0 for none" if "clicked" in table.odd else "for counts of clicks, pass counts > 0",
         ),
         _Problem(
             "two documents in one position",
@@ -160,11 +162,12 @@ def _repeats(table: Columns, position: NDArray[np.floating], order: Ints) -> NDA
     return repeats
 
 
-def _error(problem: _Problem, where: str) -> DataError:
+def _error(problem: _Problem, where: str, odd: Mapping[str, Any]) -> DataError:
     row = int(problem.is_bad.argmax())
     got = "none" if problem.got is None else f"{problem.got[row]:g}"
-    if got == "nan":
-        got = "none, or one that is not a number"
+    if got == "nan":  # the first one in the column
+        value = odd[problem.argument]
+        got = "none" if is_missing(value) or value == "" else short_repr(value)
     if problem.reason.startswith("two"):
         got += " twice"
     return DataError(

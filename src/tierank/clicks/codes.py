@@ -93,6 +93,11 @@ def as_numbers(values: Column, words: Mapping[str, float] | None = None) -> NDAr
     return np.array(numbers, np.float64)[inverse] if numbers else np.zeros(0)
 
 
+def value_at(values: Column, row: int) -> Any:
+    """The value of a row, as it was given."""
+    return values.values[values.places[row]] if isinstance(values, Encoded) else values[row : row + 1].tolist()[0]
+
+
 def _number(value: Any, words: Mapping[str, float]) -> float:
     if isinstance(value, str) and value.strip().lower() in words:
         return words[value.strip().lower()]

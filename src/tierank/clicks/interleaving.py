@@ -251,7 +251,7 @@ def preference(outcomes: ArrayLike, *, level: float = 0.95) -> Preference:
     """
     from scipy.special import bdtr, bdtrc, ndtri
 
-    as_number("level", level, 0.01, 0.999)
+    level = as_number("level", level, 0.01, 0.999)
     given = as_numbers(as_array(outcomes), "outcomes").astype(np.float64)
     if given.ndim != 1 or not np.isfinite(given).all():
         raise DataError(argument="outcomes", expected="one finite number per session", got=f"shape {given.shape}")

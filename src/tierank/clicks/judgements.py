@@ -253,7 +253,7 @@ def judgements(
     Number(above=0, most=_HIGHEST).check("top", top)
     as_least("half", half)
     clicks = _choose(log, **settings) if model == "best" else make_model(model, **settings)
-    if clicks.items_ is None:
+    if not clicks.is_fitted:
         clicks.fit(log)
     if not isinstance(clicks, AttractionModel) or clicks.by != "pair":
         raise ParameterError(

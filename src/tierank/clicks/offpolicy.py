@@ -112,8 +112,8 @@ def estimate_value(
     if clip is not None:
         w = np.minimum(w, as_positive("clip", clip))
     with np.errstate(over="ignore", invalid="ignore"):  # _value refuses the results
-        terms = _terms(r, w, method, predicted, predicted_target)
-    return _value(terms, float(r.mean()), _effective(w, len(w)), method, level)
+        terms, logged = _terms(r, w, method, predicted, predicted_target), float(r.mean())
+    return _value(terms, logged, _effective(w, len(w)), method, level)
 
 
 def _terms(
@@ -265,7 +265,7 @@ def _at(propensities: Propensities | ArrayLike, positions: Ints) -> Floats:
 
 def _attraction(log: ClickLog, model: str | ClickModel | None) -> Floats:
     """The attractiveness of the document in each row, from other sessions."""
-    if isinstance(model, ClickModel) and model.items_ is not None:
+    if isinstance(model, ClickModel) and model.is_fitted:
         return _of_rows(model, log)
     half = np.arange(log.n_sessions) % 2
     attraction = np.full(log.n_rows, np.nan)
@@ -303,7 +303,7 @@ def _effective(weights: Floats, n: int) -> float:
 def _value(terms: Floats, logged: float, effective: float, method: str, level: float) -> Value:
     from scipy.special import ndtri
 
-    as_number("level", level, 0.01, 0.999)
+    level = as_number("level", level, 0.01, 0.999)
     n = len(terms)
     with np.errstate(over="ignore", invalid="ignore"):
         value = float(terms.mean())

@@ -40,10 +40,10 @@ def interleaving_power(n_sessions: int, *, share: float, ties: float = 0.0, alph
     """
     from scipy.special import ndtr
 
-    as_whole("n_sessions", n_sessions, most=_MOST)
-    effect = _checked_preference(share, ties, alpha)
-    spread = math.sqrt(share * (1 - share))
-    return float(ndtr((effect * math.sqrt(n_sessions * (1 - ties)) - _quantile_above(alpha / 2) / 2) / spread))
+    n_sessions = as_whole("n_sessions", n_sessions, most=_MOST)
+    share, ties, z = _checked_preference(share, ties, alpha)
+    effect, spread = abs(share - 0.5), math.sqrt(share * (1 - share))
+    return float(ndtr((effect * math.sqrt(n_sessions * (1 - ties)) - z / 2) / spread))
 
 
 def interleaving_sample_size(*, share: float, ties: float = 0.0, power: float = 0.8, alpha: float = 0.05) -> int:
@@ -71,12 +71,11 @@ def interleaving_sample_size(*, share: float, ties: float = 0.0, power: float = 
     >>> interleaving_sample_size(share=0.55)
     783
     """
-    effect = _checked_preference(share, ties, alpha)
-    _CHANCE.check("power", power)
-    if not effect:
+    share, ties, z = _checked_preference(share, ties, alpha)
+    if share == 0.5:
         raise Number(above=0.5, below=1).refuse("share", share)
-    needed = _quantile_above(alpha / 2) / 2 + _quantile(power) * math.sqrt(share * (1 - share))
-    return _sessions(needed / effect / math.sqrt(1 - ties))
+    needed = z / 2 + _quantile_of("power", power) * math.sqrt(share * (1 - share))
+    return _sessions(needed / abs(share - 0.5) / math.sqrt(1 - ties))
 
 
 def ab_power(n_sessions: int, *, base: float, lift: float, sd: float | None = None, alpha: float = 0.05) -> float:
@@ -109,9 +108,9 @@ def ab_power(n_sessions: int, *, base: float, lift: float, sd: float | None = No
     """
     from scipy.special import ndtr
 
-    as_whole("n_sessions", n_sessions, most=_MOST)
-    difference, null, spread = _checked_rates(base, lift, sd, alpha)
-    return float(ndtr((difference * math.sqrt(n_sessions) - _quantile_above(alpha / 2) * null) / spread))
+    n_sessions = as_whole("n_sessions", n_sessions, most=_MOST)
+    z, (difference, null, spread) = _z_of(alpha), _checked_rates(base, lift, sd)
+    return float(ndtr((difference * math.sqrt(n_sessions) - z * null) / spread))
 
 
 def ab_sample_size(
@@ -143,43 +142,43 @@ def ab_sample_size(
     >>> ab_sample_size(base=0.3, lift=0.05)
     14856
     """
-    difference, null, spread = _checked_rates(base, lift, sd, alpha)
-    _CHANCE.check("power", power)
+    z, (difference, null, spread) = _z_of(alpha), _checked_rates(base, lift, sd)
+    root = z * null + _quantile_of("power", power) * spread
     if not difference:
         raise Number(above=0).refuse("lift", lift)
-    return _sessions((_quantile_above(alpha / 2) * null + _quantile(power) * spread) / difference)
+    return _sessions(root / difference)
 
 
-def _checked_preference(share: float, ties: float, alpha: float) -> float:
-    _CHANCE.check("share", share)
-    _CHANCE.check("alpha", alpha)
-    Number(0, below=1).check("ties", ties)
-    return abs(share - 0.5)
+def _checked_preference(share: float, ties: float, alpha: float) -> tuple[float, float, float]:
+    """The shares, and the quantile of the test."""
+    return _CHANCE.check("share", share), Number(0, below=1).check("ties", ties), _z_of(alpha)
 
 
-def _checked_rates(base: float, lift: float, sd: float | None, alpha: float) -> tuple[float, float, float]:
+def _checked_rates(base: float, lift: float, sd: float | None) -> tuple[float, float, float]:
     """The difference, and its standard deviations without and with the lift, for one session in each group."""
-    _CHANCE.check("alpha", alpha)
-    Number().check("lift", lift)
+    lift = Number().check("lift", lift)
     if sd is not None:
-        Number(above=0).check("sd", sd)
+        sd = Number(above=0).check("sd", sd)
         difference = Number().check("base * lift", Number().check("base", base) * lift)
         return abs(difference), math.sqrt(2) * sd, math.sqrt(2) * sd
-    _CHANCE.check("base", base)
+    base = _CHANCE.check("base", base)
     other = _CHANCE.check("base * (1 + lift)", base * (1 + lift))
     mean = (base + other) / 2
     return abs(other - base), math.sqrt(2 * mean * (1 - mean)), math.sqrt(base * (1 - base) + other * (1 - other))
 
 
-def _quantile(share: float) -> float:
+def _quantile_of(name: str, chance: float) -> float:
+    """The quantile of the normal distribution at a chance."""
     from scipy.special import ndtri
 
-    return float(ndtri(share))
+    return float(ndtri(_CHANCE.check(name, chance)))
 
 
-def _quantile_above(share: float) -> float:
-    """The upper quantile of the normal distribution; accurate for shares so small that 1 - share is 1."""
-    return -_quantile(share)
+def _z_of(alpha: float) -> float:
+    """The quantile 1 - alpha / 2; accurate for levels so small that this is 1."""
+    from scipy.special import ndtri
+
+    return -float(ndtri(_CHANCE.check("alpha", alpha) / 2))
 
 
 def _sessions(root: float) -> int:

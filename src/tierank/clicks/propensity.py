@@ -195,7 +195,7 @@ def estimate_propensities(
     if method not in PROPENSITY_METHODS:
         raise ParameterError.unknown("method", method, PROPENSITY_METHODS)
     as_whole("n_bootstrap", n_bootstrap, 0, MOST_REPEATS)
-    as_number("level", level, 0.01, 0.999)
+    level = as_number("level", level, 0.01, 0.999)
     if not (log.clicked & (log.positions == 1)).any():
         raise DataError(
             argument="log",

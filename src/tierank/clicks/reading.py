@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierank.clicks.checking import Columns, assemble
-from tierank.clicks.codes import Codes, Column, Encoded, as_numbers, small
+from tierank.clicks.codes import Codes, Column, Encoded, as_numbers, small, value_at
 from tierank.clicks.log import ClickLog
 from tierank.clicks.sources import open_source, path_of
 from tierank.errors import DataError
-from tierank.readers.columns import DOCUMENT_NAMES, QUERY_NAMES
+from tierank.readers.columns import DOCUMENT_NAMES, PARQUET_ENDINGS, QUERY_NAMES
 from tierank.readers.paths import kind_of, piped
+from tierank.readers.signatures import naming_content
 from tierank.settings import as_choice, as_flag
-from tierank.tables import check_columns, is_table
+from tierank.tables import as_name, as_name_list, check_columns, is_table
 
 # Default names of columns.
 _NAMES = {
@@ -93,11 +96,21 @@ def read(
         if kind_of(path) == "pipe":
             with piped(path) as file:
                 return read(file, **wanted, columns=columns, zero_based=zero_based, on_error=on_error)
+        is_csv = kind_of(path) == "file" and path.suffix not in PARQUET_ENDINGS
+        with naming_content(path, is_csv=True) if is_csv else nullcontext():
+            return _read(source, wanted, columns, zero_based=zero_based, on_error=on_error)
+    return _read(source, wanted, columns, zero_based=zero_based, on_error=on_error)
+
+
+def _read(
+    source: Any, wanted: Mapping[str, Any], columns: Sequence[str], *, zero_based: bool, on_error: str
+) -> ClickLog:
     pieces = open_source(source)
     roles = _Roles.of(pieces.names, pieces.where, wanted, columns)
     codes = {name: Codes() for name in ("session", "query", *(f"document{k}" for k in range(len(roles.document))))}
     kept: dict[str, Codes] = {}
-    parts = [_encoded(piece, roles, codes, kept) for piece in pieces.read(roles.all)]
+    odd: dict[str, Any] = {}
+    parts = [_encoded(piece, roles, codes, kept, odd) for piece in pieces.read(roles.all)]
     if not any(len(part["session"]) for part in parts):
         raise DataError(where=pieces.where, expected="at least one row", got="none")
     for name, one in kept.items():
@@ -107,7 +120,8 @@ def read(
     ids = {name: one.ids(is_text=pieces.is_text) for name, one in codes.items()}
     for name, one in kept.items():
         table[f"column:{name}"] = one.values()[table.pop(f"codes:{name}")]
-    return assemble(_united(table, ids, roles), pieces.where, zero_based=zero_based, must_raise=on_error == "raise")
+    given = _united(table, ids, roles, odd)
+    return assemble(given, pieces.where, zero_based=zero_based, must_raise=on_error == "raise")
 
 
 class _Roles(NamedTuple):
@@ -125,7 +139,13 @@ class _Roles(NamedTuple):
         """The roles by given or default names. Raises ``DataError`` for a missing column."""
         columns_of: dict[str, Any] = {}
         for role, usual in _NAMES.items():
-            columns_of[role] = wanted[role] or next((name for name in usual if name in names), None)
+            given = wanted[role]
+            if given is None:
+                columns_of[role] = next((name for name in usual if name in names), None)
+            elif role == "document" and not isinstance(given, (str, int)):
+                columns_of[role] = as_name_list(role, given) or None
+            else:
+                columns_of[role] = as_name(role, given)
             if columns_of[role] is None and role != "query":
                 raise DataError(
                     where=where,
@@ -136,9 +156,22 @@ class _Roles(NamedTuple):
                 )
         document = columns_of["document"]
         columns_of["document"] = (document,) if isinstance(document, str) else tuple(document)
-        roles = cls(**columns_of, columns=tuple(columns))
+        roles = cls(**columns_of, columns=tuple(as_name_list("columns", columns)))
         check_columns(names, roles.all, where)
+        roles._check_different(where)
         return roles
+
+    def _check_different(self, where: str) -> None:
+        """Raise ``DataError`` for a column with two roles. Only an id may name both a session and its query."""
+        session = () if self.session == self.query else (self.session,)
+        used = Counter((*session, self.query, *self.document, self.position, self.clicked))
+        twice = next((name for name, count in used.items() if count > 1), None)
+        if twice is not None:
+            raise DataError(
+                where=where,
+                expected="different columns for sessions, queries, documents, positions and clicks",
+                got=f"{twice!r} for two of them",
+            )
 
     @property
     def all(self) -> list[str]:
@@ -148,9 +181,9 @@ class _Roles(NamedTuple):
 
 
 def _encoded(
-    piece: Mapping[str, Column], roles: _Roles, codes: dict[str, Codes], kept: dict[str, Codes]
+    piece: Mapping[str, Column], roles: _Roles, codes: dict[str, Codes], kept: dict[str, Codes], odd: dict[str, Any]
 ) -> dict[str, NDArray[Any]]:
-    """A chunk with codes instead of ids; positions and clicks are unchanged."""
+    """A chunk with codes instead of ids; positions and clicks are numbers, the first other value goes to ``odd``."""
     session = codes["session"].encode(piece[roles.session])
     query = np.zeros_like(session) if roles.query is None else codes["query"].encode(piece[roles.query])
     out: dict[str, NDArray[Any]] = {
@@ -159,6 +192,10 @@ def _encoded(
         "position": as_numbers(piece[roles.position]).astype(np.float32),
         "clicked": as_numbers(piece[roles.clicked], {"true": 1.0, "false": 0.0}).astype(np.float32),
     }
+    for role, column in (("position", roles.position), ("clicked", roles.clicked)):
+        is_odd = np.isnan(out[role])
+        if role not in odd and is_odd.any():
+            odd[role] = value_at(piece[column], int(is_odd.argmax()))
     for k, name in enumerate(roles.document):
         out[f"document{k}"] = small(codes[f"document{k}"].encode(piece[name]))
     for name in roles.columns:
@@ -177,7 +214,9 @@ def _as_codes(parts: list[dict[str, NDArray[Any]]], name: str, codes: Codes) -> 
             part[f"codes:{name}"] = codes.encode(part.pop(f"column:{name}"))
 
 
-def _united(table: dict[str, NDArray[Any]], ids: dict[str, NDArray[Any]], roles: _Roles) -> Columns:
+def _united(
+    table: dict[str, NDArray[Any]], ids: dict[str, NDArray[Any]], roles: _Roles, odd: Mapping[str, Any]
+) -> Columns:
     """The columns of the log, with the document columns combined into one."""
     n = len(table["session"])
     names = [f"document{k}" for k in range(len(roles.document))]
@@ -209,4 +248,5 @@ def _united(table: dict[str, NDArray[Any]], ids: dict[str, NDArray[Any]], roles:
         query_ids=ids["query"] if roles.query is not None else np.array([None], object),
         document_ids=document_ids,
         others=others,
+        odd=odd,
     )
