@@ -5,7 +5,9 @@ product_title, relevance 1 to 3. Terms with several products are split into five
 validates on the next part, and trains on the other three. NDCG@10 of the test queries is averaged over seeds and
 compared by query with that of TF-IDF cosine; CPU seconds are those of one ``fit``, including match features and
 statistics. ``--catboost`` adds CatBoostRanker (YetiRank) with ``text_features``, which takes minutes per fold, and the
-gains of the others over it. ``--valid`` prints the same for the validation parts, on which settings were chosen.
+gains of the others over it. ``--vectors`` adds vectors of 64 numbers for terms and titles, the truncated SVD of their
+TF-IDF, learned from the training titles: their cosine next to the match features, and the vector of the title as well.
+``--valid`` prints the same for the validation parts, on which settings were chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.decomposition import TruncatedSVD
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.pipeline import Pipeline, make_pipeline
 
 import tierank
 from benchmarks.folds import N_PARTS, Fold, cut
@@ -86,6 +91,31 @@ def ours(make: Callable[[int], tierank.Ranker]) -> System:
     return scores
 
 
+def with_vectors(make: Callable[[int], tierank.Ranker], vectors: Sequence[str] = ()) -> System:
+    """A ranker on match features, the cosine of the vectors of term and title, and the numbers of these vectors."""
+    columns = tierank.Columns(
+        texts=[(QUERY, TITLE)], similarities=[("term_vector", "title_vector")], measures=["cosine"], vectors=vectors
+    )
+
+    def scores(
+        train: tierank.RankingDataset, valid: tierank.RankingDataset, judged: tierank.RankingDataset, seed: int
+    ) -> NDArray[np.float64]:
+        encoder = make_pipeline(TfidfVectorizer(sublinear_tf=True), TruncatedSVD(64, random_state=seed))
+        encoder.fit(texts_of(train, TITLE))
+        parts = [encoded(data, encoder, columns) for data in (train, valid, judged)]
+        return make(seed).fit(parts[0], valid=parts[1]).predict(parts[2])  # in the order of the table
+
+    return scores
+
+
+def encoded(data: tierank.RankingDataset, encoder: Pipeline, columns: tierank.Columns) -> tierank.RankingDataset:
+    """The data with a vector for each term and title."""
+    terms, titles = texts_of(data, QUERY), texts_of(data, TITLE)
+    table = pd.DataFrame({QUERY: terms, TITLE: titles, "relevance": data.ratings})
+    table["term_vector"], table["title_vector"] = list(encoder.transform(terms)), list(encoder.transform(titles))
+    return tierank.read(table, query=QUERY, rating="relevance", columns=columns)
+
+
 def catboost(
     train: tierank.RankingDataset, valid: tierank.RankingDataset, judged: tierank.RankingDataset, seed: int
 ) -> NDArray[np.float64]:
@@ -113,6 +143,13 @@ def systems(options: argparse.Namespace) -> Iterator[tuple[str, System, int]]:
     yield "LinearRanker", ours(lambda _: tierank.LinearRanker(n_jobs=1)), 1
     yield "LambdaMART", ours(lambda seed: tierank.LambdaMART(**TREES, seed=seed)), options.seeds
     yield "UMart", ours(lambda seed: tierank.UMart(**TREES, seed=seed)), options.seeds
+    if options.vectors:
+        numbers = ["title_vector"]
+        yield "UMart, cosine", with_vectors(lambda seed: tierank.UMart(**TREES, seed=seed)), options.seeds
+        yield "UMart, vectors", with_vectors(lambda seed: tierank.UMart(**TREES, seed=seed), numbers), options.seeds
+        yield "URank", ours(lambda seed: tierank.URank(seed=seed, n_jobs=1)), options.seeds
+        yield "URank, cosine", with_vectors(lambda seed: tierank.URank(seed=seed, n_jobs=1)), options.seeds
+        yield "URank, vectors", with_vectors(lambda seed: tierank.URank(seed=seed, n_jobs=1), numbers), options.seeds
     if options.catboost:
         yield "CatBoost text", catboost, options.seeds
 
@@ -124,6 +161,7 @@ def main() -> None:
     parser.add_argument("--folds", type=int, nargs="+", default=list(range(N_PARTS)), help="which folds, from 0")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--catboost", action="store_true")
+    parser.add_argument("--vectors", action="store_true", help="add vectors of the texts")
     parser.add_argument("--valid", action="store_true", help="judge by the validation parts")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="scores that are here are not computed again")
     options = parser.parse_args()

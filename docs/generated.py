@@ -33,32 +33,50 @@ def make_commands() -> str:
     """A section per command, from its parser."""
     from tierank.cli import make_parser
 
-    parser = make_parser()
-    commands = next(one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
+    commands = _commands_of(make_parser())
     lines = [
         "# Command line",
         "",
         "`tierank COMMAND --help` prints the same. Exit codes: 0 for success; 2 for a user error, explained in one line"
         " on standard error; 3 if one of several processes lost contact with the others; 130 after Ctrl-C.",
         "",
-        "| command | |",
-        "|---|---|",
-        *(f"| [`{one.dest}`](#{one.dest}) | {_cell(one.help)} |" for one in commands._choices_actions),
+        *_list(commands, ""),
     ]
-    reading: list[str] = []
     for name, command in commands.choices.items():
-        lines += ["", f"## {name}", "", _cell(command.description), "", "```", _usage(command, name), "```"]
-        for group in command._action_groups:
-            table = _table(group)
-            if table and group.title == _READING:
-                reading = table
-                lines += ["", f"Also the [options on how data are read](#{_READING.replace(' ', '-')})."]
-            elif table:
-                lines += ["", *table]
-        if command.epilog:
-            lines += ["", "Example:", "", "```", command.epilog.removeprefix("Example: "), "```"]
-    lines += ["", f"## {_READING.capitalize()}", "", "Options of every command that reads data.", "", *reading]
+        lines += _section(name, command)
+    reading = next(group for group in commands.choices["describe"]._action_groups if group.title == _READING)
+    lines += ["", f"## {_READING.capitalize()}", "", "Options of every command that reads data.", "", *_table(reading)]
     return "\n".join(lines) + "\n"
+
+
+def _commands_of(parser: argparse.ArgumentParser) -> Any:
+    """The action that holds the commands of a parser; None if it has none."""
+    return next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)
+
+
+def _list(commands: Any, before: str) -> list[str]:
+    """A table of commands; ``before`` are the words before their names."""
+    named = {f"{before}{one.dest}": _cell(one.help) for one in commands._choices_actions}
+    rows = [f"| [`{name}`](#{name.replace(' ', '-')}) | {what} |" for name, what in named.items()]
+    return ["| command | |", "|---|---|", *rows]
+
+
+def _section(name: str, command: argparse.ArgumentParser, level: str = "##") -> list[str]:
+    """A command, and the commands inside it."""
+    lines = ["", f"{level} {name}", "", _cell(command.description), "", "```", _usage(command, name), "```"]
+    commands = _commands_of(command)
+    for group in command._action_groups:
+        if group.title == _READING:
+            lines += ["", f"Also the [options on how data are read](#{_READING.replace(' ', '-')})."]
+        elif commands in group._group_actions:
+            lines += ["", *_list(commands, f"{name} ")]
+        elif table := _table(group):
+            lines += ["", *table]
+    if command.epilog:
+        lines += ["", "Example:", "", "```", command.epilog.removeprefix("Example: "), "```"]
+    for word, inner in {} if commands is None else commands.choices.items():
+        lines += _section(f"{name} {word}", inner, level + "#")
+    return lines
 
 
 def _table(group: argparse._ArgumentGroup) -> list[str]:

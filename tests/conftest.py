@@ -3,6 +3,11 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# No test depends on how busy the machine is.
+settings.register_profile("tierank", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tierank")
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

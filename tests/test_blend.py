@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.base import clone
@@ -24,10 +24,12 @@ from tierank import (
     distill,
     make_ranking,
 )
+from tierank.export import StandardisedMean
 from tierank.rankers.blend import CONFIGS, NETWORK, STOPPING
 from tierank.rankers.distilling import soft_ratings
 from tierank.training.blend import choose_weights, take_turns
 from tierank.training.model import Resources
+from tierank.training.selection import mean_of_standardised, spread_of
 from tierank.transforms import add_query_copies
 
 QUICK = {"n_configs": 2, "n_trees": 6, "max_epochs": 2, "n_jobs": 1}
@@ -403,6 +405,7 @@ def test_copies_are_the_definition(features, draw):
     np.testing.assert_allclose(add_query_copies(data, 2).features, expected, rtol=1e-6)
 
 
+@pytest.mark.filterwarnings("ignore:no qid was given")
 def test_trees_with_query_features_see_the_copies(parts, tmp_path):
     train, valid, test = parts
     ranker = UMart(n_trees=8, n_jobs=1, query_features=True).fit(train, valid=valid)
@@ -490,6 +493,13 @@ def test_what_cannot_be_distilled(fitted, parts):
         distill(fitted, parts[2], valid=valid)
     with pytest.raises(tierank.NotFittedError, match="this Blend is not fitted: call fit first"):
         distill(Blend(), train)
+    for into, name in ((UMart(gain=[0, 1, 2, 3, 4]), "gain"), (UMart(base=UMart(gain={0: 0, 1: 1})), "base__gain")):
+        with pytest.raises(ParameterError, match=f"into.{name}: expected 'exp2', 'linear' or a function, .*, got "):
+            distill(fitted, train, into, valid=valid)
+    shown = train.replace(position=np.concatenate([np.arange(1, n + 1) for n in train.lengths]))
+    for clicks in (shown, shown.with_propensity(1 / np.arange(1, 100))):
+        with pytest.raises(DataError, match=r"train: expected ratings, .*, got clicks with positions or propensities"):
+            distill(fitted, clicks, valid=valid)
 
 
 def test_distilling_on_the_command_line(parts, tmp_path, capsys):
@@ -550,3 +560,34 @@ def test_validation_by_judges_of_a_blend_of_clicks():
         tierank.DataError, match="valid: expected position in training and validation data or in neither"
     ):
         tierank.Blend(n_configs=1, n_seeds=0, n_trees=2, n_jobs=1).fit(X, y, qid=qid, valid=(X, y, qid), **shown)
+
+
+# Scores that differ by rounding alone
+
+
+@given(
+    st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=30, unique=True),
+    st.floats(1e-3, 1e3),
+    st.floats(-1e3, 1e3),
+)
+def test_members_that_cancel_leave_no_order(scores, scale, shift):
+    """z(a) + z(shift - scale a) = 0: only rounding remains, which the second standardisation must not enlarge."""
+    data = tierank.RankingDataset(np.zeros((len(scores), 1)), np.zeros(len(scores)), qid=np.zeros(len(scores)))
+    own = np.array(scores)
+    assume(np.std(own) > 1e-6)
+    means = mean_of_standardised([own, shift - scale * own], data)
+    zeros = np.zeros(len(own))
+    np.testing.assert_array_equal(mean_of_standardised([means], data, least=StandardisedMean.CANCELLED), zeros)
+    assert np.isinf(spread_of(means, least=StandardisedMean.CANCELLED))
+
+
+@given(st.floats(-1e150, 1e150), st.integers(1, 40))
+def test_equal_scores_are_zero_whatever_their_mean_rounds_to(score, n):
+    data = tierank.RankingDataset(np.zeros((n, 1)), np.zeros(n), qid=np.zeros(n))
+    np.testing.assert_array_equal(mean_of_standardised([np.full(n, score)], data), np.zeros(n))
+
+
+def test_small_differences_of_large_scores_count():
+    data = tierank.RankingDataset(np.zeros((4, 1)), np.zeros(4), qid=np.zeros(4))
+    scores = mean_of_standardised([1e6 + np.array([-1e-3, 1e-3, 1e-3, -1e-3])], data)
+    np.testing.assert_allclose(scores, [-1, 1, 1, -1], rtol=1e-6)

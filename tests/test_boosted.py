@@ -265,6 +265,7 @@ def test_urank_as_base_is_the_default(halves, tmp_path):
     np.testing.assert_array_equal(tierank.load(tmp_path / "model").predict(valid), boosted_twice.predict(valid))
 
 
+@pytest.mark.filterwarnings("ignore:no qid was given")
 def test_a_base_learns_without_queries_where_the_whole_does(data):
     features, ratings, _ = raw(data)
     ranker = UBoost(base=URank(**QUICK), **QUICK, n_learners=2).fit(features, ratings)

@@ -1,5 +1,6 @@
 """The command line as a user meets it: in a process of its own, with right and wrong input."""
 
+import argparse
 import json
 import os
 import shlex
@@ -13,6 +14,9 @@ import pytest
 
 import tierank
 from tierank import cli
+from tierank.clicks import reading
+from tierank.metrics.names import default_metrics
+from tierank.readers.columns import DOCUMENT_NAMES, QUERY_NAMES, RATING_NAMES
 
 
 @pytest.fixture
@@ -40,6 +44,62 @@ def test_help_and_version_in_a_process_of_their_own():
         done = subprocess.run([sys.executable, "-m", "tierank", *arguments], capture_output=True, text=True, check=True)
         assert expected in done.stdout
         assert not done.stderr
+
+
+def all_commands(parser, name="tierank"):
+    """Every command, by the words that call it."""
+    yield name, parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for word, command in action.choices.items():
+                yield from all_commands(command, f"{name} {word}")
+
+
+def test_help_describes_every_option_and_its_default():
+    for name, command in all_commands(cli.make_parser()):
+        for action in command._actions:
+            where = (name, action.dest)
+            assert isinstance(action, argparse._SubParsersAction) or action.help, where
+            is_value = not isinstance(action.default, (bool, list, type(None))) and action.default != argparse.SUPPRESS
+            if action.option_strings and is_value:
+                assert f"(default: {str(action.default).removesuffix('.0')}" in action.help, where
+
+
+def test_help_names_the_default_columns():
+    options = {
+        action.dest: action.help for action in dict(all_commands(cli.make_parser()))["tierank describe"]._actions
+    }
+    for role, names in (("query", QUERY_NAMES), ("rating", RATING_NAMES), ("document", DOCUMENT_NAMES)):
+        assert f"(default: {', '.join(names[:-1])} or {names[-1]})" in options[role]
+
+
+def test_help_names_the_default_columns_of_click_logs():
+    options = {
+        action.dest: action.help for action in dict(all_commands(cli.make_parser()))["tierank clicks fit"]._actions
+    }
+    for role, names in reading._NAMES.items():
+        assert f"(default: {' or '.join([', '.join(names[:-1]), names[-1]])})" in options[role]
+
+
+def test_help_names_the_default_metrics():
+    for name in ("evaluate", "compare", "cv"):
+        options = {
+            action.dest: action.help for action in dict(all_commands(cli.make_parser()))[f"tierank {name}"]._actions
+        }
+        assert f"(default: {','.join(default_metrics('tierank'))})" in options["metric"]
+
+
+@pytest.mark.parametrize("width", [30, 80, 200])
+def test_examples_in_the_help_can_be_copied(monkeypatch, width):
+    """They are one line, and no word is broken."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    for name, command in all_commands(cli.make_parser()):
+        text = command.format_help()
+        if name != "tierank":
+            assert text.splitlines()[-1].startswith(f"Example: {name} "), name
+        for action in command._actions:
+            for word in (action.help or "").split():
+                assert action.help == argparse.SUPPRESS or word.replace("%%", "%") in text.split(), (name, word)
 
 
 def test_describe(files, capsys):
@@ -315,7 +375,13 @@ def test_demo(tmp_path, capsys):
         (["descripe"], "unknown command 'descripe': did you mean 'describe'?"),
         (["describe"], "the following arguments are required: DATA; see tierank describe --help"),
         (["describe", "{}/data.txt", "--formt=csv"], "option of tierank describe '--formt': did you mean '--format'?"),
-        (["describe", "{}/data.txt", "more"], "unrecognized arguments: more; see tierank --help"),
+        (["describe", "{}/data.txt", "more"], "unrecognized arguments: more; see tierank describe --help"),
+        (["train", "umart", "--train", "x", "--out", "m", "-n", "5"], "arguments: -n 5; see tierank train --help"),
+        (["help"], "unknown command 'help': Known: clicks, "),
+        (["help"], "train, tune; see tierank --help"),
+        (["--quiet", "demo"], "unknown option of tierank '--quiet': Known: --help, --version"),
+        (["clicks", "--seed", "1", "fit"], "unknown option of tierank clicks '--seed'"),
+        (["clicks", "fitt"], "unknown command 'fitt': did you mean 'fit'?"),
         (["describe", "{}/none.txt"], "none.txt: expected a file, got nothing there"),
         (["describe", "{}"], "expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt"),
         (["evaluate", "{}/data.txt", "{}/none"], "none: expected a file of scores, got nothing there"),
@@ -462,6 +528,13 @@ def test_cv_prints_the_table_and_goes_on(tmp_path, capsys):
     shown = capsys.readouterr()
     assert "small" in shown.out
     assert "means over the test queries of 5 folds; one seed" in shown.out
+    assert f"wrote {out}: table.md, scores and models; tierank report" in shown.err
+    for again in (command, ["cv", "--out", str(out)]):  # nothing is trained
+        assert cli.main(again) == 0
+        was_there = "the scores and models were there already"
+        assert f"wrote {out}/table.md; {was_there}: tierank report" in capsys.readouterr().err
+    assert cli.main([*command, "--seeds", "2"]) == 0
+    assert f"wrote {out}: table.md, scores and models; tierank report" in capsys.readouterr().err
     assert (out / "table.md").read_text().startswith("**")
     assert (out / "improvement.svg").exists()
     settings = json.loads((out / "results" / "small" / "fold1-seed0" / "result.json").read_text())["settings"]

@@ -164,6 +164,7 @@ def test_a_transform_of_another_shape_is_refused(data, make, function):
         ranker.fit(data)
 
 
+@pytest.mark.filterwarnings("ignore:no qid was given")
 def test_without_queries_agrees_with_torch(data):
     ranker = URank(**QUICK).fit(data.features, data.ratings)
     assert not ranker.model_.seen.has_queries
@@ -269,7 +270,7 @@ def test_keys_tell_inputs_apart(data):
 # The kernels
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 150), st.integers(0, 9), st.integers(0, 3), st.sampled_from([1, 2]), st.sampled_from([0.0, 0.01]))
 def test_a_layer_is_a_product_and_a_mean_of_two_rows(n, n_inputs, n_features, n_lanes, slope):
     rng = np.random.default_rng(n)
@@ -289,7 +290,7 @@ def test_a_layer_is_a_product_and_a_mean_of_two_rows(n, n_inputs, n_features, n_
     np.testing.assert_allclose(outputs.reshape(n, n_outputs), expected, rtol=1e-4, atol=1e-4)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(1, 12))
 def test_places_say_what_the_encoding_does(seed, n_values):
     rng = np.random.default_rng(seed)

@@ -225,7 +225,9 @@ def test_weights_and_names_travel_with_their_rows(client):
     np.testing.assert_array_equal(two.row_weight, two.features[:, 0] + 1)
     assert two.feature_names == ("x",)
     frame.loc[11, "query_weight"] = 9.0
-    with pytest.raises(DataError, match="query_weight: expected one weight for all rows of query b, got several"):
+    with pytest.raises(
+        DataError, match="column 'query_weight': expected one weight for all rows of query b, got several"
+    ):
         placed(client, dask.dataframe.from_pandas(frame, npartitions=4, sort=False), 2, query="session")
 
 

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import scipy.sparse
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tierank import DataError, ParameterError, RankingDataset, write
@@ -38,7 +38,6 @@ def test_rows_are_grouped_and_can_be_put_back():
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=40), st.randoms())
-@settings(deadline=None)
 def test_grouping_by_a_slow_twin(rows, random):
     queries = [f"q{q}" for q, _ in rows]
     ratings = [r for _, r in rows]
@@ -108,7 +107,6 @@ IDS += [datetime.date(2020, 1, 31), np.datetime64("2020-01-31"), Decimal("0.1"),
 @given(st.lists(st.sampled_from(IDS), min_size=1, max_size=8), st.sampled_from(["list", "tuple", "array", "pandas"]))
 @example(["\xff", b"\xff"], "list")
 @example([np.datetime64("2020-01-31"), "2020-01-31"], "list")
-@settings(deadline=None)
 def test_ids_that_are_equal_in_python_are_one_query_and_no_others(ids, kind):
     objects = np.empty(len(ids), object)
     objects[:] = ids
@@ -337,3 +335,17 @@ def test_a_number_that_is_too_large_is_shown_as_it_was_given(make):
         name = "wide_1" if place == 2 else "wide"
         with pytest.raises(DataError, match=rf"got -1e\+300 in row 1, column {place} \('{name}'\); clip it"):
             as_features(table)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"), [("X", "features"), ("y", "ratings"), ("qid", "query_ids"), ("group", "lengths")]
+)
+def test_names_of_other_libraries_are_told(theirs, ours):
+    """The name that the message gives is an attribute."""
+    data = RankingDataset(np.eye(4), [0, 1, 2, 0], qid=[1, 1, 2, 2])
+    with pytest.raises(AttributeError, match=f"^'RankingDataset' object has no attribute '{theirs}': use {ours}"):
+        getattr(data, theirs)
+    assert getattr(data, ours) is not None
+    with pytest.raises(AttributeError, match=r"has no attribute 'featuers'$"):
+        getattr(data, "featuers")  # noqa: B009
+    assert not hasattr(data, "columns")  # is_table asks

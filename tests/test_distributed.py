@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import tierank
@@ -292,7 +292,6 @@ def test_ratings_of_one_part_decide_for_all(team, alone):
 SMALL = team_program.weighted(tierank.make_ranking(12, n_features=9, mean_length=6, max_length=9, seed=2))
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(["features", "ratings", "query_ids", "row_weight", "query_weight"]),
     st.integers(0, 10**6),
@@ -325,7 +324,6 @@ def test_one_changed_number_is_noticed_wherever_it_is(name, place, value, size, 
         )
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4), st.booleans())
 def test_a_team_that_agrees_goes_on(size, holds_parts):
     def work(team):
@@ -526,6 +524,49 @@ def test_join_needs_a_place(monkeypatch):
         join()
     with pytest.raises(ParameterError, match="rank: expected 0 to 1 in a team of 2, got 2"):
         join(2, 2, "127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"rank": "a"}, "rank: expected an integer >= 0"),
+        ({"rank": 0.5}, "rank: expected an integer >= 0"),
+        ({"size": 10**30}, "size: expected an integer >= 0 and <= 1048576"),
+        ({"address": "127.0.0.1"}, "address: expected host:port, with a port from 0 to 65535, got '127.0.0.1'"),
+        ({"address": "127.0.0.1:99999"}, "address: expected host:port, with a port from 0 to 65535, got"),
+        ({"address": 5}, "address: expected host:port, with a port from 0 to 65535, got 5"),
+        ({"timeout": 0}, "timeout: expected a number > 0"),
+        ({"timeout": float("nan")}, "timeout: expected a number > 0"),
+        ({"timeout": 1e300}, r"timeout: expected a number > 0 and <= 1e\+09"),
+    ],
+)
+def test_places_that_cannot_be(given, message):
+    with pytest.raises(ParameterError, match=message):
+        join(**{"rank": 0, "size": 2, "address": "127.0.0.1:0"} | given)
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("RANK", "", "rank: expected a number, or RANK in the environment"),
+        ("RANK", "\u00b2", "rank: expected a number, or RANK in the environment"),
+        ("RANK", "7", "rank: expected 0 to 1 in a team of 2, got 7"),
+        ("WORLD_SIZE", "two", "size: expected a number, or WORLD_SIZE in the environment"),
+        ("WORLD_SIZE", "9" * 20, "WORLD_SIZE in the environment: expected an integer >= 0 and <= 1048576, got 9999"),
+        ("MASTER_PORT", "99999", "MASTER_PORT in the environment: expected an integer >= 0 and <= 65535, got 99999"),
+        ("MASTER_PORT", "1.5", "port: expected a number, or MASTER_PORT in the environment"),
+    ],
+)
+def test_environments_that_cannot_be(variable, text, message, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "0", variable: text}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ParameterError, match=message):
+        join()
+
+
+def test_an_empty_variable_is_none(files, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert main(tierank_train(files, tmp_path / "m", "linear")) == 0
 
 
 def test_a_process_that_waits_in_vain_gives_up():

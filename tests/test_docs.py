@@ -1,5 +1,6 @@
 """The documentation: code runs, links lead somewhere, and every public name is in the reference."""
 
+import argparse
 import importlib
 import importlib.util
 import inspect
@@ -37,6 +38,8 @@ RUN = [
             "export",
             "linear",
             "stochastic",
+            "trees",
+            "experiments",
         )
     ),
 ]
@@ -44,13 +47,11 @@ RUN = [
 RUN_ELSEWHERE = {
     "callbacks": "test_callbacks.py",
     "clicks": "test_clicks_command.py",
-    "experiments": "test_experiments.py",
     "extending": "test_extending.py",
     "metrics": "test_metrics.py",
     "retraining": "test_start.py",
     "sklearn": "test_examples.py",
     "tracking": "test_integrations.py",
-    "trees": "test_from_lightgbm.py",
     "unjudged": "test_unjudged.py",
 }
 # A block of code, and a comment before it that says "not run: why" or "needs: module".
@@ -94,6 +95,31 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch, capsys):
             program, *arguments = shlex.split(command)
             assert program == "tierank"
             assert cli.main(arguments) == 0, (command, capsys.readouterr().err)
+
+
+def commands_of(text):
+    """The calls of ``tierank`` in the blocks of a page that are code of a shell, or have no language."""
+    blocks = [
+        block
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        if language in ("", "sh")
+    ]
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        for part in re.split(r" (?:\||&+|>|<)(?: |$)", re.sub(r"\[(--[^]]*)\]", r"\1", line)):
+            if part.startswith("tierank ") and not part.endswith(" [options]"):  # those are forms, not calls
+                yield shlex.split(part, comments=True)[1:]
+
+
+def test_every_command_of_every_page_can_be_parsed(pages, monkeypatch):
+    """Options that no longer exist are found on pages whose commands are not run, too."""
+    monkeypatch.setattr("tierank.cli.options.as_own", str)  # the reader's modules are not here
+    parser = cli.make_parser()
+    n = 0
+    for page, text in pages.items():
+        for arguments in commands_of(text):
+            assert parser.parse_args(arguments), (page.name, arguments)
+            n += 1
+    assert n > 80
 
 
 def test_no_page_with_code_is_forgotten(pages):
@@ -216,14 +242,26 @@ def test_members_of_the_reference_exist(pages):
         assert not missing, path
 
 
+def sections_of(parser, level="##", before=""):
+    """The heading of every command, and those inside it, with its parser."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield f"{level} {before}{name}", command
+                yield from sections_of(command, level + "#", f"{before}{name} ")
+
+
 def test_the_command_reference_has_every_command_and_option(pages):
+    """Each in its own section, except for the options on how data are read, which all commands share."""
     page = pages[DOCS / "commands.md"]
-    parser = cli.make_parser()
-    (commands,) = (one for one in parser._actions if one.dest == "COMMAND" or one.choices)
-    for name, command in commands.choices.items():
-        assert f"\n## {name}\n" in page
+    *_, shared = page.split("\n## ")
+    found = list(sections_of(cli.make_parser()))
+    assert any(heading == "### clicks judge" for heading, _ in found)
+    for heading, command in found:
+        assert f"\n{heading}\n" in page
+        section = re.split(r"\n##+ ", page.split(f"\n{heading}\n")[1])[0]
         for option in command._option_string_actions:
-            assert option in page or option in ("-h", "--help"), (name, option)
+            assert option in ("-h", "--help") or f"`{option}" in section + shared, (heading, option)
 
 
 def test_the_settings_page_has_every_setting(pages):

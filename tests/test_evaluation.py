@@ -119,7 +119,7 @@ def test_holm_by_hand():
     assert holm(np.array([0.6, 0.7])).tolist() == [1, 1]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_keeps_order_and_lies_between_p_and_bonferroni(p):
     p = np.array(p)

@@ -431,7 +431,7 @@ def test_names_that_are_too_long_are_refused_with_our_errors(tmp_path, length):
     """Also where the system refuses every question about such a name."""
     ranker = tierank.UMart(n_trees=2, n_jobs=1).fit(tierank.make_ranking(6, n_features=3, mean_length=5))
     place = tmp_path / ("x" * length)
-    with pytest.raises(DataError, match=r"expected a model folder, with model\.json in it, got none"):
+    with pytest.raises(DataError, match=r"expected a model folder, with model\.json in it, got nothing there"):
         tierank.load(place)
     for write in (ranker.save, lambda path: ranker.export(path, to="c"), lambda path: ranker.export(path, to="solr")):
         with pytest.raises(WriteError, match="expected a path that can be written, got: File name too long"):

@@ -184,7 +184,7 @@ def test_gains_that_cannot_be_used(name, gain, ratings, kind, message):
             tierank.Rule(name="own", gain=gain)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     gains=st.lists(st.floats(0, 1e9), min_size=1, max_size=8),
     places=st.lists(st.integers(0, 7), min_size=1, max_size=20),

@@ -321,3 +321,12 @@ def test_means_of_texts_without_query_ids():
     table = pd.DataFrame({"text": texts, "price": np.arange(600.0)})
     with pytest.raises(DataError, match=r"expected at least 5 queries .*, got 1; give one query id per row"):
         UMart(n_trees=2).fit(table, np.arange(600) % 3)
+
+
+def test_a_file_or_a_ranker_in_place_of_arrays_is_told_what_to_do():
+    data = tierank.make_ranking(20, n_features=3, mean_length=6, max_length=10)
+    ranker = tierank.UMart(n_trees=2, n_jobs=1).fit(data)
+    with pytest.raises(tierank.DataError, match=r"X: expected a matrix .*, got str; tierank\.read makes a data set"):
+        ranker.predict("test.txt")
+    with pytest.raises(tierank.DataError, match=r"scores: expected \d+, .*, got UMart; pass ranker\.predict\(data\)"):
+        tierank.compare(data, {"uMart": ranker, "random": np.zeros(data.n_documents)})

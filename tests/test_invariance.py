@@ -121,7 +121,7 @@ def learned_rows(data, rated):
     return data.features[order] + np.float32(0), data.ratings[order] + 0.0, offsets, content
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(tables, st.data(), st.booleans())
 def test_order_of_learning_is_that_of_what_rows_hold(features, draw, rated):
     n, m = features.shape

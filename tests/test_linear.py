@@ -118,7 +118,7 @@ def test_weights_beside_explicit_matrices(data):
     np.testing.assert_allclose(ranker.coef_, expected, rtol=1e-7)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(1, 3), min_size=12, max_size=12), st.sampled_from(["query_minmax", "none"]))
 def test_a_row_of_weight_2_is_the_row_twice(times, transform):
     rng = np.random.default_rng(2)

@@ -445,6 +445,7 @@ def test_weight_decay_shrinks_the_weights(data):
     assert np.abs(large).max() < np.abs(small).max()
 
 
+@pytest.mark.filterwarnings("ignore:no qid was given")
 def test_one_query_without_ids(data):
     features, ratings, _ = raw(data)
     ranker = URank(**QUICK).fit(features, ratings)

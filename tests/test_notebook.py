@@ -16,6 +16,7 @@ from tierank.description import _LABELS, _PER_RATING
 from tierank.errors import DataError, ParameterError
 from tierank.extras import MissingExtraError
 from tierank.progress import Progress, in_notebook
+from tierank.report import explanation
 
 mpl.use("Agg")
 EVIL = "<script>alert('&')</script>"
@@ -310,3 +311,28 @@ def test_every_number_of_a_description_has_a_label(shop):
     assert set(_LABELS) == numbers
     assert all(label in shown for label in _LABELS.values())
     assert f"{found.lowest_share:.2%}" in shown
+
+
+@pytest.mark.parametrize("length", [3, 40, 300])
+@pytest.mark.parametrize("n", [1, 15])
+def test_bars_with_long_names_have_room(length, n, tmp_path, monkeypatch):
+    """Nothing is cut off, and the bars take a good part of the figure."""
+    names = [f"{j:x<{length}}" for j in range(n)]
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(300, n))
+    data = tierank.RankingDataset(
+        features, np.digitize(features[:, 0] + rng.normal(size=300), [0, 1]), np.arange(300) // 10, feature_names=names
+    )
+    ranker = tierank.UMart(n_trees=5, n_jobs=1).fit(data)
+    figures = []
+    monkeypatch.setattr(explanation, "save_figure", lambda figure, _: figures.append(figure))
+    explanation.draw_explanation(tierank.explain_pair(ranker, data, 3, 1, 2), tmp_path / "why.png")
+    figures.append(tierank.plot_importance(ranker).figure)
+    for figure in figures:
+        figure.savefig(tmp_path / "figure.png")  # the layout is computed on drawing
+        inches = figure.get_tightbbox()
+        assert (inches.min >= -0.01).all()
+        assert (inches.max <= figure.get_size_inches() + 0.01).all()
+        assert figure.axes[0].get_position().width > 0.4
+    if n == 1:
+        assert figures[-1].get_size_inches()[1] < 2

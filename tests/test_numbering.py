@@ -41,7 +41,7 @@ def held_rows(data, rows):
     return (data.features[rows] + np.float32(0)).tobytes() + (data.ratings[rows] + 0.0).tobytes()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data_in_parts(), st.booleans(), st.integers(1, 40))
 def test_numbers_are_places_in_the_order_of_one_process(drawn, rated, compared):
     data, holders, size = drawn
@@ -75,7 +75,7 @@ def test_numbers_are_places_in_the_order_of_one_process(drawn, rated, compared):
     assert sorted(np.concatenate(places).tolist()) == list(range(data.n_queries))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data_in_parts(), st.integers(0, 3))
 def test_queries_of_a_blend_take_turns_as_in_one_process(drawn, seed):
     """Twins may change places."""
@@ -112,7 +112,7 @@ MADE = TRANSFORMS | {"pieces": Piecewise, "both": lambda: SideBySide([TRANSFORMS
 
 
 @pytest.mark.parametrize("name", MADE)
-@settings(deadline=None, max_examples=8)
+@settings(max_examples=8)
 @given(data_in_parts(n_features=3, wide=True))
 def test_transforms_of_parts_are_those_of_all_documents(name, drawn):
     data, holders, size = drawn

@@ -428,7 +428,7 @@ chosen_settings = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(documents, chosen_settings)
 def test_gradient_sums_to_zero_and_hessian_is_not_negative(rows, chosen):
     gradient, hessian = gradients([r for r, _ in rows], [s for _, s in rows], **chosen)
@@ -436,7 +436,7 @@ def test_gradient_sums_to_zero_and_hessian_is_not_negative(rows, chosen):
     assert (hessian >= 0).all()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(documents, documents, chosen_settings)
 def test_another_query_changes_nothing(rows, others, chosen):
     alone = gradients([r for r, _ in rows], [s for _, s in rows], **chosen)
@@ -447,7 +447,7 @@ def test_another_query_changes_nothing(rows, others, chosen):
         assert np.array_equal(a, b[offsets[1] : offsets[2]])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(-500, 500)), min_size=1, max_size=30), chosen_settings)
 def test_a_shift_of_all_scores_changes_nothing(rows, chosen):
     ratings, scores = [r for r, _ in rows], np.array([s for _, s in rows]) / 64  # such sums are exact
@@ -455,7 +455,7 @@ def test_a_shift_of_all_scores_changes_nothing(rows, chosen):
         assert np.array_equal(a, b)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data(), chosen_settings)
 def test_order_of_rows_changes_nothing(data, chosen):
     rows = data.draw(documents)

@@ -81,10 +81,13 @@ def test_tables_in_memory(data, tmp_path):
         ),
         (
             {"qid": [1], "label": [-1.0], "f": [1]},
-            "table: y, row 0: expected a finite rating that is not negative, got -1",
+            "table: column 'label', row 0: expected a finite rating that is not negative, got -1",
         ),
         ({"qid": [1], "label": [np.inf], "f": [1]}, "expected a finite rating that is not negative, got inf"),
-        ({"qid": [None], "label": [1], "f": [1]}, "table: qid: expected a query id in every row, got none in row 0"),
+        (
+            {"qid": [None], "label": [1], "f": [1]},
+            "table: column 'qid': expected a query id in every row, got none in row 0",
+        ),
         ({"qid": [1], "label": [1], "f": [np.inf]}, "table: X: expected values that float32 can hold"),
         ({"qid": pd.Series([], dtype=int), "f": pd.Series([], dtype=float)}, "expected at least one document"),
     ],
@@ -665,6 +668,38 @@ def test_arguments_that_would_have_no_effect_are_refused(tmp_path):
     assert read(binary, columns=tierank.Columns()).n_features == 3
 
 
+@pytest.mark.parametrize("argument", ["features", "ignore"])
+def test_a_list_of_columns_is_not_one_text(argument):
+    """Its letters were taken for columns."""
+    frame = pd.DataFrame({"qid": [1, 1], "rating": [0, 1], "price": [1.0, 2.0]})
+    message = rf"{argument}: expected a list of names of columns, got 'price'; write \['price'\]"
+    with pytest.raises(ParameterError, match=message):
+        read(frame, **{argument: "price"})
+
+
+@pytest.mark.parametrize("argument", ["query", "rating", "document", "position", "row_weight", "query_weight"])
+def test_a_role_is_that_of_one_column(argument):
+    with pytest.raises(ParameterError, match=rf"{argument}: expected the name of one column, got \['qid'\]"):
+        read(pd.DataFrame({"qid": [1, 1], "price": [1.0, 2.0]}), **{argument: ["qid"]})
+
+
+def test_columns_of_pandas_may_be_numbered():
+    data = read(pd.DataFrame([[7, 0.5, 1], [7, 1.5, 0]]), query=0, rating=2)
+    assert data.query_ids.tolist() == [7]
+    assert data.ratings.tolist() == [1, 0]
+    assert data.feature_names == ("1",)
+
+
+def test_ratings_are_not_features():
+    """A column that is named as a feature is not taken for the ratings because of its name."""
+    frame = pd.DataFrame({"qid": [1, 1], "grade": [0.0, 1.0], "price": [1.0, 2.0]})
+    with pytest.raises(DataError, match="table: features: expected columns without the ratings, got 'grade'"):
+        read(frame, rating="grade", features=["price", "grade"])
+    data = read(frame, features=["price", "grade"])
+    assert not data.is_rated
+    assert data.feature_names == ("price", "grade")
+
+
 def test_a_column_has_one_role(tmp_path):
     table = pd.DataFrame({"qid": [1, 1, 2], "label": [0.0, 1.0, 0.0], "a": [1.0, 2.0, 3.0], "b": [3, 2, 1]})
     table.to_csv(tmp_path / "a.csv", index=False)
@@ -680,3 +715,15 @@ def test_a_column_has_one_role(tmp_path):
         named = read(source, query="label")  # so this column does not hold the ratings
         assert (named.is_rated, named.n_queries) == (False, 2)
         assert read(source, document="qid", query="b").n_queries == 3
+
+
+@pytest.mark.parametrize("ending", [".xlsx", ".JSON", ".feather", ".npz", ".csv.xz"])
+def test_text_is_not_written_under_the_name_of_another_format(data, tmp_path, ending):
+    path = tmp_path / f"data{ending}"
+    with pytest.raises(
+        ParameterError, match=r"expected a name that ends in \.txt, .*, got '\.\w+'; rename it, or name"
+    ):
+        tierank.write(data, path)
+    assert not path.exists()
+    tierank.write(data, path, format="letor")
+    assert read(path, format="letor").n_documents == data.n_documents

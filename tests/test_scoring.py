@@ -171,7 +171,7 @@ def models(draw):
 
 
 @given(models())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_any_trees_and_values_give_the_bits_of_lightgbm_and_of_the_slow_twin(model):
     trees, features = model
     text = as_text(trees, features.shape[1])

@@ -283,6 +283,22 @@ def test_needed_queries_of_a_comparison(shop):
     assert one.queries_needed() is None
 
 
+def test_needed_queries_rise_with_the_power():
+    chances = [1e-300, 0.001, 0.02, 0.025, 0.03, 0.5, 0.8, 0.999]
+    needed = [paired_sample_size(0.1, 0.005, power=chance) for chance in chances]
+    assert needed == sorted(needed)
+    assert needed[0] == 2
+    seen = [detectable_difference(0.1, 1000, power=chance) for chance in chances]
+    assert seen == sorted(seen)
+    assert seen[0] == 0.0
+
+
+@pytest.mark.parametrize("difference", [1e-20, 1e-300, 1e-320])
+def test_differences_that_no_number_of_queries_shows(difference):
+    with pytest.raises(ParameterError, match=r"difference: expected one that 8e\+31 queries with a spread of 0\.1 c"):
+        paired_sample_size(0.1, difference)
+
+
 # Command line and page
 
 

@@ -147,25 +147,7 @@ def test_a_run_with_a_start_is_resumed_with_the_same_start_only(name, parts, tmp
             kind(**settings).fit(new, start=start, checkpoint=tmp_path / "kept")
 
 
-def test_scores_that_a_checkpoint_lacks_are_computed_again(parts, tmp_path):
-    """As in a team, whose processes keep no scores: those of the start are a part of them."""
-    old, new, valid, test = parts
-    settings = TREES | {"n_trees": 70, "patience": 99}
-    first = UMart(**settings).fit(old)
-    expected = UMart(**settings).fit(new, valid=valid, start=first).predict(test)
-
-    def interrupt(step):
-        if step.number == 60:
-            raise KeyError("as if killed")
-
-    with pytest.raises(KeyError, match="as if killed"):
-        UMart(**settings).fit(new, valid=valid, start=first, checkpoint=tmp_path / "kept", callbacks=[interrupt])
-    for name in ("scores.npy", "valid_scores.npy"):
-        (tmp_path / "kept" / name).unlink()
-    resumed = UMart(**settings).fit(new, valid=valid, start=first, checkpoint=tmp_path / "kept")
-    np.testing.assert_array_equal(resumed.predict(test), expected)
-
-
+@pytest.mark.filterwarnings("ignore:no qid was given")
 def test_networks_need_query_ids_in_both_or_in_neither(parts):
     old, new, _, _ = parts
     first = URank(**NETWORK).fit(np.array(old.features), old.ratings)

@@ -156,7 +156,7 @@ def test_missing_values_are_holes_in_the_same_data():
     assert (holed.ratings == whole.ratings).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     n_queries=st.integers(1, 6),
     n_features=st.integers(1, 15),

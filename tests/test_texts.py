@@ -104,7 +104,7 @@ texts = st.lists(st.sampled_from(["a", "ab", "abc", "b2", "3.5", "l'eau", "x:y",
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(texts, texts), min_size=1, max_size=8))
 def test_random_texts_match_as_the_slow_twin_says(pairs):
     queries, documents = zip(*pairs, strict=True)

@@ -227,7 +227,7 @@ def test_equals_the_slow_twin(name, queries_known, data):
 
 
 @every_transform
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batch=grouped(), queries_known=st.booleans())
 def test_finite_in_range_and_missing_is_0(name, batch, queries_known):
     features, offsets = batch
@@ -246,7 +246,7 @@ def test_finite_in_range_and_missing_is_0(name, batch, queries_known):
 
 
 @every_transform
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(batch=grouped(), queries_known=st.booleans(), seed=st.integers(0, 2**31))
 def test_same_bits_for_rows_in_any_order(name, batch, queries_known, seed):
     features, offsets = batch

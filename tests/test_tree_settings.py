@@ -391,7 +391,7 @@ def test_forced_splits_that_are_no_json(data, tmp_path):
 
 
 @pytest.mark.parametrize("name", sorted(USED))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(value=st.one_of(
     st.text(max_size=5), st.booleans(), st.integers(), st.floats(), st.lists(st.floats(), max_size=3),
     st.lists(st.text(max_size=3), max_size=3), st.dictionaries(st.integers(), st.integers(), max_size=2), st.binary(),

@@ -237,7 +237,7 @@ MAYBE = st.one_of(st.none(), st.integers(0, 3))
 lists = st.lists(st.tuples(MAYBE, st.integers(0, 3)), min_size=1, max_size=6).map(lambda rows: zip(*rows, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(lists, st.integers(1, 7))
 def test_metrics_with_ties_are_means_over_all_orders(pairs, k):
     ratings, scores = pairs
@@ -260,7 +260,7 @@ def test_metrics_with_ties_are_means_over_all_orders(pairs, k):
     assert found[f"judged@{k}"] == EXACT(slow.expected(share, ratings, scores), abs=1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     lists, st.integers(1, 7), st.sampled_from([0, 1, 3]), st.sampled_from(["exp2", "linear", {0: 0, 1: 4, 2: 1, 3: 2}])
 )

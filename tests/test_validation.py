@@ -169,7 +169,8 @@ def test_missing_query_ids_are_said(rows):
         GridSearchCV(ranker, {"seed": [0]}, scoring=tierank.scorer(), cv=QueryKFold(2), error_score="raise").fit(
             X, y, groups=qid, qid=qid
         )
-    alone = clone(ranker).fit(X, y)  # all rows are one query, here and there
+    with pytest.warns(UserWarning, match=f"no qid was given, so all {len(X)} rows are one query"):
+        alone = clone(ranker).fit(X, y)  # all rows are one query, here and there
     expected = tierank.evaluate(RankingDataset(X, y), alone.predict(X), "ndcg@10").mean("ndcg@10")
     assert tierank.scorer()(alone, X, y) == expected
     assert tierank.scorer()(ranker, RankingDataset(X, y, qid)) == tierank.scorer()(ranker, X, y, qid=qid)
@@ -183,6 +184,24 @@ def test_without_routing_folds_are_made_by_groups(rows):
         found = cross_val_score(LinearRegression(), X, y, groups=qid, cv=QueryKFold(3), scoring="r2")
         expected = [LinearRegression().fit(X[a], y[a]).score(X[b], y[b]) for a, b in folds]
     assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("folds", [QueryKFold(2), GroupKFold(2)])
+def test_query_ids_that_scikit_learn_does_not_pass_on_are_missed(rows, folds):
+    """Without routing, ``groups`` only makes the folds: ``fit`` says how query ids get to it."""
+    X, y, qid = rows
+    how = r"enable_metadata_routing=True\) and .*, cross_validate\(..., params=\{'qid': qid\}\)"
+    ranker = clone(RANKERS["umart"])
+    with sklearn.config_context(enable_metadata_routing=False):
+        with pytest.warns(UserWarning, match=rf"no qid was given, so all \d+ rows are one query: .*{how}"):
+            cross_val_score(ranker, X, y, groups=qid, cv=folds)
+        for method in (ranker.fit, clone(ranker).fit(X, y, qid).predict):
+            with pytest.raises(ParameterError, match=rf"groups: expected qid, one query id per row; .*{how}"):
+                method(X, groups=qid)
+        with pytest.raises(ParameterError, match=how):
+            cross_val_score(ranker, X, y, params={"groups": qid}, error_score="raise")
+        with pytest.raises(DataError, match=how):
+            cross_val_score(ranker, X, y, groups=qid, params={"qid": qid}, cv=folds, error_score="raise")
 
 
 def test_requests_can_be_seen_and_changed(rows):
@@ -245,7 +264,7 @@ def split_of(lengths, n_splits, **chosen):
 
 
 @given(lists, st.integers(2, 6), st.booleans(), st.integers(0, 3))
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_folds_are_whole_disjoint_and_even(lengths, n_splits, shuffle, seed):
     n_splits = min(n_splits, len(lengths))
     qid, tests = split_of(lengths, n_splits, shuffle=shuffle, seed=seed)
@@ -257,7 +276,7 @@ def test_folds_are_whole_disjoint_and_even(lengths, n_splits, shuffle, seed):
 
 
 @given(lists, st.integers(0, 5))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_folds_do_not_depend_on_the_order_of_rows_or_the_type_of_ids(lengths, seed):
     qid, tests = split_of(lengths, 2)
     order = np.random.default_rng(seed).permutation(len(qid))

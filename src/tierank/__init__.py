@@ -3,6 +3,7 @@
 Names are loaded on first use, so that ``import tierank`` and ``tierank --help`` answer at once.
 """
 
+import sys
 from importlib import import_module
 
 # Type checkers take it as true. It is not imported from ``typing``, which takes a while to load, because of Ctrl-C.
@@ -214,10 +215,11 @@ if not TYPE_CHECKING:  # checkers go by the block above, and so find names that 
         # Modules that users call by their names: tierank.distributed.fit.
         is_module = name in ("clicks", "distributed", "serve")
         if not is_module and name not in _HOMES:
-            raise AttributeError(f"module 'tierank' has no attribute {name!r}")
-        from tierank.extras import needing
+            # With these two arguments, Python suggests similar names.
+            raise AttributeError(f"module 'tierank' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
+        from tierank.extras import loading
 
-        with needing(f"tierank.{name}"):
+        with loading(f"tierank.{name}"):
             home = import_module(f"tierank.{name if is_module else _HOMES[name]}")
         return home if is_module else getattr(home, name)
 

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,6 +36,17 @@ from tierank.relevance import find_tiers
 from tierank.settings import as_whole
 from tierank.tables import by_index, warn_of_row_order
 from tierank.text_blocks import Texts
+
+# What other libraries call the parts of a data set: ours.
+_ATTRIBUTES = {
+    "X": "features",
+    **dict.fromkeys(("y", "label", "labels", "target"), "ratings"),
+    "qid": "query_ids, one per query; query_ids[query_of_row] has one per row",
+    **dict.fromkeys(("group", "groups", "group_sizes"), "lengths"),
+    "shape": "n_documents and n_features",
+    "columns": "feature_names",
+    **dict.fromkeys(("to_pandas", "to_csv", "to_parquet"), "tierank.write(data, path)"),
+}
 
 
 class RankingDataset:
@@ -209,6 +220,15 @@ class RankingDataset:
         if name in vars(self) or name not in RankingDataset.__annotations__:
             raise AttributeError(f"{name}: a RankingDataset cannot be changed; replace(...) returns a new one")
         super().__setattr__(name, value)
+
+    if not TYPE_CHECKING:  # to a checker, a class with __getattr__ has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what the attribute of another library is called here."""
+            if name in _ATTRIBUTES:
+                message = f"'RankingDataset' object has no attribute {name!r}: use {_ATTRIBUTES[name]}"
+                raise AttributeError(message, name=name, obj=self)
+            return object.__getattribute__(self, name)  # raises the usual error
 
     def __repr__(self) -> str:
         rated = f"ratings {self._rating_words()}" if self.is_rated else "no ratings"

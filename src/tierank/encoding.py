@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -135,6 +137,10 @@ class Encoder:
         raise TypeError(kind)
 
 
+# What is between the content of a column and what was expected of it, in the text of a refusal.
+_WHERE = ", where "
+
+
 class _Unusable(Exception):
     """Why a column cannot be used; ``column`` names it if it is not that of the feature."""
 
@@ -188,7 +194,7 @@ class _Source:
     def vectors(self, name: str, size: int | None = None) -> NDArray[np.float64]:
         vectors = np.asarray(self._once(name, "vectors", _vectors), np.float64)
         if size is not None and vectors.shape[1] != size and not np.isnan(vectors).all():
-            raise _Unusable(f"vectors of {vectors.shape[1]} numbers, where {size} were expected", name)
+            raise _Unusable(f"vectors of {vectors.shape[1]} numbers, where vectors of {size} were expected", name)
         return vectors if size is None or vectors.shape[1] == size else np.full((len(vectors), size), np.nan)
 
 
@@ -417,12 +423,27 @@ def unusable_columns(columns: Mapping[str, str], *, can_ignore: bool = False) ->
     column 'raw': expected numbers, texts, dates or vectors, got b'x'; column 'title': expected numbers, texts, dates or
     vectors, got texts such as 'a' and other values such as 1; convert them to one of these, or leave the columns out
     """
-    held = [f"column {name!r}: expected numbers, texts, dates or vectors, got {what}" for name, what in columns.items()]
+    held = [_refused(name, what) for name, what in columns.items()]
     more = f"; ... ({len(held)} columns in all)" if len(held) > _LISTED else ""
     those = "the column" if len(held) == 1 else "the columns"
     listed = list(columns) if len(columns) <= _NAMED else ""
     remedy = f"or leave {those} out" + (f" with ignore={listed}" if can_ignore else "")
-    return DataError(f"{'; '.join(held[:_LISTED])}{more}; convert them to one of these, {remedy}")
+    if all(_WHERE in what for what in columns.values()):
+        remedy = f"convert {'it' if len(held) == 1 else 'them'}{', ' + remedy if can_ignore else ''}"
+    else:
+        remedy = f"convert them to one of these, {remedy}"
+    return DataError(f"{'; '.join(held[:_LISTED])}{more}; {remedy}")
+
+
+def _refused(name: str, what: str) -> str:
+    """What is wrong with a column; ``what`` may say what was expected of it.
+
+    >>> _refused("price", "'high', where numbers were expected")
+    "column 'price': expected numbers, got 'high'"
+    """
+    got, _, expected = what.partition(_WHERE)
+    expected = re.sub(" (was|were) expected$", "", expected) or "numbers, texts, dates or vectors"
+    return f"column {name!r}: expected {expected}, got {got}"
 
 
 def as_features(
@@ -448,7 +469,8 @@ def as_features(
     if given.ndim != 2:
         hint = ". Reshape your data: X[:, None] for one feature, X[None] for one document" if given.ndim == 1 else ""
         got = f"{given.ndim} dimension(s){hint}" if given.ndim else type(X).__name__
-        raise DataError(f"X: expected a matrix of documents x features, got {got}")
+        fix = "tierank.read makes a data set from a file" if isinstance(X, (str, os.PathLike)) else None
+        raise DataError(argument="X", expected="a matrix of documents x features", got=got, fix=fix)
     given = as_numbers(given, "X")
     _check_matrix(matrix := _as_float32(given), given)
     return matrix, None, {}

@@ -510,7 +510,11 @@ class Columns:
 def _as_pairs(name: str, given: Any) -> tuple[tuple[str, ...], ...]:
     are_pairs = _is_list(given) and all(_is_list(pair) and len(pair) == 2 for pair in given)
     if not are_pairs or not all(isinstance(one, str) for pair in given for one in pair):
-        raise ParameterError(argument=name, expected="pairs of columns: of queries and of documents", got=repr(given))
+        is_one_pair = _is_list(given) and len(given) == 2 and all(isinstance(one, str) for one in given)
+        fix = f"write [{tuple(given)}]" if is_one_pair else None
+        raise ParameterError(
+            argument=name, expected="pairs of columns: of queries and of documents", got=repr(given), fix=fix
+        )
     return tuple(tuple(pair) for pair in given)
 
 

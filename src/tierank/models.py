@@ -90,7 +90,7 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     """The description of a model and its files, whose checksums are verified."""
     file = folder / MODEL.file
     if not _is_file(file):
-        raise DataError(where=folder, expected="a model folder, with model.json in it", got="none")
+        raise _no_model(folder)
     if file.stat().st_size > _LARGEST_DESCRIPTION:
         raise DataError(where=file, expected="the description of a model", got=f"{file.stat().st_size} bytes")
     try:
@@ -110,6 +110,20 @@ def read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
     return description, {name: _checked(folder, name, digest) for name, digest in description["files"].items()}
 
 
+def _no_model(path: Path) -> DataError:
+    """The error for a path that is not a model folder: what it is, and what reads that."""
+    got, fix = "nothing there", None
+    if _is_file(path / "meta.json"):
+        got, fix = "a data set", "tierank.read reads data"
+    elif _is_folder(path):
+        got = "a folder without it"
+    elif _is_file(path.parent / MODEL.file):
+        got, fix = "a file of a model", f"give its folder, {str(path.parent)!r}"
+    elif _is_file(path):
+        got, fix = "a file", "tierank.read reads data, tierank.from_lightgbm a model of LightGBM"
+    return DataError(where=path, expected="a model folder, with model.json in it", got=got, fix=fix)
+
+
 def damaged(file: Path, what: str = "") -> DataError:
     """The error for a description that does not say what it should."""
     got = f"a damaged file{f': {what}' if what else ''}"
@@ -123,6 +137,13 @@ def _checked(folder: Path, name: str, digest: object) -> bytes:
     if hashlib.sha256(content).hexdigest() != digest:
         raise DataError(where=folder / name, expected="the file that was saved", got="one with another checksum")
     return content
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a name that no folder can have
+        return False
 
 
 def _is_file(path: Path) -> bool:

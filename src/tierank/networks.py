@@ -499,10 +499,10 @@ def linear(n_in: int, n_out: int, generator: torch.Generator, *, bias: bool = Tr
     layer = nn.Linear(n_in, n_out, bias=bias, device="meta")
     if has_shapes_alone():
         return layer
-    layer = layer.to_empty(device="cpu")
     bound = 1 / math.sqrt(n_in)
-    for parameter in layer.parameters():
-        nn.init.uniform_(parameter, -bound, bound, generator=generator)
+    for name, shaped in list(layer.named_parameters()):  # `to_empty` would import sympy, a third of a second
+        drawn = torch.empty(shaped.shape).uniform_(-bound, bound, generator=generator)
+        setattr(layer, name, nn.Parameter(drawn))
     return layer
 
 

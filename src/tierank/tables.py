@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.checks import SHOWN
+from tierank.checks import SHOWN, short_repr
 from tierank.errors import DataError, ParameterError
 
 
@@ -29,6 +29,33 @@ def column_names(table: Any) -> list[str]:
     except UnicodeDecodeError as error:
         raise DataError(f"expected names of columns in UTF-8, got {error.object!r}; rename the column") from None
     return [str(name) for name in names]
+
+
+def as_name(argument: str, name: Any) -> str | None:
+    """The name of a column, as ``column_names`` has it, or None. Raises ``ParameterError`` for anything else.
+
+    >>> as_name("query", ["qid"])
+    Traceback (most recent call last):
+    tierank.errors.ParameterError: query: expected the name of one column, got ['qid']
+    """
+    if name is None or isinstance(name, str):
+        return name
+    if isinstance(name, int):  # columns of pandas may be numbered
+        return str(name)
+    raise ParameterError(argument=argument, expected="the name of one column", got=short_repr(name))
+
+
+def as_name_list(argument: str, names: Any) -> list[str]:
+    """Names of columns. Raises ``ParameterError`` for anything but a list of them: a text is a list of its letters.
+
+    >>> as_name_list("ignore", "title")
+    Traceback (most recent call last):
+    tierank.errors.ParameterError: ignore: expected a list of names of columns, got 'title'; write ['title']
+    """
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        fix = f"write [{short_repr(names)}]" if isinstance(names, str) else None
+        raise ParameterError(argument=argument, expected="a list of names of columns", got=short_repr(names), fix=fix)
+    return [name for one in names if (name := as_name(argument, one)) is not None]
 
 
 def check_known(known: Sequence[str], wanted: Iterable[str], where: str | os.PathLike[str] | None = None) -> None:

@@ -11,7 +11,7 @@ from sklearn.utils.metadata_routing import MetadataRequest, get_routing_for_obje
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.estimators import as_dataset
+from tierank.estimators import HOW_TO_ROUTE, as_dataset
 from tierank.evaluation import evaluate
 from tierank.metrics import Rule, as_rule, parse_metric
 from tierank.settings import as_whole
@@ -24,11 +24,6 @@ if TYPE_CHECKING:  # scikit-learn has no types
 
 else:
     from sklearn.model_selection import BaseCrossValidator
-
-_HOW_TO_ROUTE = (
-    "In scikit-learn's tools, switch on sklearn.set_config(enable_metadata_routing=True) and pass the ids to the call:"
-    " search.fit(X, y, qid=qid), cross_validate(..., params={'qid': qid})"
-)
 
 
 def scorer(metric: str = "ndcg@10", rule: str | Rule = "tierank") -> Scorer:
@@ -86,8 +81,8 @@ class Scorer:
         known = qid is not None or isinstance(X, RankingDataset)
         if not known and _has_queries(_last_step(estimator)):
             raise DataError(
-                f"qid: expected one query id per row, got none; all rows as one query would give another {self.metric}."
-                f" {_HOW_TO_ROUTE}"
+                f"qid: expected one query id per row, got none; all rows as one query would give another {self.metric};"
+                f" {HOW_TO_ROUTE}"
             )
         scores = estimator.predict(X) if qid is None else self._predict(estimator, X, qid)
         return evaluate(as_dataset(X, y, qid), scores, self.metric, self.rule).mean(self.metric)
@@ -199,8 +194,8 @@ class QueryKFold(BaseCrossValidator):
         if not isinstance(X, RankingDataset) or given is not None:
             if (groups is None) == (qid is None):
                 raise DataError(
-                    f"qid: expected one query id per row, as qid or as groups, got {'none' if qid is None else 'both'}."
-                    f" {_HOW_TO_ROUTE}; without routing: groups=qid"
+                    f"qid: expected one query id per row, as qid or as groups, got {'none' if qid is None else 'both'};"
+                    f" {HOW_TO_ROUTE}; without routing: groups=qid"
                 )
             n_rows = X.shape[0] if hasattr(X, "shape") else len(X)
             data = RankingDataset(np.zeros((n_rows, 1), np.float32), qid=given)

@@ -32,7 +32,7 @@ def add_demo(commands: Any) -> None:
     demo = add_command(commands, "demo", "the full workflow on generated data", "demo --queries 200")
     demo.add_argument("--out", type=Path, default=Path("demo"), help="folder for the files it makes (default: demo)")
     demo.add_argument("--queries", type=int, default=300, help="how many queries to generate (default: 300)")
-    demo.add_argument("--seed", type=int, default=0)
+    demo.add_argument("--seed", type=int, default=0, help="seed of the data and of the rankers (default: 0)")
     demo.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     demo.set_defaults(run=_demo)
 
@@ -45,7 +45,7 @@ def add_train(commands: Any) -> None:
         "fit a ranker and save it as a folder",
         "train umart --train train.csv --valid valid.csv --ignore title,url --set n_trees=300 --out model",
     )
-    train.add_argument("ranker", metavar="RANKER", help="a name of: tierank list rankers")
+    train.add_argument("ranker", metavar="RANKER", help="a name from: tierank list rankers")
     train.add_argument("--train", dest="data", required=True, metavar="F", help="training data")
     train.add_argument("--valid", metavar="F", help="validation data: choose the best round, and stop early")
     train.add_argument("--out", type=Path, required=True, metavar="MODEL", help="folder for the model")
@@ -74,7 +74,11 @@ def add_train(commands: Any) -> None:
     )
     train.add_argument("--resume", action="store_true", help="continue an interrupted run from MODEL.checkpoint")
     train.add_argument(
-        "--ranks", type=int, default=1, metavar="N", help="train in N processes on this machine (torchrun: on several)"
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="train in N processes on this machine (default: 1); torchrun trains on several",
     )
     train.add_argument(
         "--timeout", type=float, metavar="S", help="seconds that processes wait for each other (default: 600)"
@@ -147,7 +151,11 @@ def add_cv(commands: Any) -> None:
         metavar="WHOSE",
         help="with --paper: paper (default), the settings as printed, or authors, those of the authors' program",
     )
-    cv.add_argument("--protocol", default="standard", help="standard, or lightgbm: the paper's last table; it leaks")
+    cv.add_argument(
+        "--protocol",
+        default="standard",
+        help="standard, or lightgbm, that of the paper's last table, which leaks (default: standard)",
+    )
     cv.add_argument("--jobs", type=int, metavar="N", help="processes (default: one for each core)")
     add_judging(cv, default_rule=None)
     add_reading(cv)
@@ -177,7 +185,7 @@ def add_tune(commands: Any) -> None:
     tune.add_argument(
         "--out", type=Path, required=True, metavar="F", help="JSON for train --settings; trials are stored next to it"
     )
-    tune.add_argument("--seed", type=int, default=0)
+    tune.add_argument("--seed", type=int, default=0, help="seed of the search (default: 0)")
     add_reading(tune)
     tune.set_defaults(run=partial(_tune, tune))
 
@@ -215,7 +223,7 @@ def _train(options: argparse.Namespace) -> None:
     _check_places(options)
     if options.start is not None:  # before any data are read
         ranker.check_start(load_model(options, options.start), ranker.checked_settings())
-    if os.environ.get("WORLD_SIZE", "1") != "1":  # one of several processes: of --ranks, or of torchrun
+    if os.environ.get("WORLD_SIZE") not in (None, "", "1"):  # one of several processes: of --ranks, or of torchrun
         from tierank.distributed import join
 
         with join(**{} if options.timeout is None else {"timeout": options.timeout}) as team:
@@ -432,6 +440,7 @@ def _cv(parser: Parser, options: argparse.Namespace) -> None:
 
     check_place(options.out, is_folder=True)
     check_judging(options)
+    before = _results(options.out)
     if options.rankers or options.scores:
         run = _cross_validated(options)
     else:
@@ -446,7 +455,16 @@ def _cv(parser: Parser, options: argparse.Namespace) -> None:
     with replacing(options.out / "table.md") as fresh:
         fresh.write_text("\n".join(table.to_markdown() for table in tables), encoding="utf-8")
     show(options, run.to_dict(), tables)
-    say(f"wrote {options.out}: table.md, scores and models; tierank report {options.out} shows them")
+    hint = f"tierank report {options.out} shows them"
+    if _results(options.out) == before:
+        say(f"wrote {options.out / 'table.md'}; the scores and models were there already: {hint}")
+    else:
+        say(f"wrote {options.out}: table.md, scores and models; {hint}")
+
+
+def _results(folder: Path) -> dict[Path, int]:
+    """The results of a run: the folder of each, and when it was written."""
+    return {place: place.stat().st_mtime_ns for place in folder.glob("results/*/*")}
 
 
 def _draw_improvement(run: Run, folder: Path) -> bool:

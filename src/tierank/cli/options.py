@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import textwrap
 from collections.abc import Collection, Sequence
 from itertools import pairwise, takewhile
 from typing import Any, NoReturn
@@ -11,16 +12,39 @@ from typing import Any, NoReturn
 from tierank.cli.own import as_own
 from tierank.errors import ParameterError
 
+# How the last line of the help of a command begins.
+_EXAMPLE = "Example: "
+
+
+class _Help(argparse.HelpFormatter):
+    """Help that can be copied: words are not broken at hyphens, and the example is one line."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False, break_long_words=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(_EXAMPLE) else super()._fill_text(text, width, indent)
+
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line."""
 
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**{"formatter_class": _Help, **named})
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """The options. Unknown ones are refused before missing ones."""
-        if self._subparsers is None and args is not None:
-            self._refuse_unknown(args)
-            self._refuse_empty(args)
-        return super().parse_known_args(args, namespace)
+        """The options. Unknown ones are refused before missing ones, and by the command that does not have them."""
+        if args is None:
+            return super().parse_known_args(args, namespace)
+        if self._subparsers is not None:  # the rest is for the command
+            self._refuse_unknown(args[:1])
+            return super().parse_known_args(args, namespace)
+        self._refuse_unknown(args)
+        self._refuse_empty(args)
+        options, others = super().parse_known_args(args, namespace)
+        if others:
+            self.error(f"unrecognized arguments: {' '.join(others)}")
+        return options, others
 
     def _refuse_unknown(self, args: Sequence[str]) -> None:
         known = [text for text in self._option_string_actions if text.startswith("--")]
@@ -53,7 +77,9 @@ class Parser(argparse.ArgumentParser):
         wrong = re.fullmatch(r"argument (\w+): invalid choice: '(.*)' \(choose from (.*)\)", message)
         if wrong is not None:
             known = [name.strip("' ") for name in wrong[3].split(",")]
-            raise ParameterError.unknown(wrong[1].lower(), wrong[2], known)
+            unknown = ParameterError.unknown(wrong[1].lower(), wrong[2], known)
+            unknown.fix = f"see {self.prog} --help"
+            raise unknown
         wrong = re.fullmatch(r"argument (\S+): invalid (\w+) value: (.*)", message, re.DOTALL)
         if wrong is not None:
             expected = {"int": "an integer", "float": "a number"}.get(wrong[2], "another value")
@@ -78,7 +104,7 @@ def _refuse_setting(command: str, option: str, known: Collection[str]) -> None:
 def add_command(commands: Any, name: str, what: str, example: str, *, has_quiet: bool = True) -> Parser:
     """A command with help and an example; ``has_quiet`` adds the option to print only results."""
     parser: Parser = commands.add_parser(
-        name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=f"Example: tierank {example}"
+        name, help=what, description=f"{what[0].upper()}{what[1:]}.", epilog=f"{_EXAMPLE}tierank {example}"
     )
     if has_quiet:
         parser.add_argument(
@@ -101,13 +127,19 @@ def add_reading(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how data are read")
     group.add_argument("--format", help="file format, if the ending does not say it: letor, csv, parquet, tierank")
     group.add_argument(
-        "--query-column", dest="query", metavar="NAME", help="column of query ids (default: qid or query)"
+        "--query-column", dest="query", metavar="NAME", help="column of query ids (default: qid, query or query_id)"
     )
     group.add_argument(
-        "--rating-column", dest="rating", metavar="NAME", help="column of ratings (default: rating or label)"
+        "--rating-column",
+        dest="rating",
+        metavar="NAME",
+        help="column of ratings (default: rating, label, relevance or grade)",
     )
     group.add_argument(
-        "--document-column", dest="document", metavar="NAME", help="column of document ids (default: document or docid)"
+        "--document-column",
+        dest="document",
+        metavar="NAME",
+        help="column of document ids (default: document, document_id, docid or doc_id)",
     )
     for what, counted in (("row", "documents"), ("query", "queries")):
         group.add_argument(
@@ -163,10 +195,14 @@ def add_judging(parser: argparse.ArgumentParser, default_rule: str | None = "tie
         action="extend",
         metavar="M,M",
         type=_metrics,
-        help="such as ndcg@10,map, see: tierank list metrics; or your own function, as package.module:name",
+        help="see: tierank list metrics; or your own function, as package.module:name"
+        " (default: ndcg@1,ndcg@3,ndcg@5,ndcg@10,err@10)",
     )
     parser.add_argument(
-        "--rule", default=default_rule, help="how ties, empty queries and gains count; see: tierank list rules"
+        "--rule",
+        default=default_rule,
+        help="how ties, empty queries and gains count; see: tierank list rules"
+        f" (default: {default_rule or 'tierank; wsdm20 with --paper'})",
     )
     parser.add_argument(
         "--unjudged",

@@ -19,10 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tierank.errors import ParameterError, TeamError
+from tierank.settings import Number, as_whole
 from tierank.team import Team
 
-# Seconds that a process waits for the others before it gives up.
-TIMEOUT = 600.0
+# Seconds that a process waits for the others before it gives up; the longest such time is about 30 years.
+TIMEOUT, _LONGEST = 600.0, 1e9
+# Larger numbers are mistakes.
+_MOST_PROCESSES, _LAST_PORT = 1 << 20, 65_535
 # The variable that names the network interface for gloo, and the ioctl that returns the address of an interface.
 _INTERFACE, _SIOCGIFADDR = "GLOO_SOCKET_IFNAME", 0x8915
 # Up to this many bytes, each process sends its array to all others at once, which takes one round trip. The ring of
@@ -177,15 +180,21 @@ def join(
     Processes
         The team, to be used in a ``with`` statement.
     """
-    rank = _from_environment("rank", rank, "RANK")
-    size = _from_environment("size", size, "WORLD_SIZE")
+    timeout = Number(above=0, most=_LONGEST).check("timeout", timeout)
+    rank = _from_environment("rank", rank, "RANK", _MOST_PROCESSES - 1)
+    size = _from_environment("size", size, "WORLD_SIZE", _MOST_PROCESSES)
     if not 0 <= rank < size:
         raise ParameterError(f"rank: expected 0 to {size - 1} in a team of {size}, got {rank}")
     is_hosted = False
     if address is None:
         is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun itself listens at this address
         host = os.environ.get("MASTER_ADDR", "127.0.0.1")
-        address = f"{host}:{_from_environment('address', None, 'MASTER_PORT')}"
+        address = f"{host}:{_from_environment('port', None, 'MASTER_PORT', _LAST_PORT)}"
+    host, _, port = str(address).rpartition(":")
+    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
+        raise ParameterError(
+            argument="address", expected=f"host:port, with a port from 0 to {_LAST_PORT}", got=repr(address)
+        )
     return Processes(rank, size, address, timeout, holds_parts, is_hosted)
 
 
@@ -250,15 +259,15 @@ def _interface_of(address: str) -> str | None:
     return None
 
 
-def _from_environment(name: str, value: int | None, variable: str) -> int:
+def _from_environment(name: str, value: int | None, variable: str, most: int) -> int:
     if value is not None:
-        return int(value)
+        return as_whole(name, value, 0, most)
     text = os.environ.get(variable, "")
-    if not text.isdigit():
+    if not text.isdecimal():
         raise ParameterError(
             f"{name}: expected a number, or {variable} in the environment as torchrun sets it, got {text or None!r}"
         )
-    return int(text)
+    return as_whole(f"{variable} in the environment", int(text), 0, most)
 
 
 def _first_line(error: Exception) -> str:

@@ -24,7 +24,7 @@ from tierank.evaluation.showing import (
     segments_to_pandas,
 )
 from tierank.files import for_json
-from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores
+from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores, ordered_mean
 from tierank.segments import Attribute, Segment, as_attributes, judge_segments
 from tierank.tables import warn_of_row_order
 from tierank.types import Floats
@@ -191,7 +191,7 @@ class Evaluation:
         float
             The mean.
         """
-        return float(self.values(metric).mean())
+        return ordered_mean(self.values(metric))
 
     def standard_error(self, metric: str) -> float:
         """The standard error of the mean.

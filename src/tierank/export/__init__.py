@@ -97,9 +97,9 @@ def check_export_place(place: Path) -> None:
 def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, data: RankingDataset) -> Proof:
     """Check that an export gives the same scores as the ranker, on your data and on generated edge cases.
 
-    Generated rows have values at each threshold of the trees and one float32 step next to it, extreme values, and
-    missing values if the model saw any in training. Scores come from onnxruntime, from the compiled C source, or from
-    the documented rules of the engine.
+    Generated rows reach each split of the trees, with values at its threshold and one float32 step next to it; others
+    have extreme values and missing values, for networks only if the model saw any in training. Scores come from
+    onnxruntime, from the compiled C source, or from the documented rules of the engine.
 
     Parameters
     ----------
@@ -116,6 +116,11 @@ def verify(ranker: Exportable, path: str | os.PathLike[str], to: str | Target, d
     -------
     Proof
         ``holds``, the largest difference, and the number of documents that changed places.
+
+    Raises
+    ------
+    DataError
+        If there is no export, if it is damaged, or if its features are not those of the ranker.
 
     Examples
     --------

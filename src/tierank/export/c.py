@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -119,15 +120,18 @@ class _Writer:
         if isinstance(scorer, Network):
             return self.network(scorer)
         if isinstance(scorer, Sum):
-            return self.combination([(weight, self.scorer(part)) for weight, part in scorer.parts], "add_scaled")
-        names = [self.scorer(part) for part in scorer.parts]
-        return self.combination([(1.0 / len(names), name) for name in names], "add_standardised")
+            parts = [(self.scorer(part), (weight,)) for weight, part in scorer.parts]
+            return self.combination("add_scaled", parts)
+        weight, rounding = 1.0 / len(scorer.parts), scorer.ROUNDING
+        means = [(self.scorer(part), (weight, rounding, scorer.least(part))) for part in scorer.parts]
+        return self.combination("add_standardised", means)
 
-    def combination(self, parts: list[tuple[float, str]], how: str) -> str:
-        """The sum of parts, each scaled or standardised first."""
+    def combination(self, how: str, parts: Sequence[tuple[str, tuple[float, ...]]]) -> str:
+        """The sum of parts, each scaled or standardised first with these numbers."""
         calls = "".join(
-            f"  failed = failed || {name}(features, made, n, part);\n  {how}(part, n, {_number(weight)}, scores);\n"
-            for weight, name in parts
+            f"  failed = failed || {name}(features, made, n, part);\n"
+            f"  if (!failed) {how}(part, n, {', '.join(map(_number, numbers))}, scores);\n"
+            for name, numbers in parts
         )
         return self.function("combined", COMBINED.format(calls=calls))
 
@@ -145,10 +149,13 @@ class _Writer:
         form = _number if kind in ("float", "double") else str
         suffix = "f" if kind == "float" else ""
         words = [f"{form(value)}{suffix if 'x' in form(value) else ''}" for value in flat.tolist()]
-        lines = ",\n".join(", ".join(words[k : k + 8]) for k in range(0, len(words), 8))
-        full = f"{name}_{next(self.numbers)}"
-        size = len(flat) if columns is None else f"{len(flat) // columns}][{columns}"
-        self.parts.append(f"static const {kind} {full}[{size}] = {{\n{lines}}};\n")
+        words = words or ["0"]  # C has no empty arrays
+        full, size = f"{name}_{next(self.numbers)}", f"[{len(words)}]"
+        lines = _lines(words)
+        if columns is not None:
+            rows = [words[k : k + columns] for k in range(0, len(words), columns)]
+            size, lines = f"[{len(rows)}][{columns}]", ",\n".join(f"{{{_lines(row)}}}" for row in rows)
+        self.parts.append(f"static const {kind} {full}{size} = {{\n{lines}}};\n")
         return full
 
     def trees(self, trees: Trees, rows: str, width: int) -> str:
@@ -336,6 +343,11 @@ class _Layout:
         return depth
 
 
+def _lines(words: list[str]) -> str:
+    """The words, eight in a line."""
+    return ",\n".join(", ".join(words[k : k + 8]) for k in range(0, len(words), 8))
+
+
 def _padded(n: int) -> int:
     """The smallest multiple of the block size that is not below n."""
     return -(-n // _INPUTS) * _INPUTS
@@ -355,7 +367,10 @@ def compile_library(path: Path, library: Path) -> None:
         raise ParameterError("c: expected a C compiler (cc, gcc or clang, or its name in CC) to verify with, got none")
     for flags in ((*FLAGS, *_NATIVE), FLAGS):
         command = [*compiler.split(), *flags, "-shared", "-fPIC", "-x", "c", str(path), "-o", str(library), "-lm"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (our own source)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (our own source)
+        except OSError as error:
+            raise ParameterError(f"c: expected a C compiler in CC, got {compiler!r}: {error.strerror}") from None
         if done.returncode == 0:
             return
     first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())

@@ -63,7 +63,8 @@ FIND_MEMBERS = """      for (int k = 0; k < {n_sets}; k++) {{
       }}
 """
 
-COMBINED = """  double *part = malloc((n ? n : 1) * sizeof(double));
+# calloc, because compilers do not see that a part is written before it is read.
+COMBINED = """  double *part = calloc(n ? n : 1, sizeof(double));
   int failed = part == NULL;
   for (size_t i = 0; i < n; i++) scores[i] = 0;
 {calls}  free(part);
@@ -130,17 +131,21 @@ struct node { float threshold; int32_t column, next; };
 """,
     "add_scaled": """\
 static void add_scaled(const double *part, size_t n, double weight, double *scores) {
-  for (size_t i = 0; part && i < n; i++) scores[i] += weight * part[i];
+  for (size_t i = 0; i < n; i++) scores[i] += weight * part[i];
 }
 """,
     "add_standardised": """\
-static void add_standardised(const double *part, size_t n, double weight, double *scores) {
-  double mean = 0, square = 0;
-  for (size_t i = 0; part && i < n; i++) mean += part[i];
+static void add_standardised(const double *part, size_t n, double weight, double rounding, double least,
+                             double *scores) {
+  double mean = 0, square = 0, largest = 0;
+  for (size_t i = 0; i < n; i++) mean += part[i];
+  for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs(part[i]));
   mean /= (double)(n ? n : 1);
-  for (size_t i = 0; part && i < n; i++) square += (part[i] - mean) * (part[i] - mean);
+  for (size_t i = 0; i < n; i++) square += (part[i] - mean) * (part[i] - mean);
   double spread = sqrt(square / (double)(n ? n : 1));
-  for (size_t i = 0; part && i < n; i++) scores[i] += weight * ((part[i] - mean) / (spread > 0 ? spread : 1));
+  /* A deviation that rounding alone could have made is none. */
+  if (!(spread > fmax(largest * rounding, least))) return;
+  for (size_t i = 0; i < n; i++) scores[i] += weight * ((part[i] - mean) / spread);
 }
 """,
     "apply_layer": """\

@@ -58,7 +58,7 @@ def _target(name: str, title: str) -> Target:
             (folder / file).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
         (folder / "README.md").write_text(_README.format(title=title, name=_NAME), encoding="utf-8")
 
-    return Target(name, check, write, _open, lambda model: _constant(only_trees(name, model)))
+    return Target(name, check, write, _open, lambda model: _constant(only_trees(name, model)), names=_names)
 
 
 def _bodies(model: Model) -> dict[str, Any]:
@@ -137,16 +137,32 @@ def _constant(trees: Trees) -> float:
     return float(np.ceil(lowest / unit) * unit)
 
 
-def _open(folder: Path) -> Executor:
-    """The rule of the plugin, applied to the written files."""
+def _names(folder: Path) -> list[str]:
+    """The names of the features, without those that are only parts of others."""
     features = json.loads((folder / "featureset.json").read_text(encoding="utf-8"))["featureset"]["features"]
+    names = [feature["name"] for feature in features]
+    if len(set(names)) < len(names):
+        raise ValueError("duplicate feature")
     parts = {part for f in features if "template_language" in f for part in re.findall(r"\w+", f["template"])}
-    number = {name: k for k, name in enumerate(f["name"] for f in features if f["name"] not in parts)}
+    return [name for name in names if name not in parts]
+
+
+def _open(folder: Path) -> Executor:
+    """The rule of the plugin, applied to the written files. NaN if old and new versions score a document differently.
+
+    Old versions take 0 for a missing value, and new ones follow ``missing``.
+    """
+    number = {name: k for k, name in enumerate(_names(folder))}
     held = json.loads((folder / "model.json").read_text(encoding="utf-8"))["model"]["model"]
+    if held["type"] != "model/xgboost+json":
+        raise ValueError(f"type {held['type']!r}")
 
     def read(node: dict[str, Any]) -> Any:
         if "leaf" in node:
             return float(node["leaf"])
+        ids = node["yes"], node["no"]
+        if ids != tuple(child["nodeid"] for child in node["children"]) or node["missing"] not in ids:
+            raise ValueError(f"children of node {node['nodeid']}")
         return number[node["split"]], node["split_condition"], *node["children"], 0, node["missing"] == node["yes"]
 
     builder = TreeBuilder()
@@ -154,11 +170,20 @@ def _open(folder: Path) -> Executor:
         builder.add(tree, read)
     trees = builder.build(as_float32)
 
-    def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
-        known = np.where(np.isnan(features), np.float32(0), features)
+    def added(features: NDArray[np.float32]) -> NDArray[np.float32]:
+        def goes_left(splits: NDArray[np.int64], x: NDArray[np.float32]) -> NDArray[np.bool_]:
+            return np.where(np.isnan(x), trees.default_left[splits], trees.threshold[splits] > x)
+
         total = np.zeros(len(features), np.float32)
-        for values in trees.leaf_values(known, lambda splits, x: trees.threshold[splits] > x):
+        for values in trees.leaf_values(features, goes_left):
             total += values.astype(np.float32)
+        return total
+
+    def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
+        missing = np.isnan(features)
+        total = added(np.where(missing, np.float32(0), features))
+        if missing.any():
+            total = np.where(added(features) == total, total, np.float32(np.nan))
         return total.astype(np.float64)
 
     return run

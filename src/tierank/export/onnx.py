@@ -10,6 +10,7 @@ Trees are compared and added up in double precision, and networks run in single 
 from __future__ import annotations
 
 import json
+import math
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -144,15 +145,17 @@ class _Graph:
 
     def standardised_mean(self, mean: StandardisedMean) -> str:
         """The mean of the standardised scores of the parts."""
-        parts = [self.standardised(self.score(part)) for part in mean.parts]
+        parts = [self.standardised(self.score(part), mean.least(part)) for part in mean.parts]
         return self.add("Div", self.total(parts), float(len(parts)))
 
-    def standardised(self, scores: str) -> str:
-        """(score - mean) / deviation; 0 where all are equal."""
+    def standardised(self, scores: str, least: float) -> str:
+        """(score - mean) / deviation; 0 if the deviation does not count."""
         centred = self.add("Sub", scores, self.add("ReduceMean", scores, np.array([0])))
         squares = self.add("Mul", centred, centred)
         spread = self.add("Sqrt", self.add("ReduceMean", squares, np.array([0])))
-        return self.add("Div", centred, self.add("Where", self.add("Greater", spread, 0.0), spread, 1.0))
+        largest = self.add("ReduceMax", self.add("Abs", scores), np.array([0]))
+        limit = self.add("Max", self.add("Mul", largest, StandardisedMean.ROUNDING), least)
+        return self.add("Div", centred, self.add("Where", self.add("Greater", spread, limit), spread, math.inf))
 
     def trees(self, trees: Trees, values: str, width: int) -> str:
         """The sum of the trees, given the columns that they look at in double precision, and their number."""
@@ -490,4 +493,9 @@ def _open(path: Path) -> Executor:
     return by_query(lambda features: session.run(None, {"features": features})[0])
 
 
-ONNX = Target("onnx", _check, _write, _open)
+def names_of(path: Path) -> list[str]:
+    """The names of the features, as the file describes itself."""
+    return str(open_session(path).get_modelmeta().custom_metadata_map["features"]).split("\n")
+
+
+ONNX = Target("onnx", _check, _write, _open, names=names_of)

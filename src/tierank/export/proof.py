@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError
-from tierank.export.portable import NEAR_ZERO, Model, Network, QueryCopies, Trees, walk
+from tierank.errors import DataError, TierankError
+from tierank.export.portable import NEAR_ZERO, ZERO, Model, Network, QueryCopies, Trees, walk
 from tierank.export.target import Target
 from tierank.files import as_path
 from tierank.transforms import Unchanged
@@ -21,8 +23,8 @@ from tierank.types import Floats
 TOLERANCE = 1e-5
 # Scores this close are a tie in single precision, in which most engines add up: eight times its rounding error.
 TIE = 2.0**-20
-# The most rows that are generated, and the number of rows per query.
-_ROWS, _LENGTH = 30_000, 50
+# The most rows that are generated, the number of rows per query, and the most splits that rows are generated for.
+_ROWS, _LENGTH, _SPLITS = 30_000, 50, 5_000
 # Columns, and values for them.
 _Places = tuple[NDArray[np.int64], NDArray[np.float32]]
 
@@ -94,12 +96,11 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
     model, place = ranker.portable(), as_path(path)
     if not place.exists():
         raise DataError(f"{place}: expected an export for {target.name}, got nothing; export the model first")
-    run, data = target.open(place), ranker.match_features(data)
+    data = ranker.match_features(data)
     generated = generate_rows(model, data, bounded=target.keeps_limits)
+    theirs = [scores - target.constant(model) for scores in _scores(target, place, model, (data, generated))]
     ours = [np.asarray(ranker.predict(part), np.float64) for part in (data, generated)]
     ours[0] = data.arrange(ours[0])
-    constant = target.constant(model)
-    theirs = [run(part.features, part.offsets) - constant for part in (data, generated)]
     parts = zip(ours, theirs, (data, generated), strict=True)
     comparisons = [_compare(a, b, part.offsets, float(a.std())) for a, b, part in parts]
     same, close, swapped, largest = zip(*comparisons, strict=True)
@@ -113,6 +114,39 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
         sum(swapped),
         max(largest),
     )
+
+
+def _scores(target: Target, place: Path, model: Model, parts: Sequence[RankingDataset]) -> list[Floats]:
+    """The scores that an export gives to each part of the data. Raises ``DataError`` if it is damaged."""
+    try:
+        names = model.names if target.names is None else target.names(place)
+        if list(names) != list(model.names):
+            raise DataError(
+                where=place, expected="the features of the model, in their order", got=_change(model, names)
+            )
+        run = target.open(place)
+        return [_as_long(run(part.features, part.offsets), part.n_documents) for part in parts]
+    except (TierankError, OSError, MemoryError):
+        raise
+    except Exception as error:  # any that a damaged file leads to, here or in the engine
+        got = f"one that cannot be used: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+        raise DataError(
+            where=place, expected=f"an export of this model for {target.name}", got=got, fix="export the model again"
+        ) from error
+
+
+def _change(model: Model, names: Sequence[str]) -> str:
+    """The first difference of the names of an export from those of the model."""
+    if len(names) != model.n_features:
+        return f"{len(names)} in place of {model.n_features}"
+    return next(f"{there!r} in place of {own!r}" for own, there in zip(model.names, names, strict=True) if own != there)
+
+
+def _as_long(scores: Floats, n: int) -> Floats:
+    """The scores, if there is one per document."""
+    if scores.shape != (n,):
+        raise ValueError(f"scores of shape {scores.shape} for {n} documents")
+    return scores
 
 
 def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: float) -> tuple[int, int, int, float]:
@@ -130,7 +164,11 @@ def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: fl
 
 
 def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: int = 0) -> RankingDataset:
-    """Rows of the data with one value changed: thresholds and their float32 neighbours, extremes, missing values.
+    """Rows that expose differences.
+
+    For each split of a tree, there are documents that reach it, with its threshold and the neighbours of that in
+    float32, and with a missing value. Others are documents of the data with one value changed: to extremes, categories,
+    and missing values. If the model has only trees, any feature may be missing.
 
     If trees see the range of a query, there are also lists in which a feature goes from 0 to 1 through the thresholds.
     ``bounded``: whether every transform clips huge numbers, so that they can be included.
@@ -139,10 +177,16 @@ def generate_rows(model: Model, data: RankingDataset, *, bounded: bool, seed: in
     parts = list(walk(model.scorer))
     networks = [part for part in parts if isinstance(part, Network)]
     bounded = all(bounded and not isinstance(network.transform, Unchanged) for network in networks)
-    columns, thresholds = _joined([_splits(part) for part in parts if isinstance(part, (Trees, QueryCopies))])
+    missing = model.seen_missing() if networks else np.ones(model.n_features, bool)
+    plain = [part for part in parts if isinstance(part, Trees)]
+    reaching = [_at_splits(model, one, data, missing, _SPLITS // len(plain), rng) for one in plain]
+    columns, thresholds = _joined([_splits(part) for part in parts if isinstance(part, QueryCopies)])
     own, in_range = (columns // data.n_features == copy for copy in (0, 1))
-    at_thresholds = _joined([_beside(columns[own], thresholds[own]), *(_beside(*_levels(part)) for part in networks)])
-    rows = _one_changed(model, data, _joined([at_thresholds, _at_extremes(data, bounded), _at_missing(model)]), rng)
+    at_thresholds = [_beside(columns[own], thresholds[own])]
+    at_levels = [_beside(*_levels(part)) for part in networks] + [_beside(*_categories(part)) for part in plain]
+    places = _joined([*at_thresholds, *at_levels, _at_extremes(data, bounded), _at_missing(missing)])
+    most = _ROWS - sum(map(len, reaching))
+    rows = np.concatenate([*reaching, _one_changed(model, data, places, most, rng)])
     lists = _through_ranges(*_beside(columns[in_range] - data.n_features, thresholds[in_range]), rng)
     blocks = [rows[first : first + _LENGTH] for first in range(0, len(rows), _LENGTH)]
     for feature, values in lists:
@@ -160,16 +204,66 @@ def _joined(places: list[_Places]) -> _Places:
     return features, values
 
 
-def _splits(part: Trees | QueryCopies) -> _Places:
+def _splits(part: QueryCopies) -> _Places:
     """Column and threshold of every split; for a split by category all categories and some out of range."""
-    trees = part.trees if isinstance(part, QueryCopies) else part
-    is_category = trees.is_category
-    if trees.members is None or not is_category.any():
-        return trees.feature, trees.threshold
-    features = np.unique(trees.feature[is_category])
+    by_number = ~part.trees.is_category
+    return _joined([(part.trees.feature[by_number], part.trees.threshold[by_number]), _categories(part.trees)])
+
+
+def _categories(trees: Trees) -> _Places:
+    """All categories of the features that are split by category, and some out of range."""
+    if trees.members is None:
+        return _joined([])
+    features = np.unique(trees.feature[trees.is_category])
     codes = np.arange(-2, trees.members.shape[1] + 2, dtype=np.float32)
-    columns = np.concatenate([trees.feature[~is_category], np.repeat(features, len(codes))])
-    return columns, np.concatenate([trees.threshold[~is_category], np.tile(codes, len(features))])
+    return np.repeat(features, len(codes)), np.tile(codes, len(features))
+
+
+def _at_splits(
+    model: Model, trees: Trees, data: RankingDataset, missing: NDArray[np.bool_], most: int, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """Documents that reach a split, at most ``most`` splits: a document of the data rarely reaches a deep one."""
+    splits = rng.permutation(np.flatnonzero(~trees.is_category))[:most]
+    low, high = _bounds(trees, splits, data.n_features)
+    rows = _sampled(model, data, len(splits), rng)
+    takes_zero = np.isin(np.arange(data.n_features), trees.feature[trees.missing == ZERO])
+    is_missing = takes_zero & (np.abs(rows) <= NEAR_ZERO)  # goes its own way
+    fits = ((rows > low) & (rows <= high) & ~is_missing) | (np.isneginf(low) & np.isposinf(high))
+    with np.errstate(over="ignore"):
+        rows = np.where(fits, rows, np.where(np.isfinite(high), high, np.nextafter(low, np.float32(np.inf))))
+    feature, threshold = trees.feature[splits], trees.threshold[splits]
+    numbers = np.arange(len(splits))
+    places, values = _beside(numbers, threshold)
+    gaps = numbers[missing[feature]]
+    places = np.concatenate([places, gaps])
+    values = np.concatenate([values, np.full(len(gaps), np.nan, np.float32)])
+    changed = rows[places]
+    changed[np.arange(len(places)), feature[places]] = values
+    return changed[~np.isinf(changed).any(axis=1)]  # no finite number reaches the split
+
+
+def _bounds(
+    trees: Trees, splits: NDArray[np.int64], n_features: int
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The values of each feature with which a document reaches each of the splits: above the first, up to the second.
+
+    Splits by category on the way are left out.
+    """
+    parent, is_left = np.full(len(trees.feature), -1), np.zeros(len(trees.feature), bool)
+    for children, side in ((trees.left, True), (trees.right, False)):
+        inner = np.flatnonzero(children >= 0)
+        parent[children[inner]], is_left[children[inner]] = inner, side
+    low = np.full((len(splits), n_features), -np.inf, np.float32)
+    high = np.full((len(splits), n_features), np.inf, np.float32)
+    place, rows = splits.copy(), np.arange(len(splits))
+    while len(rows := rows[parent[place[rows]] >= 0]):
+        child, above = place[rows], parent[place[rows]]
+        place[rows] = above
+        for ends, tighter, on_side in ((high, np.minimum, is_left[child]), (low, np.maximum, ~is_left[child])):
+            chosen = on_side & ~trees.is_category[above]
+            at = rows[chosen], trees.feature[above[chosen]]
+            ends[at] = tighter(ends[at], trees.threshold[above[chosen]])
+    return low, high
 
 
 def _levels(network: Network) -> _Places:
@@ -208,10 +302,12 @@ def _sampled(model: Model, data: RankingDataset, n: int, rng: np.random.Generato
     return np.where(np.isnan(rows) & ~model.seen_missing(), np.float32(0), rows)
 
 
-def _one_changed(model: Model, data: RankingDataset, places: _Places, rng: np.random.Generator) -> NDArray[np.float32]:
-    """A document for each column and value, with that value in that column."""
+def _one_changed(
+    model: Model, data: RankingDataset, places: _Places, most: int, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """A document for each column and value, with that value in that column; at most ``most``."""
     features, values = places
-    chosen = rng.permutation(len(features))[:_ROWS]
+    chosen = rng.permutation(len(features))[:most]
     rows = _sampled(model, data, len(chosen), rng)
     rows[np.arange(len(chosen)), features[chosen]] = values[chosen]
     return rows
@@ -233,6 +329,6 @@ def _at_extremes(data: RankingDataset, bounded: bool) -> _Places:
     return columns, np.concatenate([small, outer], axis=1).astype(np.float32).ravel()
 
 
-def _at_missing(model: Model) -> _Places:
-    features = np.repeat(np.flatnonzero(model.seen_missing()), 20)
+def _at_missing(missing: NDArray[np.bool_]) -> _Places:
+    features = np.repeat(np.flatnonzero(missing), 20)
     return features, np.full(len(features), np.nan, np.float32)

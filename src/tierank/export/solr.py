@@ -333,14 +333,44 @@ def _centred(layer: Layer, center: Floats) -> tuple[tuple[Layer, ...], list[dict
 # Solr's rules, applied to the written files
 
 
+def _fields(folder: Path) -> dict[str, str]:
+    """The field of each feature, by its name."""
+    store = json.loads((folder / "features.json").read_text(encoding="utf-8"))
+    _check_once(store)
+    for feature in store:
+        _check_class(feature, "feature.FieldValueFeature")
+    return {feature["name"]: feature["params"]["field"] for feature in store}
+
+
+def _names(folder: Path) -> list[str]:
+    return list(dict.fromkeys(_fields(folder).values()))
+
+
+def _check_once(features: list[dict[str, Any]]) -> None:
+    names = [feature["name"] for feature in features]
+    if len(set(names)) < len(names):
+        raise ValueError("duplicate feature")
+
+
+def _check_class(written: dict[str, Any], name: str) -> None:
+    if written["class"] != f"{_PACKAGE}.{name}":
+        raise ValueError(f"class {written['class']!r}")
+
+
 def _open(folder: Path) -> Executor:
-    body, store = (json.loads((folder / file).read_text(encoding="utf-8")) for file in ("model.json", "features.json"))
-    field_of = {feature["name"]: feature["params"]["field"] for feature in store}
-    number = {field: k for k, field in enumerate(dict.fromkeys(field_of.values()))}
+    body = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    is_trees = "trees" in body["params"]
+    _check_class(body, "model.MultipleAdditiveTreesModel" if is_trees else "model.NeuralNetworkModel")
+    _check_once(body["features"])
+    field_of, number = _fields(folder), {field: k for k, field in enumerate(_names(folder))}
     columns = [number[field_of[feature["name"]]] for feature in body["features"]]
-    norms = [feature.get("norm", {"params": {"avg": "0", "std": "1"}})["params"] for feature in body["features"]]
-    average, deviation = (np.array([float(norm[key]) for norm in norms], np.float32) for key in ("avg", "std"))
-    score = _tree_scores(body) if "trees" in body["params"] else _network_scores(body)
+    norms = [feature.get("norm", _norm(0.0, 1.0)["norm"]) for feature in body["features"]]
+    for norm in norms:
+        _check_class(norm, "norm.StandardNormalizer")
+    average, deviation = (
+        np.array([float(norm["params"][key]) for norm in norms], np.float32) for key in ("avg", "std")
+    )
+    score = _tree_scores(body) if is_trees else _network_scores(body)
 
     def run(features: NDArray[np.float32], offsets: NDArray[np.int64]) -> Floats:
         known = np.where(np.isnan(features), np.float32(0), features)[:, columns]
@@ -363,11 +393,13 @@ def _tree_scores(body: dict[str, Any]) -> Any:
         builder.add(tree["root"], read)
     trees = builder.build()
     thresholds = trees.threshold + _SLACK
+    weights = [np.float32(tree["weight"]) for tree in body["params"]["trees"]]
 
     def score(values: NDArray[np.float32]) -> NDArray[np.float32]:
         total = np.zeros(len(values), np.float32)
-        for leaves in trees.leaf_values(values, lambda splits, x: x <= thresholds[splits]):
-            total += leaves.astype(np.float32)
+        leaves = trees.leaf_values(values, lambda splits, x: x <= thresholds[splits])
+        for weight, one in zip(weights, leaves, strict=True):
+            total += weight * one.astype(np.float32)
         return total
 
     return score
@@ -405,6 +437,8 @@ def _activate(activation: str, values: NDArray[np.float32]) -> NDArray[np.float3
     if activation == "sigmoid":
         with np.errstate(over="ignore"):
             return (1 / (1 + np.exp(-wide))).astype(np.float32)
+    if activation != "identity":
+        raise ValueError(f"activation {activation!r}")
     return values
 
 
@@ -428,4 +462,4 @@ curl "$HOST/solr/COLLECTION/query?q=...&rq=%7B!ltr%20model={name}%20reRankDocs=1
   (`jute.maxbuffer`); larger ones go into a file next to it, by `DefaultWrapperModel`.
 """
 
-SOLR = Target("solr", _check, _write, _open, keeps_limits=False)
+SOLR = Target("solr", _check, _write, _open, names=_names, keeps_limits=False)

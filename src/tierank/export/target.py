@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -44,6 +44,8 @@ class Target:
     constant: Callable[[Model], float] = _no_constant
     # Whether the target clips values to the limits of a transform.
     keeps_limits: bool = True
+    # The names of the features in the written files, which have to be those of the model; None if only places count.
+    names: Callable[[Path], Sequence[str]] | None = None
 
 
 def refuse(target: str, why: str, instead: str) -> ParameterError:

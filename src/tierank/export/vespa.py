@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.export.onnx import ONNX
+from tierank.export.onnx import ONNX, names_of
 from tierank.export.portable import Model, TreeBuilder, Trees, as_float32
 from tierank.export.target import (
     Executor,
@@ -27,10 +27,13 @@ from tierank.export.target import (
     check_transforms,
     check_weights,
     refuse,
+    unused_name,
 )
 from tierank.types import Floats
 
 _NAME = "tierank"
+# One of those whose trees are only added up.
+_OBJECTIVE = "lambdarank"
 
 
 def _check(model: Model) -> None:
@@ -85,7 +88,7 @@ def _dump(trees: Trees, names: tuple[str, ...]) -> dict[str, Any]:
         "name": "tree",
         "version": "v4",
         "num_class": 1,
-        "objective": "lambdarank",
+        "objective": _OBJECTIVE,
         "feature_names": list(names),
         "feature_infos": {},
         "pandas_categorical": [],
@@ -99,14 +102,14 @@ def _profile(names: tuple[str, ...], is_trees: bool) -> str:
     if is_trees:
         score = f'lightgbm("{_NAME}.json")'
     else:
-        row = ", ".join(names)
+        row, inputs = ", ".join(names), unused_name(f"{_NAME}_features", names)
         lines += [
-            "    function tierank_features() {",
+            f"    function {inputs}() {{",
             f"        expression: tensor<float>(d0[1],d1[{len(names)}]):[[{row}]]",
             "    }",
             f"    onnx-model {_NAME} {{",
             f"        file: models/{_NAME}.onnx",
-            "        input features: tierank_features",
+            f"        input features: {inputs}",
             "        output scores: scores",
             "    }",
         ]
@@ -115,15 +118,30 @@ def _profile(names: tuple[str, ...], is_trees: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _trees_of(folder: Path) -> Any:
+    """The trees as they were written; None for a network."""
+    file = folder / "models" / f"{_NAME}.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+
+
+def _names(folder: Path) -> list[str]:
+    written = _trees_of(folder)
+    return names_of(folder / "models" / f"{_NAME}.onnx") if written is None else written["feature_names"]
+
+
 def _open(folder: Path) -> Executor:
     """The rule of the importer, applied to the written file; networks run in onnxruntime, as in Vespa."""
-    file = folder / "models" / f"{_NAME}.json"
-    if not file.exists():
-        return ONNX.open(file.with_suffix(".onnx"))
+    written = _trees_of(folder)
+    if written is None:
+        return ONNX.open(folder / "models" / f"{_NAME}.onnx")
+    if written["objective"] != _OBJECTIVE:
+        raise ValueError(f"objective {written['objective']!r}")
 
     def read(node: dict[str, Any]) -> Any:
         if "leaf_value" in node:
             return float(np.float32(node["leaf_value"]))
+        if node["decision_type"] != "<=":
+            raise ValueError(f"decision_type {node['decision_type']!r}")
         return (
             node["split_feature"],
             node["threshold"],
@@ -134,7 +152,7 @@ def _open(folder: Path) -> Executor:
         )
 
     builder = TreeBuilder()
-    for tree in json.loads(file.read_text(encoding="utf-8"))["tree_info"]:
+    for tree in written["tree_info"]:
         builder.add(tree["tree_structure"], read)
     trees = builder.build(as_float32)
 
@@ -157,4 +175,4 @@ _README = """# A ranking model for Vespa
 * Rank with `ranking={name}` in the query.
 """
 
-VESPA = Target("vespa", _check, _write, _open)
+VESPA = Target("vespa", _check, _write, _open, names=_names)

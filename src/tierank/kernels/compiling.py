@@ -6,14 +6,12 @@ types, so no other version is ever compiled, and ``compile_all`` can compile eve
 
 from __future__ import annotations
 
-import gc
 import importlib
 import logging
 import pkgutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cached_property, partial, update_wrapper
 from pathlib import Path
 from typing import Annotated, Any, Generic, NamedTuple, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
@@ -23,6 +21,7 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from tierank import collector
 from tierank.errors import ParameterError
 from tierank.kernels.keeping import Keeper
 
@@ -105,7 +104,7 @@ class Kernel(Generic[P, R]):
             if not self._is_ready:
                 self._dispatcher._cache = keeper
                 try:
-                    with _without_collector():
+                    with collector.paused():
                         self._dispatcher.compile(argument_types(self.function))
                 finally:
                     if notice is not None:
@@ -113,18 +112,6 @@ class Kernel(Generic[P, R]):
                 self._dispatcher.disable_compile()
                 self._is_ready = True
             return Loaded(time.monotonic() - start, keeper.has_missed, keeper.folder, keeper.obstacle)
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Switch off garbage collection: compiling creates many objects, and each pass would visit all libraries."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def compiled(function: Callable[P, R]) -> Kernel[P, R]:

@@ -113,7 +113,7 @@ def _rank_span(
         sort_down(n, keys, own_rows, spare_keys, spare_rows)
         if n < min(k, len(own)):  # then the bound is the score at rank k itself
             for i in range(len(own)):
-                own_rows[n], keys[n] = i, bound
+                own_rows[n], keys[n] = i, own[i]  # not the bound, which may be -0.0 for 0.0
                 n += int(own[i] == bound)
         depth = min(k, n)
         while keep_ties and depth < n and keys[depth] == keys[depth - 1]:

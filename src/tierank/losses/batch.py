@@ -248,8 +248,9 @@ class Batch:
             raise ParameterError(
                 argument="row_weight", expected=f"integers with {loss}, which ranks whole documents", got=f"{got:g}"
             )
-        is_empty = sum_by(counts, self.query, self.n_queries) == 0
-        counts = torch.where(is_empty[self.query], 1, counts.long())
+        totals = sum_by(counts, self.query, self.n_queries)
+        _check_places(float(totals.max()))
+        counts = torch.where((totals == 0)[self.query], 1, counts.long())
         rows = torch.arange(self.n_documents, device=self.device).repeat_interleave(counts)
         offsets = edges_of(torch.bincount(self.query[rows], minlength=self.n_queries))
         ratings, weights = (None if one is None else one[rows].cpu().numpy() for one in (self.ratings, self.weights))
@@ -325,13 +326,7 @@ class Batch:
     def _most_places(self) -> int:
         """The most ranks that the copies of the documents of a query take, if they can be counted."""
         most = float(np.add.reduceat(np.asarray(self._row_weight), self.offsets[:-1].cpu().numpy()).max())
-        if most > _MOST_PLACES:
-            raise ParameterError(
-                argument="row_weight",
-                expected=f"a sum of up to {_MOST_PLACES:,} in each query, with a loss in which copies take places",
-                got=f"{most:g}",
-                fix="divide all weights by a constant",
-            )
+        _check_places(most)
         return int(np.ceil(most))
 
     @cached_property
@@ -491,3 +486,14 @@ def check(scores: Tensor, batch: Batch, **positive: float) -> None:
         )
     for name, value in positive.items():
         as_positive(name, value)
+
+
+def _check_places(most: float) -> None:
+    """Refuse weights with which the copies of a query take too much memory."""
+    if most > _MOST_PLACES:
+        raise ParameterError(
+            argument="row_weight",
+            expected=f"a sum of up to {_MOST_PLACES:,} in each query, with a loss in which copies take places",
+            got=f"{most:g}",
+            fix="divide all weights by a constant",
+        )

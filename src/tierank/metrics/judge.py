@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cached_property
@@ -256,3 +257,12 @@ def _tie_order(data: RankingDataset, levels: Floats, ties: Ties) -> NDArray[np.i
             for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True)
         ]
     ).astype(np.int64)
+
+
+def ordered_mean(values: Floats) -> float:
+    """The mean of the values of some queries: the same bits for queries in any order; NaN if there is none.
+
+    >>> ordered_mean(np.array([0.1, 0.2, 0.3])) == ordered_mean(np.array([0.3, 0.2, 0.1]))
+    True
+    """
+    return float(np.sort(values).mean()) if len(values) else math.nan

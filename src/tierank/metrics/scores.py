@@ -19,7 +19,9 @@ def as_scores(scores: ArrayLike, n: int) -> Floats:
     if given.ndim == 2 and given.shape[1] == 1:
         given = given[:, 0]
     if given.shape != (n,):
-        raise DataError(f"scores: expected {n}, one per row of the data, got {shape_of(scores, given)}")
+        fix = "pass ranker.predict(data)" if hasattr(scores, "predict") else None
+        got = shape_of(scores, given)
+        raise DataError(argument="scores", expected=f"{n}, one per row of the data", got=got, fix=fix)
     numbers = np.ascontiguousarray(as_numbers(given, "scores"), np.float64)
     _check_distinct(given, numbers)
     return numbers

@@ -18,7 +18,7 @@ from tierank import __version__
 from tierank.columns import Plan
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
-from tierank.estimators import as_dataset
+from tierank.estimators import HOW_TO_ROUTE, as_dataset
 from tierank.export import Model, Scorer, Target, as_target, write_model
 from tierank.extras import needing
 from tierank.files import as_path
@@ -249,7 +249,7 @@ class Ranker(Configured):
                 if team.size > 1:
                     facts["arguments of fit"]["start"] = {"content": start.model_.digest()}
         if team.is_first:
-            warn_of_odd_queries(lesson.train, lesson.valid)
+            warn_of_odd_queries(lesson.train, lesson.valid, has_queries=given.has_queries)
             if start is None:
                 warn_of_columns(lesson.raw)
         check_contents(team, lesson.train, lesson.valid, self.resources().n_jobs)
@@ -258,7 +258,8 @@ class Ranker(Configured):
         folder = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder")
         before = None if start is None else start.model_
         shown = progress and team.is_first
-        self._learn(lesson, FitContext(seen, folder, shown, team, Callbacks(functions, team), before))
+        called = Callbacks(functions, team)
+        self._learn(lesson, FitContext(seen, folder, shown, team, called, before, ranker=type(self)))
         return self
 
     def _check_parts(self, team: Team) -> None:
@@ -489,8 +490,7 @@ class Ranker(Configured):
                 argument="qid",
                 expected="one query id per row, as in fit",
                 got="none",
-                fix="in scikit-learn's tools, switch on metadata routing:"
-                " sklearn.set_config(enable_metadata_routing=True)",
+                fix=HOW_TO_ROUTE,
             )
         data = as_dataset(X, y, qid)
         values = Judge(data, "ndcg@10")(data.arrange(self.predict(data)))["ndcg@10"]

@@ -54,7 +54,7 @@ from tierank.training.checkpoint import Checkpoint
 from tierank.training.model import FitContext, FittedModel, SavedModel, Seen, as_best
 from tierank.training.order import canonical_rows, join_contents
 from tierank.training.parallel import Halting, in_parallel
-from tierank.training.selection import Judging, make_judge
+from tierank.training.selection import Judging, make_judge, means_of
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
 
@@ -309,7 +309,7 @@ class Blend(JudgedRanker):
             None if data is None else join_contents(team.all_gather(_content(data, settings["n_jobs"])))
             for data in (train, valid)
         ]
-        kept = None if context.checkpoint is None else _Members(context.checkpoint, settings, contents, team)
+        kept = None if context.checkpoint is None else _Members(context, settings, contents)
         model = BlendModel([], context.seen, settings["query_features"])
         found: dict[int, Member] = {}
         jobs = _jobs(_plans_for(train, settings), len(turns), settings["seed"])
@@ -402,7 +402,7 @@ class Blend(JudgedRanker):
         if settings["weights"] == "learned" and is_whole and len(families) > 1:
             first = next(iter(values_of(model.weights)))
             model.weigh(choose_weights(lambda weights: values_of(weights)[first], families, STRENGTH))
-        model.best = {metric: float(np.nanmean(values)) for metric, values in values_of(model.weights).items()}
+        model.best = means_of(values_of(model.weights))
 
     def outline(self, train: RankingDataset, seen: Seen) -> Scorer:
         """The members of one turn; those of the others are alike."""
@@ -564,7 +564,7 @@ def _fit_member(ranker: Ranker, fold: Fold, context: FitContext, kept: _Members 
     model = None if kept is None else kept.read(number, ranker)
     if model is None:
         folder = None if kept is None else kept.half(number)
-        inner = replace(context.for_features_of(fold[0]), checkpoint=folder, progress=False)
+        inner = replace(context.for_features_of(fold[0]), checkpoint=folder, progress=False, ranker=type(ranker))
         model = ranker.fit_model(*fold, inner)
         if kept is not None:
             if context.is_stopped:  # written before the member, so that a run that is killed in between finds the mark
@@ -576,9 +576,9 @@ def _fit_member(ranker: Ranker, fold: Fold, context: FitContext, kept: _Members 
 class _Members(Checkpoint):
     """The finished members and the checkpoint of the current one, each in a separate folder."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], contents: Sequence[str | None], team: Team) -> None:
-        super().__init__(folder, settings, contents, team)
-        if team.is_first:
+    def __init__(self, context: FitContext, settings: dict[str, Any], contents: Sequence[str | None]) -> None:
+        super().__init__(context, settings, contents)
+        if self.team.is_first:
             self.begin()
 
     @property

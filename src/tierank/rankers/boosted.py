@@ -87,7 +87,7 @@ class BoostedNetworks(NeuralRanker):
 
         settings = self.checked_settings()
         base = settings.get("base")
-        inner = None if base is None else base.fit_model(train, valid, context.inside("base"))
+        inner = None if base is None else base.fit_model(train, valid, context.of_base(type(base)))
         transform = fit_inputs(settings, train, context.team)
         model = self.model_class()(settings, context.seen, transform, base=inner)
         train_networks(model, self.loss_function(settings), (train, valid), context, model.train_members)

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import clone
 
 from tierank.dataset import RankingDataset, check_dataset
-from tierank.errors import ParameterError
+from tierank.errors import DataError, ParameterError
 from tierank.rankers.base import Ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.trees import LambdaMART
@@ -43,9 +43,9 @@ def distill(
     blend : Blend
         A blend that was fitted on ``train`` and ``valid`` with ``rotate=True``.
     train : RankingDataset
-        The training data of the blend.
+        The training data of the blend: ratings, not clicks with positions.
     into : Ranker, default LambdaMART()
-        The ranker to fit; it is not changed.
+        The ranker to fit; it is not changed. Its ``gain`` is a name or a function, as ``t`` lies between ratings.
     valid : RankingDataset, optional
         The validation data of the blend; their ratings choose the round. Without them a quarter of the training queries
         is held out for that.
@@ -78,7 +78,15 @@ def distill(
     mix = float(Number(0, 1).check("mix", mix))
     ranker = LambdaMART() if into is None else clone(into)
     ranker.check_settings()
+    _check_gains(ranker)
     train.check_rated()
+    if train.position is not None or train.propensity is not None:
+        raise DataError(
+            argument="train",
+            expected="ratings, because distilling does not correct for positions",
+            got="clicks with positions or propensities",
+            fix="tierank.clicks.judgements turns a log into ratings",
+        )
     soft = train.replace(ratings=soft_ratings(train, train.arrange(blend.out_of_fold(train, valid)), mix))
     if valid is None:
         _, parts = deal(train, None, blend.settings_["seed"], blend.resources().n_jobs)
@@ -87,6 +95,17 @@ def distill(
             is_learned[parts[-1]] = False
             soft, valid = soft.select(is_learned), train.select(parts[-1])
     return ranker.fit(soft, valid=valid, **fit_arguments)
+
+
+def _check_gains(ranker: Ranker) -> None:
+    """Refuse tables of gains: what is learned lies between the ratings that they have."""
+    for name, gain in ranker.get_params().items():
+        if name.split("__")[-1] == "gain" and not isinstance(gain, str) and not callable(gain):
+            raise ParameterError(
+                argument=f"into.{name}",
+                expected="'exp2', 'linear' or a function, as what a distilled ranker learns lies between ratings",
+                got=type(gain).__name__,
+            )
 
 
 def soft_ratings(data: RankingDataset, scores: Floats, mix: float) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tierank.errors import ParameterError
+from tierank.estimators import HOW_TO_ROUTE
 
 _QID = "`qid`, one query id per row"
 _FROM_SIZES = "np.repeat(np.arange(len(group)), group) makes it from group sizes"
@@ -28,7 +29,7 @@ _RAW = "nothing: scores are raw scores"
 _FIT: dict[str, tuple[str, str | None]] = {
     # Queries
     "group": (_QID, _FROM_SIZES),
-    "groups": (_QID, _FROM_SIZES),
+    "groups": (_QID, HOW_TO_ROUTE),  # scikit-learn's word for one id per row
     "query": (_QID, None),
     "queries": (_QID, None),
     "query_id": (_QID, None),
@@ -100,7 +101,7 @@ _FIT: dict[str, tuple[str, str | None]] = {
 }
 _SCORING: dict[str, tuple[str, str | None]] = {
     "group": (_QID, _FROM_SIZES),
-    "groups": (_QID, _FROM_SIZES),
+    "groups": (_QID, HOW_TO_ROUTE),  # scikit-learn's word for one id per row
     "query": (_QID, None),
     "query_id": (_QID, None),
     "group_id": (_QID, "rename group_id to qid"),

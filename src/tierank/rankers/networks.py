@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer
-from tierank.extras import needing
+from tierank.extras import loading
 from tierank.objectives import (
     as_loss,
     check_loss_settings,
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
 
 def _network_names() -> list[str]:
-    with needing("this ranker"):
+    with loading("this ranker"):
         from tierank.networks import NETWORKS
 
     return [name for name in NETWORKS if name != "tier_rnn"]  # which is a part of UrBoost
 
 
 def _activations() -> list[str]:
-    with needing("this ranker"):
+    with loading("this ranker"):
         from tierank.networks import ACTIVATIONS
 
     return list(ACTIVATIONS)

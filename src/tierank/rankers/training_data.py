@@ -16,7 +16,7 @@ from tierank.dataset import RankingDataset
 from tierank.doubts import find_doubts
 from tierank.encoding import as_features, check_declared
 from tierank.errors import ColumnWarning, DataError, ParameterError
-from tierank.estimators import as_dataset
+from tierank.estimators import HOW_TO_ROUTE, as_dataset
 from tierank.kinds import Columns
 from tierank.settings import as_choice
 from tierank.tables import column_names, is_table, take_columns, warn_of_row_order
@@ -28,6 +28,8 @@ UNJUDGED = ("skip", "zero")
 # A list of more documents looks like a mistake: the longest list of the public collections has 1,251 (MSLR-WEB30K), and
 # a search engine passes on 1,000 documents or fewer to be reranked.
 _LONG_LIST = 2_000
+# Without query ids, more rows than this look like several lists whose ids were forgotten.
+_LIST_WITHOUT_ID = 100
 # Columns that a warning describes.
 _LISTED = 12
 
@@ -188,9 +190,9 @@ def settle_unjudged(
     return train if has_judged.all() else train.select(has_judged), valid
 
 
-def warn_of_odd_queries(train: RankingDataset, valid: RankingDataset | None) -> None:
+def warn_of_odd_queries(train: RankingDataset, valid: RankingDataset | None, *, has_queries: bool) -> None:
     """Warn if query ids seem to be missing or taken from the wrong column, and if there is no order to learn."""
-    doubts = {"": _doubt_of_queries(train) or _doubt_of_order(train)}
+    doubts = {"": _doubt_of_queries(train, has_queries) or _doubt_of_order(train)}
     doubts["valid: "] = None if valid is None else _doubt_of_queries(valid)
     for where, doubt in doubts.items():
         if doubt is not None:
@@ -212,7 +214,7 @@ def warn_of_columns(train: RankingDataset) -> None:
     )
 
 
-def _doubt_of_queries(data: RankingDataset) -> str | None:
+def _doubt_of_queries(data: RankingDataset, has_queries: bool = True) -> str | None:
     """Why query ids seem to be missing or taken from the wrong column; None if they look right.
 
     >>> print(_doubt_of_queries(RankingDataset(np.eye(3), [0, 1, 2], qid=["a", "b", "c"])))
@@ -223,6 +225,11 @@ def _doubt_of_queries(data: RankingDataset) -> str | None:
         return (
             f"each of the {data.n_documents:,} rows is a separate query, and a list of one document has no order to"
             " learn: give the documents of one list the same query id"
+        )
+    if not has_queries and data.n_documents > _LIST_WITHOUT_ID:
+        return (
+            f"no qid was given, so all {data.n_documents:,} rows are one query: give one query id per row as qid, or"
+            f" ignore this if they are one list; {HOW_TO_ROUTE}"
         )
     if data.n_queries == 1 and data.n_documents > _LONG_LIST:
         return (

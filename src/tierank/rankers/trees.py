@@ -211,7 +211,7 @@ class BoostedTrees(FittedTrees, TreeSettings):
             if isinstance(start, TreeModel):  # whose base is not trained again: its trees correct that one
                 base_model = start.base
             else:
-                base_model = base.fit_model(train, valid, context.inside("base"))
+                base_model = base.fit_model(train, valid, context.of_base(type(base)))
             context = replace(context.inside("trees"), start=start)
         return train_trees(settings, self._parameters(settings), objective, parts, context, base_model)
 

@@ -21,6 +21,7 @@ from tierank.readers.columns import PARQUET_ENDINGS, files_of, left_over
 from tierank.readers.letor import read_letor, write_letor
 from tierank.readers.paths import kind_of, nearby, piped, unreadable
 from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
+from tierank.readers.signatures import naming_content
 from tierank.readers.tables import (
     read_attributes,
     read_columns,
@@ -31,7 +32,7 @@ from tierank.readers.tables import (
     write_csv,
     write_parquet,
 )
-from tierank.tables import check_known, is_table
+from tierank.tables import as_name, as_name_list, check_known, is_table
 
 __all__ = [
     "FORMATS",
@@ -65,6 +66,12 @@ FORMATS = {
     "tierank": Format((SUFFIX,), read_folder, write_folder),
     "qrels": Format((".qrels",), None, write_qrels),
 }
+
+# Endings of formats that are not written: text in such a file would mislead its readers.
+_OTHER_ENDINGS = (
+    *(".json", ".jsonl", ".xls", ".xlsx", ".feather", ".arrow", ".orc", ".npy", ".npz", ".pkl", ".h5"),
+    *(".zip", ".xz", ".bz2", ".zst"),
+)
 
 # What arguments are for, and what has been given instead, where they would have no effect.
 _A_TABLE = "a table with such a column, CSV or Parquet"
@@ -156,15 +163,14 @@ def read(
     declared = Columns() if columns is None else columns
     if not isinstance(declared, Columns):
         raise ParameterError(argument="columns", expected="a tierank.Columns", got=type(columns).__name__)
+    roles = {"query": query, "rating": rating, "document": document}
     of_rows = {"position": position, "row_weight": row_weight, "query_weight": query_weight}
+    lists = {"features": features, "ignore": ignore}
     named: dict[str, Any] = {
-        "query": query,
-        "rating": rating,
-        "document": document,
-        "features": None if features is None else list(features),
-        "ignore": None if ignore is None else list(ignore),
+        **{name: as_name(name, column) for name, column in roles.items()},
+        **{name: None if some is None else as_name_list(name, some) for name, some in lists.items()},
         # Only if they are given: otherwise caches of earlier versions remain valid.
-        **{name: column for name, column in of_rows.items() if column is not None},
+        **{name: as_name(name, column) for name, column in of_rows.items() if column is not None},
     }
     of_text = {"n_features": n_features, "zero_based": zero_based}
     if is_table(source):
@@ -297,7 +303,10 @@ def _build(path: Path, name: str, settings: dict[str, Any], allocate: Allocator)
     reader = FORMATS[name].read
     if reader is None:
         raise DataError(f"{path}: expected data with features, got {name}, which holds ratings only")
-    return reader(path, allocate=allocate, **settings)
+    if name not in ("letor", "csv"):
+        return reader(path, allocate=allocate, **settings)
+    with naming_content(path, is_csv=name == "csv"):
+        return reader(path, allocate=allocate, **settings)
 
 
 def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | None = None) -> None:
@@ -318,6 +327,14 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
     """
     check_dataset("data", data)
     target = as_path(path)
+    ending = target.suffix.lower()
+    if format is None and ending in _OTHER_ENDINGS:
+        raise ParameterError(
+            where=target,
+            expected="a name that ends in .txt, .csv, .parquet, .tierank or .qrels",
+            got=repr(ending),
+            fix="rename it, or name the format: `format`='letor'",
+        )
     name = _format_of(target, format)
     FORMATS[name].write(data, target)
 
@@ -406,9 +423,10 @@ def read_fold(
 
 
 def is_folder_of_folds(path: str | os.PathLike[str]) -> bool:
-    """Whether a path is a folder of folds, for ``read_fold``, and not a data set (binary, or Parquet files)."""
+    """Whether a path is a folder of folds, for ``read_fold``, and not a data set (binary, or Parquet) or a model."""
     folder = Path(path)
-    return folder.is_dir() and not (folder / "meta.json").exists() and not _is_parquet(folder)
+    is_other = (folder / "meta.json").exists() or (folder / "model.json").exists()
+    return folder.is_dir() and not is_other and not _is_parquet(folder)
 
 
 def _is_parquet(folder: Path) -> bool:
@@ -454,7 +472,9 @@ def readable_format(path: Path, format: str | None) -> str:
     except OSError as error:
         raise unreadable(path, error) from None
     if is_folder and (path / "model.json").exists():  # arguments in the wrong order
-        raise DataError(f"{path}: expected a file of data, got the folder of a model")
+        raise DataError(
+            where=path, expected="a file of data", got="the folder of a model", fix="tierank.load reads a model"
+        )
     if is_folder and name not in ("tierank", "parquet"):
         raise DataError(f"{path}: expected a file, got a folder; read_fold reads a folder of folds")
     if not is_folder and name == "tierank":

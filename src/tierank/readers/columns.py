@@ -92,7 +92,9 @@ class Layout(NamedTuple):
                 f"{where}: expected a query column called {', '.join(QUERY_NAMES[:-1])} or {QUERY_NAMES[-1]},"
                 f" got the columns {_listed(names)}; name yours with query="
             )
-        rating = rating or _found(free, RATING_NAMES)
+        if rating is not None and rating in (features or ()):
+            raise DataError(where=where, argument="features", expected="columns without the ratings", got=repr(rating))
+        rating = rating or _found([name for name in free if name not in (features or ())], RATING_NAMES)
         document = document or _found(free, DOCUMENT_NAMES)
         weights = {role: given[role] or role for role in WEIGHT_NAMES if given[role] or role in free}
         others = {query, rating, document, position, *weights.values()}

@@ -69,7 +69,14 @@ def read_table(table: Any, *, declared: Columns, **named: Any) -> RankingDataset
         )
         return data.replace(kinds=kinds)
     except DataError as error:
-        raise DataError(f"table: {error}") from None
+        raise DataError(f"table: {_by_column(str(error), columns)}") from None
+
+
+def _by_column(message: str, columns: Layout) -> str:
+    """A message on an argument of ``RankingDataset``, with the name of the column that it came from."""
+    named = {"y": columns.rating, "qid": columns.query, "position": columns.position, **columns.weights}
+    argument = next((one for one, column in named.items() if column and message.startswith((f"{one}:", f"{one},"))), "")
+    return f"column {named[argument]!r}{message.removeprefix(argument)}" if argument else message
 
 
 def read_csv(path: Path, *, allocate: Allocator, declared: Columns, **named: Any) -> RankingDataset:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tierank.explain import Explanation, format_value
-from tierank.report.figures import check_figure, save_figure
+from tierank.report.figures import as_tick, bars_width, check_figure, save_figure
 from tierank.report.tables import Table
 
 _UP, _DOWN, _INK = "#0b6e69", "#c2643a", "#1d2425"
@@ -43,16 +43,16 @@ def draw_explanation(found: Explanation, path: Path, n: int | None = None) -> No
 
     named = [(found.features[j], float(found.contributions[j])) for j in found.top(n)]
     names, values = zip(*[*named, *_sums(found, n), ("score difference", found.difference)], strict=True)
-    figure = Figure(figsize=(7, 1.2 + 0.28 * len(names)), layout="constrained")
+    figure = Figure(figsize=(bars_width(names), 1.2 + 0.28 * len(names)), layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(names))[::-1]
     colours = [_INK if i == len(names) - 1 else _UP if value >= 0 else _DOWN for i, value in enumerate(values)]
     axes.barh(places, values, color=colours, height=0.7)
-    # A dollar sign in a name is not mathematics.
-    axes.set_yticks(places, [name.replace("$", r"\$") for name in names])
+    axes.set_yticks(places, [as_tick(name) for name in names])
     axes.axvline(0, color=_INK, linewidth=0.8)
     title = f"Query {found.query!s}: {found.above} above {found.below}"
-    axes.set_title(title.replace("$", r"\$"), loc="left", fontsize=11)
+    # Over the whole figure: the bars may be narrower than the title.
+    figure.suptitle(as_tick(title), x=0.01, horizontalalignment="left", fontsize=11)
     axes.set_xlabel("contribution to the difference of the scores")
     axes.spines[["top", "right", "left"]].set_visible(False)
     save_figure(figure, path)

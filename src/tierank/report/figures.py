@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,10 @@ _COLOURS = ("#1f4e5f", "#d1603d", "#7a9e7e", "#e0b252", "#6b4e71", "#9aa5b1", "#
 # The formats of figures, and the metadata field of each that holds the date.
 _DATES: dict[str, tuple[str, ...]] = {".png": (), ".svg": ("Date",), ".pdf": ("CreationDate",)}
 _INK, _GRID = "#2b2b2b", "#dddddd"
+# The size of figures with a bar per name, in inches: width with short names, and more for each character of a long one.
+_WIDTH, _SHORT, _CHARACTER = 7.0, 25, 0.09
+# Characters of a name that are shown.
+_SHOWN = 80
 
 
 def draw_improvement(comparison: Comparison, paths: Sequence[Path]) -> None:
@@ -35,6 +39,27 @@ def draw_improvement(comparison: Comparison, paths: Sequence[Path]) -> None:
     figure = _improvement(comparison)
     for path in paths:
         save_figure(figure, path)
+
+
+def bars_width(names: Iterable[str]) -> float:
+    """The width of a figure with a bar per name: long names get more room, so that the bars keep theirs."""
+    longest = max((len(as_label(name)) for name in names), default=0)
+    return _WIDTH + _CHARACTER * max(0, longest - _SHORT)
+
+
+def as_label(name: str) -> str:
+    """A name as it is shown beside its bar; a very long one without its middle.
+
+    >>> as_label("x" * 50 + "y" * 50) == "x" * 38 + " ... " + "y" * 37
+    True
+    """
+    end = (_SHOWN - 5) // 2
+    return name if len(name) <= _SHOWN else f"{name[: _SHOWN - 5 - end]} ... {name[-end:]}"
+
+
+def as_tick(name: str) -> str:
+    """A name as a label of an axis, where a dollar sign would begin mathematics."""
+    return as_label(name).replace("$", r"\$")
 
 
 def check_figure(path: Path) -> None:

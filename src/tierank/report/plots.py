@@ -12,6 +12,7 @@ from tierank.evaluation import Comparison
 from tierank.extras import needing
 from tierank.rankers import Ranker
 from tierank.report.charts import find_kept
+from tierank.report.figures import as_tick, bars_width
 from tierank.settings import as_whole
 
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def plot_importance(
             got="None",
         )
     top = np.argsort(-values, kind="stable")[:n][::-1]
-    axes = _axes(axes)
+    axes = _axes(axes, (bars_width(names[j] for j in top), 1.15 + 0.19 * len(top)))
     places = np.arange(len(top))
     axes.barh(places, values[top], xerr=None if errors is None else errors[top], color=_BETTER, height=0.7)
-    axes.set_yticks(places, [names[j].replace("$", r"\$") for j in top])
+    axes.set_yticks(places, [as_tick(names[j]) for j in top])
     axes.set_xlabel(label)
     axes.set_title(type(ranker).__name__, loc="left")
     return axes
@@ -158,11 +159,11 @@ def _check_ranker(ranker: Ranker) -> None:
     ranker.check_fitted()
 
 
-def _axes(axes: Any) -> Any:
+def _axes(axes: Any, size: tuple[float, float] = (7.0, 4.0)) -> Any:
     if axes is None:
         with needing("a plot"):
             import matplotlib.pyplot as plt
 
-        axes = plt.subplots(figsize=(7, 4), layout="constrained")[1]
+        axes = plt.subplots(figsize=size, layout="constrained")[1]
     axes.spines[["top", "right"]].set_visible(False)
     return axes

@@ -17,7 +17,7 @@ from tierank.team import Team
 from tierank.training.model import FittedModel, Resources, Seen
 from tierank.training.numbering import Numbering
 from tierank.training.order import canonical_rows
-from tierank.training.selection import mean_of_standardised
+from tierank.training.selection import mean_of_standardised, spread_of
 from tierank.training.sharing import shared_work
 from tierank.transforms import add_query_copies
 from tierank.types import Floats, Rows
@@ -102,7 +102,9 @@ class BlendModel(FittedModel):
         for family, own in _families(members):
             scores = self._scores(own, self._seen_by(family, data, resources), resources)
             if self.seen.has_queries:
-                found[family] = mean_of_standardised([mean_of_standardised(scores, data)], data)
+                found[family] = mean_of_standardised(
+                    [mean_of_standardised(scores, data)], data, least=StandardisedMean.CANCELLED
+                )
             else:
                 fixed = [member.standardised(one) for member, one in zip(own, scores, strict=True)]
                 found[family] = np.asarray(np.mean(fixed, axis=0), np.float64)
@@ -118,10 +120,13 @@ class BlendModel(FittedModel):
                 self._of_features(member.model.contributions(data_of_family, above, below, resources)) for member in own
             ]
             spreads = [
-                _spread(one) if self.seen.has_queries else member.scale for member, one in zip(own, scores, strict=True)
+                spread_of(one) if self.seen.has_queries else member.scale
+                for member, one in zip(own, scores, strict=True)
             ]
             mean = np.mean([one / spread for one, spread in zip(of_members, spreads, strict=True)], axis=0)
-            spread = _spread(mean_of_standardised(scores, data)) if self.seen.has_queries else 1.0
+            spread = 1.0
+            if self.seen.has_queries:
+                spread = spread_of(mean_of_standardised(scores, data), least=StandardisedMean.CANCELLED)
             total += self.weights[family] * mean / spread
         return np.asarray(total * self._unit, np.float64)
 
@@ -258,11 +263,6 @@ def _families(members: Sequence[Member]) -> Iterator[tuple[str, list[Member]]]:
         own = [member for member in members if member.family == family]
         if own:
             yield family, own
-
-
-def _spread(scores: Floats) -> float:
-    """The standard deviation of the scores of one query; 1 if all are equal."""
-    return float(scores.std()) or 1.0
 
 
 def take_turns(

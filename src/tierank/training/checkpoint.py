@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,8 +17,8 @@ from tierank.errors import DataError
 from tierank.estimators import Estimator
 from tierank.files import FolderKind, building, contents, make_folder, remove_folder, replacing
 from tierank.models import without_work
-from tierank.team import Team
 from tierank.training.identity import identity_of, is_of_caller, name_of
+from tierank.training.model import FitContext
 
 # Errors that reading a damaged file can raise.
 _OF_DAMAGE = (AttributeError, EOFError, KeyError, OSError, RuntimeError, SafetensorError, TypeError, ValueError)
@@ -40,12 +41,17 @@ _NEST = _Nest(_MARK.kind, _MARK.file, _MARK.names)
 class Checkpoint:
     """A folder with the state of training. A subclass says what is written, and how it is read."""
 
-    def __init__(
-        self, folder: Path, settings: Mapping[str, Any], made_of: Sequence[Any], team: Team | None = None
-    ) -> None:
-        """``made_of`` identifies what the model depends on besides its settings: data and versions."""
-        self.folder, self.team = folder, team or Team()
-        identity = {"settings": without_work(settings), "made_of": made_of}
+    def __init__(self, context: FitContext, settings: Mapping[str, Any], made_of: Sequence[Any]) -> None:
+        """``made_of`` identifies what else the model depends on: the content of the data, and versions."""
+        self.folder, self.team = Path(context.checkpoint or ""), context.team
+        identity = {
+            "ranker": context.ranker,
+            "settings": without_work(settings),
+            "has_queries": context.seen.has_queries,
+            "feature_names": context.seen.feature_names,
+            "levels": context.seen.n_levels(),
+            "made_of": made_of,
+        }
         self.identity = json.loads(json.dumps(identity, default=described))
         self._check()
 
@@ -66,8 +72,9 @@ class Checkpoint:
         """A new folder to fill, which atomically replaces the checkpoint."""
         make_folder(self.folder.parent)
         with building(self.folder, _MARK) as fresh:
-            (fresh / _MARK.file).write_text(json.dumps({"identity": self.identity}), encoding="utf-8")
             yield fresh
+            described = {"identity": self.identity, "sha256": {path.name: _sha256(path) for path in fresh.iterdir()}}
+            (fresh / _MARK.file).write_text(json.dumps(described), encoding="utf-8")
 
     def begin(self) -> None:
         """Create the folder; its parts are written one by one."""
@@ -77,8 +84,19 @@ class Checkpoint:
 
     def content(self, name: str) -> bytes | None:
         """A file of the folder, which the first process of a team reads for all; None if there is none."""
-        file = self.folder / name
-        return self.team.broadcast(file.read_bytes() if self.team.is_first and file.exists() else None)
+        content = self.team.broadcast(self._verified(name) if self.team.is_first else None)
+        if content == b"":
+            raise ValueError(f"a damaged {name}")
+        return content
+
+    def _verified(self, name: str) -> bytes | None:
+        """The content of a file, empty if it is not what was written; None if it was not written."""
+        file, expected = self.folder / name, (_MARK.content(self.folder) or {}).get("sha256")
+        if expected is None:  # the parts of this checkpoint are written one by one
+            return file.read_bytes() if file.exists() else None
+        if name not in expected:
+            return None
+        return file.read_bytes() if file.is_file() and _sha256(file) == expected[name] else b""
 
     @contextmanager
     def reading(self) -> Iterator[None]:
@@ -89,6 +107,10 @@ class Checkpoint:
             raise DataError(
                 f"{self.folder}: expected a checkpoint, got a damaged one; delete it to start over"
             ) from None
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def check_checkpoint(folder: str | os.PathLike[str]) -> None:

@@ -142,6 +142,17 @@ def predicted(
     )
 
 
+def add_trees(booster: lightgbm.Booster, rows: Rows, scores: NDArray[np.float64], n_jobs: int | None) -> None:
+    """Add the trees to the scores of the rows, one by one as in training: their sum alone would round differently."""
+    threads, end = n_threads(n_jobs), 0
+    for batch in rows.batches():
+        some, end = slice(end, end + len(batch)), end + len(batch)
+        for tree in range(booster.num_trees()):
+            scores[some] += booster.predict(
+                batch, start_iteration=tree, num_iteration=1, raw_score=True, num_threads=threads
+            )
+
+
 def exact_in_sums(values: NDArray[np.float32]) -> NDArray[np.float32]:
     """Gradients or hessians that LightGBM adds up to the same bits in any order.
 

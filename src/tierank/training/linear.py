@@ -187,7 +187,7 @@ def _train(
     model = LinearModel(seen, transforms, zeros, zeros, USUAL_RIDGE)
     queries = Queries(team.part(train), model, settings["gain"], n_jobs, team)
     if context.checkpoint is not None:
-        _mark_checkpoint(context.checkpoint, settings, queries, valid, team)
+        _mark_checkpoint(context, settings, queries, valid)
     # Sums in several threads of a library have other bits than in one: threads work on parts that are always the same.
     with threadpool_limits(1, "blas"):
         folds = queries.sum_up()
@@ -233,9 +233,7 @@ def _choose(
     for k, ridge in enumerate(ridges):
         means: dict[str, float] = {}
         if judge is not None and scores is not None:
-            per_query = judge(np.ascontiguousarray(scores[:, k]))
-            # Sums of sorted numbers are the same bits for queries in any order.
-            means = means_of({metric: np.sort(values) for metric, values in per_query.items()}, team)
+            means = means_of(judge(np.ascontiguousarray(scores[:, k])), team)
         model.history.append({"ridge": ridge} | means)
         is_best = selection.is_better(tuple(means.values()))
         chosen = k if is_best else chosen
@@ -264,13 +262,13 @@ def _fit_transforms(
 
 
 def _mark_checkpoint(
-    folder: Any, settings: Mapping[str, Any], queries: Queries, valid: RankingDataset | None, team: Team
+    context: FitContext, settings: Mapping[str, Any], queries: Queries, valid: RankingDataset | None
 ) -> None:
     """Mark the folder as this run's. There is nothing to resume: a fit takes less time than a checkpoint saves."""
     contents = [queries.content, None if valid is None else canonical_rows(valid, settings["n_jobs"]).content]
-    joined = [None if one is None else join_contents(team.all_gather(one)) for one in contents]
-    checkpoint = Checkpoint(folder, settings, joined, team)
-    if team.is_first:
+    joined = [None if one is None else join_contents(context.team.all_gather(one)) for one in contents]
+    checkpoint = Checkpoint(context, settings, joined)
+    if context.team.is_first:
         checkpoint.begin()
 
 

@@ -19,6 +19,7 @@ from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import Scorer
+from tierank.kinds import Category
 from tierank.memory import chunks
 from tierank.settings import as_whole
 from tierank.team import Team
@@ -114,6 +115,11 @@ class Seen:
             Plan.from_json(described.get("columns", {}), names, files),
         )
 
+    def n_levels(self) -> dict[int, int]:
+        """The number of levels of each category, by the index of the feature."""
+        kinds = [self.columns.kinds.get(name) for name in self.feature_names or ()]
+        return {place: len(kind.levels) for place, kind in enumerate(kinds) if isinstance(kind, Category)}
+
     def with_features_of(self, data: RankingDataset) -> Seen:
         """The same facts, for data that have other features."""
         columns = replace(self.columns, kinds=data.kinds)
@@ -142,6 +148,8 @@ class FitContext:
         The part of the ranker that trains, for callbacks.
     member : int, optional
         The member of a blend that trains, for callbacks.
+    ranker : type, optional
+        The class of the ranker that trains: a checkpoint of another one is refused.
     """
 
     seen: Seen
@@ -152,6 +160,7 @@ class FitContext:
     start: FittedModel | None = None
     part: str = ""
     member: int | None = None
+    ranker: type[Any] | None = None
 
     @property
     def is_stopped(self) -> bool:
@@ -214,6 +223,10 @@ class FitContext:
         """The context of a part of a ranker, with its own checkpoint, and without ``start``."""
         checkpoint = None if self.checkpoint is None else self.checkpoint / name
         return replace(self, checkpoint=checkpoint, start=None, part=f"{self.part}.{name}" if self.part else name)
+
+    def of_base(self, ranker: type[Any]) -> FitContext:
+        """The context of a ranker of this class that is fitted first."""
+        return replace(self.inside("base"), ranker=ranker)
 
     def for_features_of(self, data: RankingDataset) -> FitContext:
         """The context of a ranker that sees other features."""

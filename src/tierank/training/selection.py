@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
-from tierank.metrics import Judge, Rule, as_rule
+from tierank.export import StandardisedMean
+from tierank.metrics import Judge, Rule, as_rule, ordered_mean
 from tierank.team import Team
 
 # Scores of documents -> metrics of each query.
@@ -57,7 +58,7 @@ class ShownJudge:
         totals = np.add.reduceat(clicks, starts)
         weights = np.add.reduceat(clicks / np.asarray(valid.propensity), starts) / np.where(totals > 0, totals, 1.0)
         is_counted = totals > 0
-        total, n = team.all_reduce(np.array([weights[is_counted].sum(), is_counted.sum()], np.float64))
+        total, n = team.all_reduce(np.array([np.sort(weights[is_counted]).sum(), is_counted.sum()], np.float64))
         self.weights = weights * (n / total)
 
     def __call__(self, scores: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
@@ -93,19 +94,32 @@ def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = N
     >>> means_of({"ndcg@1": np.array([1.0, np.nan, 0.5])})
     {'ndcg@1': 0.75}
     """
+    known = {metric: values[~np.isnan(values)] for metric, values in per_query.items()}
     if team is None or team.size == 1:
-        return {metric: float(np.nanmean(values)) for metric, values in per_query.items()}
-    sums = np.array([[np.nansum(values), np.isfinite(values).sum()] for values in per_query.values()])
+        return {metric: ordered_mean(values) for metric, values in known.items()}
+    sums = np.array([[np.sort(values).sum(), len(values)] for values in known.values()])
     totals = team.all_reduce(sums)
     return {metric: float(total / n) for metric, (total, n) in zip(per_query, totals, strict=True)}
 
 
-def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDataset) -> NDArray[np.float64]:
-    """The mean of several scores, each standardised within each query."""
+def mean_of_standardised(
+    scores: Sequence[NDArray[np.float64]], data: RankingDataset, *, least: float = 0.0
+) -> NDArray[np.float64]:
+    """The mean of several scores, each standardised within each query; see ``StandardisedMean``."""
     total, query, starts, lengths = np.zeros(data.n_documents), data.query_of_row, data.offsets[:-1], data.lengths
     for one in scores:
         order = np.lexsort((one, query))  # sums of sorted numbers are the same bits for rows in any order
         centred = one - (np.add.reduceat(one[order], starts) / lengths)[query]
         spread = np.sqrt(np.add.reduceat(centred[order] ** 2, starts) / lengths)
-        total += centred / np.where(spread > 0, spread, 1.0)[query]
+        total += centred / _that_counts(spread, np.maximum.reduceat(abs(one), starts), least)[query]
     return total / len(scores)
+
+
+def spread_of(scores: NDArray[np.float64], *, least: float = 0.0) -> float:
+    """The standard deviation of the scores of one query, or infinity; see ``StandardisedMean``."""
+    return float(_that_counts(scores.std(), abs(scores).max(), least))
+
+
+def _that_counts(spread: Any, largest: Any, least: float) -> NDArray[np.float64]:
+    """The deviations, or infinity where rounding alone could have made them: what is divided by that is 0."""
+    return np.where(spread > np.maximum(StandardisedMean.ROUNDING * largest, least), spread, np.inf)

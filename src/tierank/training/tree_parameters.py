@@ -247,8 +247,12 @@ def _numbers(name: str, params: Mapping[str, Any], n_features: int, names: tuple
     return [known.index(feature) if isinstance(feature, str) else feature for feature in params[name]]
 
 
-def check_files(params: Mapping[str, Any]) -> None:
-    """Raise an error if a named file does not exist or is not JSON: LightGBM would continue without it."""
+def contents_of_files(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The contents of the files that parameters name. Raises an error if one does not exist or is not JSON.
+
+    LightGBM would continue without it.
+    """
+    contents = {}
     for name, kind, what in (("forcedsplits_filename", dict, "an object"), ("forcedbins_filename", list, "a list")):
         if name not in params:
             continue
@@ -260,3 +264,5 @@ def check_files(params: Mapping[str, Any]) -> None:
             content = None
         if not isinstance(content, kind):
             raise ParameterError(f"{name}: expected {what} as JSON in {params[name]}, got something else")
+        contents[name] = content
+    return contents

@@ -8,7 +8,6 @@ import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -29,6 +28,7 @@ from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.lightgbm_adapter import (
     Rows,
+    add_trees,
     bin_rows,
     check_is_global,
     connected,
@@ -39,7 +39,7 @@ from tierank.training.lightgbm_adapter import (
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_history
 from tierank.training.order import canonical_rows, join_contents, judged_rows
 from tierank.training.selection import Judging, Selection, make_judge, means_of
-from tierank.training.tree_parameters import check_files, for_features, for_size, threads_for
+from tierank.training.tree_parameters import contents_of_files, for_features, for_size, threads_for
 from tierank.training.tree_text import check_trees, head_fields, read_trees
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
@@ -236,7 +236,7 @@ def train_trees(
 
     ``params`` are LightGBM's; ``data`` are the parts of this process, for training and validation.
     """
-    check_files(params)
+    contents_of_files(params)
     check_goss(params, settings)
     train, valid = data
     team, query_features = context.team, settings["query_features"]
@@ -347,7 +347,7 @@ def _is_sampled(params: dict[str, Any]) -> bool:
 
 @dataclass
 class BoostingState:
-    """The state of a run after a stretch: everything that the next stretch needs."""
+    """The state of a run after a stretch. The scores so far follow from the trees."""
 
     texts: list[str] = field(default_factory=list)
     history: list[dict[str, float]] = field(default_factory=list)
@@ -356,8 +356,6 @@ class BoostingState:
     finished: bool = False
     stopped: bool = False  # by a callback
     objective: dict[str, list[float]] = field(default_factory=dict)  # what the objective has learned
-    scores: Floats | None = None
-    valid_scores: Floats | None = None
 
 
 class Data:
@@ -425,28 +423,27 @@ class Boosting:
         self._booster: lightgbm.Booster | None = None
         self.params = params | {"objective": "none"}
         self.settings, self.context, self.checkpoint = settings, context, None
-        found = None
+        self.state = BoostingState()
         if context.checkpoint is not None:
-            self.checkpoint = TreeCheckpoint(context.checkpoint, settings, data, context)
-            found = self.checkpoint.read()
-        self.state = found or BoostingState()
+            self.checkpoint = TreeCheckpoint(context, settings, data, params)
+            self.state = self.checkpoint.read() or self.state
         self.objective.load_state(self.state.objective)
         context.callbacks.stopped |= self.state.stopped
-        if found is None and starts is not None:
-            self.state.scores, self.state.valid_scores = starts[0][data.rows[0].order], starts[1]
-        elif self.state.texts and self.state.scores is None:
-            self._score_again(data)
+        self.scores, self.valid_scores = (
+            None if rows is None else self._scores_so_far(rows, start)
+            for rows, start in zip(data.rows, starts or (None, None), strict=True)
+        )
 
-    def _score_again(self, data: Data) -> None:
-        """The scores of the trees so far, if the checkpoint has none; bit-identical to those in training."""
-        start = self.context.start
-        before = [start.text] if isinstance(start, TreeModel) else []
-        booster = lightgbm.Booster(model_str=join_texts([*before, *self.state.texts]))
-        found = [
-            None if rows is None else predicted(booster, rows.features, self.settings["n_jobs"])[rows.order]
-            for rows in data.rows
-        ]
-        self.state.scores, self.state.valid_scores = found
+    def _scores_so_far(self, rows: Rows, start: Floats | None) -> Floats | None:
+        """The scores that the next tree adds to, bit-identical to those in training; None before the first tree."""
+        scores = None if start is None else start[rows.order]
+        if self.state.finished or not self.state.texts:
+            return scores
+        booster, n_jobs = lightgbm.Booster(model_str=join_texts(self.state.texts)), self.settings["n_jobs"]
+        if scores is None:
+            return predicted(booster, rows, n_jobs)
+        add_trees(booster, rows, scores, n_jobs)
+        return scores
 
     def boost(self) -> None:
         """Train to the end, stretch by stretch."""
@@ -481,9 +478,9 @@ class Boosting:
         state.texts.append(booster.model_to_string(num_iteration=-1, start_iteration=before))
         state.objective = self.objective.state()
         self._booster = None if self.is_in_stretches else booster
-        if not state.finished and (self.is_in_stretches or self.checkpoint is not None):
-            state.scores = _scores_of(booster.eval_train)
-            state.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
+        if not state.finished and self.is_in_stretches:
+            self.scores = _scores_of(booster.eval_train)
+            self.valid_scores = _scores_of(booster.eval_valid) if self.valid is not None else None
 
     def _compared(self) -> tuple[float, ...]:
         """The values that rounds are compared by: metrics, averaged over the last rounds."""
@@ -502,15 +499,15 @@ class Boosting:
             for name, value in self.params.items()
             if name.endswith("seed")
         }
-        if self.state.scores is not None:
-            self.train.set_init_score(self.state.scores)
+        if self.scores is not None:
+            self.train.set_init_score(self.scores)
         params = self.params | seeds
         if not self.has_splits:  # LightGBM has trees of one leaf for that only with its own objectives
             params |= {"objective": "regression", "boost_from_average": False}
         booster = lightgbm.Booster(params, self.train)
         if self.valid is not None:
-            if self.state.valid_scores is not None:
-                self.valid.set_init_score(self.state.valid_scores)
+            if self.valid_scores is not None:
+                self.valid.set_init_score(self.valid_scores)
             booster.add_valid(self.valid, "valid")
         return booster
 
@@ -538,22 +535,18 @@ def check_goss(params: dict[str, Any], settings: dict[str, Any]) -> None:
 class TreeCheckpoint(Checkpoint):
     """The checkpoint of a run of trees after a stretch."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], data: Data, context: FitContext) -> None:
+    def __init__(self, context: FitContext, settings: dict[str, Any], data: Data, params: Mapping[str, Any]) -> None:
         start = [] if context.start is None else [{"start": context.start.digest()}]
-        super().__init__(folder, settings, [*data.contents, lightgbm.__version__, *start], context.team)
+        made_of = [*data.contents, lightgbm.__version__, contents_of_files(params), *start]
+        super().__init__(context, settings, made_of)
         self.n_features = data.rows[0].features.shape[1]
 
     def write(self, state: BoostingState) -> None:
         """Replace the checkpoint atomically."""
         if not self.team.is_first:
             return
-        scores = {"scores": state.scores, "valid_scores": state.valid_scores}
         with self.renewing() as fresh:
-            described = {name: value for name, value in vars(state).items() if name not in scores}
-            (fresh / "state.json").write_text(json.dumps(described), encoding="utf-8")
-            for name, values in scores.items():
-                if values is not None and self.team.size == 1:  # each process of a team has its own
-                    np.save(fresh / f"{name}.npy", values, allow_pickle=False)
+            (fresh / "state.json").write_text(json.dumps(vars(state)), encoding="utf-8")
 
     def read(self) -> BoostingState | None:
         """The state of the run, or None if the folder is new."""
@@ -565,14 +558,7 @@ class TreeCheckpoint(Checkpoint):
             for trees in described["texts"]:
                 check_trees(trees, self.n_features)
             best = described.pop("best")
-            found = BoostingState(**described, best=None if best is None else tuple(best))
-            found.scores, found.valid_scores = self._scores("scores"), self._scores("valid_scores")
-            return found
-
-    def _scores(self, name: str) -> Floats | None:
-        file = self.folder / f"{name}.npy"
-        is_kept = self.team.size == 1 and file.exists()
-        return np.asarray(np.load(file, allow_pickle=False), np.float64) if is_kept else None
+            return BoostingState(**described, best=None if best is None else tuple(best))
 
 
 def _row_weights(data: RankingDataset) -> Floats | None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from torch import nn
 
-from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
-from tierank.training.model import inside
+from tierank.training.model import FitContext, inside
 from tierank.training.networks.adam import Adam
 from tierank.training.networks.weights import Weights
 
@@ -34,8 +32,8 @@ class NetworkState:
 class NetworkCheckpoint(Checkpoint):
     """A checkpoint of the networks of a model: the finished ones, and the full state of the one in training."""
 
-    def __init__(self, folder: Path, settings: dict[str, Any], made_of: Sequence[Any], team: Team) -> None:
-        super().__init__(folder, settings, made_of, team)
+    def __init__(self, context: FitContext, settings: dict[str, Any], made_of: Sequence[Any]) -> None:
+        super().__init__(context, settings, made_of)
         self.done: dict[str, NetworkState] = {}
 
     def write(self, name: str, state: NetworkState, network: nn.Module, optimizer: Adam) -> None:

@@ -9,7 +9,6 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.kinds import Category
 from tierank.networks import embedding_size
 from tierank.training.model import Seen
 from tierank.transforms import Transform
@@ -36,9 +35,7 @@ class Inputs:
     @classmethod
     def of(cls, transform: Transform, seen: Seen) -> Self:
         """The inputs of a model that was fitted on such data."""
-        kinds = [seen.columns.kinds.get(name) for name in seen.feature_names or ()]
-        levels = {place: len(kind.levels) for place, kind in enumerate(kinds) if isinstance(kind, Category)}
-        return cls(transform, seen.n_features, levels)
+        return cls(transform, seen.n_features, seen.n_levels())
 
     @cached_property
     def numbers(self) -> NDArray[np.int64]:

@@ -25,7 +25,7 @@ from tierank.training.networks.inputs import Inputs
 from tierank.training.networks.lists import QueryLists, unscored
 from tierank.training.networks.portable import embeddings_of, layers_of, mean_scorer
 from tierank.training.networks.weights import Weights
-from tierank.training.selection import mean_of_standardised
+from tierank.training.selection import mean_of_standardised, spread_of
 from tierank.transforms import Transform
 from tierank.types import Floats, Rows
 
@@ -114,7 +114,7 @@ class NetworkModel(FittedModel):
         of_members = self.member_contributions(data, above, below, resources)
         if len(of_members) == 1:
             return of_members[0]
-        spreads = [float(scores.std()) or 1.0 for scores in self.member_scores(data, resources)]
+        spreads = [spread_of(scores) for scores in self.member_scores(data, resources)]
         scaled = [one / spread for one, spread in zip(of_members, spreads, strict=True)]
         return np.asarray(np.mean(scaled, axis=0), np.float64)
 

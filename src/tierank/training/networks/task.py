@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -32,8 +32,8 @@ class NetworkFit:
 
     def open_checkpoint(self) -> NetworkCheckpoint | None:
         """The checkpoint of this call; None if none was requested."""
-        folder = self.context.checkpoint
-        return None if folder is None else NetworkCheckpoint(folder, self.settings, self._made_of(), self.lists.team)
+        context = replace(self.context, team=self.lists.team)
+        return None if context.checkpoint is None else NetworkCheckpoint(context, self.settings, self._made_of())
 
     def _made_of(self) -> list[Any]:
         """Everything besides the settings that the networks depend on."""
