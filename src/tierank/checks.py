@@ -321,6 +321,8 @@ def as_names(names: Iterable[str] | None, n: int) -> tuple[str, ...] | None:
     """N different feature names, or None."""
     if names is None:
         return None
+    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
+        raise DataError(argument="feature_names", expected=f"a list of {n} names", got=repr(names)[:SHOWN])
     named = tuple(str(name) for name in names)
     check_texts(named, "feature_names")
     if len(named) != n:

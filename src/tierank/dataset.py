@@ -641,6 +641,10 @@ class RankingDataset:
         RankingDataset
             All documents, in the order of the parts.
         """
+        if not isinstance(parts, Sequence):
+            raise DataError(argument="parts", expected="a list of data sets", got=type(parts).__name__)
+        for part in parts:
+            check_dataset("parts", part)
         if not parts:
             raise DataError("expected at least one data set to join, got none")
         first = parts[0]

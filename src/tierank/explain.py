@@ -12,7 +12,7 @@ from tierank import notebook
 from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.kinds import Category, Kinds
-from tierank.rankers import Ranker
+from tierank.rankers import FITTED, Ranker, check_ranker
 from tierank.settings import as_limit
 from tierank.types import Floats
 
@@ -267,6 +267,7 @@ def _scores(ranker: Ranker, data: RankingDataset) -> Floats:
 
 def _list_of(ranker: Ranker, data: RankingDataset, query: object) -> tuple[RankingDataset, RankingDataset]:
     """The documents of one query, and the same with the features that the ranker learned from."""
+    check_ranker("ranker", ranker, FITTED)
     ranker.check_predicts_as_its_model("explain")
     check_dataset("data", data)
     chosen = data.select([_find_query(data, query)])

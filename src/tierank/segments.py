@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tierank.checks import as_array, is_missing, shape_of, to_numbers
+from tierank.checks import SHOWN, as_array, is_missing, shape_of, to_numbers
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.files import for_json
@@ -148,6 +148,9 @@ def as_attributes(data: RankingDataset, by: Any) -> tuple[Attribute, ...]:
 
 def look_up(query_ids: Sequence[Hashable], by: Mapping[str, Mapping[Hashable, Any]]) -> tuple[Attribute, ...]:
     """Attributes of queries by query id: for each name, a mapping from ids to values."""
+    if not isinstance(by, Mapping) or not all(isinstance(values, Mapping) for values in by.values()):
+        expected = "for each name of an attribute, a mapping from query ids to values"
+        raise ParameterError(argument="by", expected=expected, got=repr(by)[:SHOWN])
     return tuple(Attribute(name, *_segments(_looked_up(query_ids, name, values))) for name, values in by.items())
 
 

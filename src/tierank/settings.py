@@ -368,6 +368,17 @@ def as_flag(name: str, value: Any) -> bool:
     return Flag().check(name, value)
 
 
+def check_type(name: str, value: object, kind: type, fix: str | None = None) -> None:
+    """Raise ``ParameterError`` unless the value is of this class.
+
+    >>> check_type("run", "runs/first", dict, "open it")
+    Traceback (most recent call last):
+    tierank.errors.ParameterError: run: expected a dict, got str; open it
+    """
+    if not isinstance(value, kind):
+        raise ParameterError(argument=name, expected=f"a {kind.__name__}", got=type(value).__name__, fix=fix)
+
+
 def as_choice(name: str, value: Any, known: Iterable[str]) -> str:
     """One of a few names."""
     return Choice(known).check(name, value)

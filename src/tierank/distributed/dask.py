@@ -15,7 +15,7 @@ import numpy as np
 from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
-from tierank.distributed.parts import Training, advice, check_ranker
+from tierank.distributed.parts import Training, advice, check_settings_of
 from tierank.distributed.placement import Part, open_source, take_part
 from tierank.distributed.processes import TIMEOUT, open_meeting
 from tierank.errors import ParameterError, TeamError, TierankError
@@ -127,7 +127,7 @@ def fit(
 
 def _check(ranker: object, client: object, timeout: float) -> None:
     """Refuse invalid arguments before anything is sent."""
-    check_ranker(ranker)
+    check_settings_of(ranker)
     with needing("training on a Dask cluster"):
         from distributed import Client
     if not isinstance(client, Client) or client.asynchronous:

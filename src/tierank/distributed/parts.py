@@ -11,8 +11,7 @@ import numpy as np
 
 from tierank.dataset import RankingDataset
 from tierank.distributed.processes import Processes
-from tierank.errors import ParameterError
-from tierank.rankers import Ranker
+from tierank.rankers import check_ranker
 
 # The columns of a data set other than features and queries.
 _COLUMNS = ("row_weight", "query_weight", "position", "propensity")
@@ -56,10 +55,9 @@ def advice(checkpoint: Path | None) -> str:
     )
 
 
-def check_ranker(ranker: object) -> None:
+def check_settings_of(ranker: Any) -> None:
     """Refuse anything but a ranker with valid settings, before anything is sent."""
-    if not isinstance(ranker, Ranker):
-        raise ParameterError(argument="ranker", expected="a ranker, such as UMart()", got=type(ranker).__name__)
+    check_ranker("ranker", ranker)
     ranker.checked_settings()
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
-from tierank.distributed.parts import Training, advice, check_ranker
+from tierank.distributed.parts import Training, advice, check_settings_of
 from tierank.distributed.placement import grouped, join_pieces, sizes_of
 from tierank.distributed.processes import TIMEOUT, open_meeting
 from tierank.distributed.scored_tables import score_table, scored_columns
@@ -105,7 +105,7 @@ def fit(
         ranker = tierank.distributed.fit(tierank.UMart(), train, query="session", rating="grade", actors=8)
     """
     _check_data(data, "data")
-    check_ranker(ranker)
+    check_settings_of(ranker)
     as_positive("timeout", timeout)
     threads = as_whole("cpus_per_actor", cpus_per_actor)
     n_actors = _number_of_actors(actors, threads)

@@ -7,7 +7,7 @@ from typing import Any
 
 from tierank.errors import DataError, ParameterError
 from tierank.kinds import Columns
-from tierank.rankers import Ranker
+from tierank.rankers import FITTED, Ranker, check_ranker
 from tierank.readers.columns import Layout
 from tierank.tables import check_known, take_columns
 
@@ -16,8 +16,7 @@ def scored_columns(
     ranker: Any, columns: list[str], query: str | None, features: Sequence[str] | None, score: str
 ) -> tuple[Layout, bool]:
     """The columns that predict reads, and whether the ranker needs whole queries; the score column must be new."""
-    if not isinstance(ranker, Ranker):
-        raise ParameterError(argument="ranker", expected="a fitted ranker", got=type(ranker).__name__)
+    check_ranker("ranker", ranker, FITTED)
     needs_list = ranker.needs_list()
     if score in columns:
         raise ParameterError(argument="score", expected="the name of a new column", got=repr(score))

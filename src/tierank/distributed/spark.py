@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from sklearn.base import clone
 
-from tierank.distributed.parts import Training, check_ranker
+from tierank.distributed.parts import Training, check_settings_of
 from tierank.distributed.processes import TIMEOUT
 from tierank.distributed.scored_tables import scored_columns
 from tierank.distributed.spark_tasks import ANSWER, HELD_OUT, KINDS, REPORT, TASK, Job, Part, Scorer, Task, plain_names
@@ -104,7 +104,7 @@ def fit(
     """
     session = _session_of(data, "data")
     as_positive("timeout", timeout)
-    check_ranker(ranker)
+    check_settings_of(ranker)
     n_slots = _slots(session)
     n_wanted = n_slots if tasks is None else as_whole("tasks", tasks)
     if n_wanted > n_slots:

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from tierank import notebook
 from tierank.checks import as_array
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, ParameterError
+from tierank.errors import DataError
 from tierank.evaluation.showing import (
     describe_counts,
     describe_segments,
@@ -26,6 +26,7 @@ from tierank.evaluation.showing import (
 from tierank.files import for_json
 from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores, ordered_mean
 from tierank.segments import Attribute, Segment, as_attributes, judge_segments
+from tierank.settings import as_choice
 from tierank.tables import warn_of_row_order
 from tierank.types import Floats
 
@@ -173,9 +174,7 @@ class Evaluation:
         array
             One value per query.
         """
-        if metric not in self.per_query:
-            raise ParameterError.unknown("metric of this evaluation", metric, self.per_query)
-        values = self.per_query[metric]
+        values = self.per_query[as_choice("metric of this evaluation", metric, self.per_query)]
         return values[~np.isnan(values)]
 
     def mean(self, metric: str) -> float:
@@ -224,8 +223,7 @@ class Evaluation:
         list of Segment
             Empty if no segment is shown to be worse.
         """
-        if metric not in self.per_query:
-            raise ParameterError.unknown("metric of this evaluation", metric, self.per_query)
+        as_choice("metric of this evaluation", metric, self.per_query)
         found = [one for one in self.segments if one.metric == metric and one.verdict == "worse"]
         return sorted(found, key=lambda one: one.difference)
 

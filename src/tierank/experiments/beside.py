@@ -50,7 +50,7 @@ def side_by_side(runs: Mapping[str, Run]) -> Run:
         both = tierank.side_by_side({"before": tierank.Run.open("old"), "after": tierank.Run.open("new")})
         print(both.comparison.contrasts["umart (after)"]["ndcg@10"])
     """
-    if len(runs) < 2 or not all(isinstance(run, Run) for run in runs.values()):
+    if not isinstance(runs, Mapping) or len(runs) < 2 or not all(isinstance(run, Run) for run in runs.values()):
         raise ParameterError(argument="runs", expected="two runs or more, by name", got=repr(runs))
     (first_name, first), *others = runs.items()
     for _, run in others:

@@ -161,7 +161,10 @@ def as_ranker(given: Any) -> Ranker:
     if isinstance(given, Ranker):
         return given
     if not isinstance(given, str):
-        raise ParameterError(f"expected a ranker of tierank, such as UMart(), or the name of one, got {given!r}")
+        raise ParameterError(
+            f"expected a ranker of tierank, such as UMart(), or the name of one, got {given!r}",
+            fix=f"this is a class; write {given.__name__}()" if isinstance(given, type) else None,
+        )
     return RANKERS[as_choice("ranker", given, RANKERS)]()
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError, TierankError
+from tierank.errors import DataError, ParameterError, TierankError
 from tierank.export.portable import NEAR_ZERO, ZERO, Model, Network, QueryCopies, Trees, walk
 from tierank.export.target import Target
 from tierank.files import as_path
@@ -93,6 +93,8 @@ class Proof:
 
 def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Target, data: RankingDataset) -> Proof:
     """Score data and generated rows by the ranker and by the written export."""
+    if isinstance(ranker, type) or not hasattr(ranker, "portable"):
+        raise ParameterError(argument="ranker", expected="a fitted ranker", got=type(ranker).__name__)
     model, place = ranker.portable(), as_path(path)
     if not place.exists():
         raise DataError(f"{place}: expected an export for {target.name}, got nothing; export the model first")
@@ -126,13 +128,18 @@ def _scores(target: Target, place: Path, model: Model, parts: Sequence[RankingDa
             )
         run = target.open(place)
         return [_as_long(run(part.features, part.offsets), part.n_documents) for part in parts]
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+        raise _unusable(target, place, error) from error
     except (TierankError, OSError, MemoryError):
         raise
     except Exception as error:  # any that a damaged file leads to, here or in the engine
-        got = f"one that cannot be used: {' '.join(f'{type(error).__name__}: {error}'.split())}"
-        raise DataError(
-            where=place, expected=f"an export of this model for {target.name}", got=got, fix="export the model again"
-        ) from error
+        raise _unusable(target, place, error) from error
+
+
+def _unusable(target: Target, place: Path, error: Exception) -> DataError:
+    got = f"one that cannot be used: {' '.join(f'{type(error).__name__}: {error}'.split())}"
+    expected = f"an export of this model for {target.name}"
+    return DataError(where=place, expected=expected, got=got, fix="export the model again")
 
 
 def _change(model: Model, names: Sequence[str]) -> str:

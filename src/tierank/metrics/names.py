@@ -71,10 +71,10 @@ def as_metrics(metrics: Metric | Iterable[Metric] | None, rule: Rule) -> dict[st
         return {name: name for name in default_metrics(rule)}
     asked: list[Any] = [metrics]  # one that is neither a name nor a function is refused by what follows
     if not isinstance(metrics, str) and not callable(metrics) and isinstance(metrics, Iterable):
-        asked = list(dict.fromkeys(metrics))
+        asked = list(metrics)
     if not asked:
         raise ParameterError("metrics: expected at least one, such as 'ndcg@10', got none")
     named = {metric_name(metric): metric for metric in asked}
-    if len(named) < len(asked):
+    if len(named) < len(set(asked)):
         raise ParameterError(argument="metrics", expected="functions with different names", got=", ".join(named))
     return named

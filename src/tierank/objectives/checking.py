@@ -11,6 +11,7 @@ import numpy as np
 from tierank.errors import ParameterError
 from tierank.objectives.loss import as_loss, check_values
 from tierank.relevance import Gain
+from tierank.settings import as_whole
 from tierank.types import Floats
 
 # torch is imported only if a loss is used: uMart does not need it.
@@ -68,7 +69,7 @@ def check_gradient(loss: str | Callable[..., Tensor], *, gain: Gain = "exp2", se
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)  # the default for tensors that the function creates
     try:
-        return _check_loss(function, _probe_queries(seed), gain)
+        return _check_loss(function, _probe_queries(as_whole("seed", seed, 0)), gain)
     finally:
         torch.set_default_dtype(before)
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from importlib.metadata import entry_points
 from typing import Any
 
+from tierank.errors import ParameterError
 from tierank.models import Known, class_name
-from tierank.rankers.base import Ranker
+from tierank.rankers.base import FITTED, Ranker, check_ranker
 from tierank.rankers.blend import Blend
 from tierank.rankers.boosted import UBoost, UrBoost
 from tierank.rankers.distilling import distill
@@ -30,6 +31,7 @@ from tierank.rankers.ranked import Ranked
 from tierank.rankers.trees import LambdaMART, TreeRanker, UMart
 
 __all__ = [
+    "FITTED",
     "RANKERS",
     "ApproxNDCG",
     "Blend",
@@ -50,6 +52,7 @@ __all__ = [
     "UMart",
     "URank",
     "UrBoost",
+    "check_ranker",
     "distill",
     "from_lightgbm",
     "known_classes",
@@ -114,14 +117,22 @@ def known_classes(
     """The classes that a model file may name: tierank's, those of installed packages, and the given ones."""
     built_in = {class_name(kind): kind for kind in (*RANKERS.values(), NetworkRanker, TreeRanker, LightGBMRanker)}
     return Known(
-        rankers=_Installed("tierank.rankers", built_in | _by_name(rankers)),
-        networks=_Installed("tierank.networks", _by_name(networks)),
-        transforms=_Installed("tierank.transforms", _by_name(transforms)),
+        rankers=_Installed("tierank.rankers", built_in | _by_name("rankers", rankers)),
+        networks=_Installed("tierank.networks", _by_name("networks", networks)),
+        transforms=_Installed("tierank.transforms", _by_name("transforms", transforms)),
     )
 
 
-def _by_name(classes: Iterable[type]) -> dict[str, type]:
-    return {class_name(kind): kind for kind in classes}
+def _by_name(argument: str, classes: Any) -> dict[str, type]:
+    """The classes by name. Raises ``ParameterError`` for anything but a list of classes, such as a class alone."""
+    if not isinstance(classes, Iterable):
+        fix = f"write {argument}=[{classes.__name__}]" if isinstance(classes, type) else None
+        raise ParameterError(argument=argument, expected="a list of classes", got=repr(classes), fix=fix)
+    listed = list(classes)
+    odd = next((one for one in listed if not isinstance(one, type)), None)
+    if odd is not None:
+        raise ParameterError(argument=argument, expected="a list of classes", got=f"one with {odd!r}")
+    return {class_name(kind): kind for kind in listed}
 
 
 class _Installed(dict[str, Any]):

@@ -39,11 +39,14 @@ from tierank.rankers.training_data import (
     warn_of_odd_queries,
     with_propensities,
 )
-from tierank.settings import MOST_REPEATS, as_limit, as_whole, declared
+from tierank.settings import MOST_REPEATS, as_limit, as_whole, check_type, declared
 from tierank.team import Team
 from tierank.training.agreement import agreement, check_contents, facts_of_call
 from tierank.training.callbacks import Callback, Callbacks, check_callbacks
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, TrainingStopped
+
+# What an argument has to be that is not trained again.
+FITTED = "a fitted ranker"
 
 
 class Ranker(Configured):
@@ -234,7 +237,8 @@ class Ranker(Configured):
         -------
         self
         """
-        team = team or Team()
+        team = Team() if team is None else team
+        check_type("team", team, Team, "tierank.distributed.join returns one")
         weights = {"row_weight": row_weight, "query_weight": query_weight, "position": position}
         given = Given(X, y, qid, valid, weights, propensity, columns, ignore)
         with agreement(team) as facts, needing(type(self).__name__):
@@ -626,16 +630,29 @@ def fitted_copy(ranker: Ranker, model: FittedModel, seen: Seen) -> Ranker:
     return copy
 
 
+def check_ranker(argument: str, value: object, expected: str = "a ranker, such as UMart()") -> None:
+    """Raise ``ParameterError`` unless the argument is a ranker, and say how to get one.
+
+    >>> check_ranker("ranker", "model", FITTED)
+    Traceback (most recent call last):
+    tierank.errors.ParameterError: ranker: expected a fitted ranker, got str; tierank.load reads a saved one, and
+    tierank.from_lightgbm a model of LightGBM
+    """
+    if isinstance(value, Ranker):
+        return
+    fix = None
+    if isinstance(value, type) and issubclass(value, Ranker):
+        fix = f"this is the class; create a ranker: {value.__name__}()"
+    elif isinstance(value, (str, os.PathLike)) or type(value).__module__.partition(".")[0] == "lightgbm":
+        fix = "tierank.load reads a saved one, and tierank.from_lightgbm a model of LightGBM"
+    raise ParameterError(argument=argument, expected=expected, got=type(value).__name__, fix=fix)
+
+
 def _with_features_of_start(train: RankingDataset, start: Any) -> RankingDataset:
     """The training data with the features of the model to continue from, in its order."""
-    if not isinstance(start, Ranker):
-        raise ParameterError(
-            argument="start",
-            expected="a fitted ranker",
-            got=type(start).__name__,
-            fix="tierank.load reads a saved one, and tierank.from_lightgbm a model of LightGBM",
-        )
-    return start.match_features(train)
+    check_ranker("start", start, FITTED)
+    matched: RankingDataset = start.match_features(train)
+    return matched
 
 
 def _check_outline(ranker: Ranker, target: Target, train: RankingDataset, seen: Seen) -> None:

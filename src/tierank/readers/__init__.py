@@ -32,6 +32,7 @@ from tierank.readers.tables import (
     write_csv,
     write_parquet,
 )
+from tierank.settings import as_choice, as_flag, as_whole
 from tierank.tables import as_name, as_name_list, check_known, is_table
 
 __all__ = [
@@ -172,6 +173,8 @@ def read(
         # Only if they are given: otherwise caches of earlier versions remain valid.
         **{name: as_name(name, column) for name, column in of_rows.items() if column is not None},
     }
+    n_features = None if n_features is None else as_whole("n_features", n_features)
+    zero_based = None if zero_based is None else as_flag("zero_based", zero_based)
     of_text = {"n_features": n_features, "zero_based": zero_based}
     if is_table(source):
         _refuse(None, of_text, *_NO_NUMBERS)
@@ -496,9 +499,7 @@ def _check_readable(files: Sequence[Path]) -> None:
 def _format_of(path: Path, format: str | None) -> str:
     """The name of the format: the given one, or by the ending."""
     if format is not None:
-        if format not in FORMATS:
-            raise ParameterError.unknown("format", format, FORMATS)
-        return format
+        return as_choice("format", format, FORMATS)
     return next((name for name, form in FORMATS.items() if _ending(path) in form.endings), "letor")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from tierank.checks import as_numbers
+from tierank.checks import as_array, as_numbers, shape_of
 from tierank.dataset import RankingDataset, check_dataset
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError
 from tierank.files import as_path, replacing
 from tierank.readers.arrays import read_array
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, needs_arrow
@@ -31,7 +32,7 @@ Rows = Iterator[tuple[int, list[str]]]
 _AT_ONCE = 1 << 16
 
 
-def read_scores(path: str | Path, data: RankingDataset) -> NDArray[np.float64]:
+def read_scores(path: str | os.PathLike[str], data: RankingDataset) -> NDArray[np.float64]:
     """Read scores for the documents of a data set from a file.
 
     The file has one of these forms:
@@ -138,7 +139,7 @@ def _from_text(path: Path, data: RankingDataset) -> NDArray[np.float64]:
         return readers[width](_alike(chain([first], rows), width, path), path, data)
 
 
-def write_scores(scores: NDArray[np.float64], path: str | Path) -> None:
+def write_scores(scores: ArrayLike, path: str | os.PathLike[str]) -> None:
     """Write one score per line, in the order of the caller's rows.
 
     Parameters
@@ -148,8 +149,21 @@ def write_scores(scores: NDArray[np.float64], path: str | Path) -> None:
     path : path
         The file.
     """
+    numbers = _as_scores(scores)
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
-        file.writelines(score_lines(np.asarray(scores, np.float64)))
+        file.writelines(score_lines(numbers))
+
+
+def _as_scores(scores: ArrayLike) -> NDArray[np.float64]:
+    """Scores that read back: one number per row, and no NaN."""
+    given = as_array(scores)
+    if given.ndim != 1:
+        raise DataError(argument="scores", expected="a list of numbers, one per row", got=shape_of(scores, given))
+    numbers = as_numbers(given, "scores").astype(np.float64)
+    if np.isnan(numbers).any():
+        got = f"NaN in row {int(np.isnan(numbers).argmax())}"
+        raise DataError(argument="scores", expected="a number for every row", got=got)
+    return numbers
 
 
 def score_lines(scores: NDArray[np.float64]) -> Iterator[str]:
@@ -179,7 +193,7 @@ def rank_lines(columns: Sequence[NDArray[Any]], documents: Texts | None = None) 
         yield from ("\t".join(map(str, row)) + "\n" for row in zip(*cells, strict=True))
 
 
-def write_run(data: RankingDataset, scores: NDArray[np.float64], path: str | Path, name: str = "tierank") -> None:
+def write_run(data: RankingDataset, scores: ArrayLike, path: str | os.PathLike[str], name: str = "tierank") -> None:
     """Write a TREC run: ``query Q0 document rank score name``, best first.
 
     Parameters
@@ -195,7 +209,9 @@ def write_run(data: RankingDataset, scores: NDArray[np.float64], path: str | Pat
     """
     check_dataset("data", data)
     queries, documents = _trec_names(data)
-    arranged = data.arrange(np.asarray(scores, np.float64))
+    if not isinstance(name, str) or len(name.split()) != 1 or name != name.strip():
+        raise ParameterError(argument="name", expected="a name without blanks", got=repr(name))
+    arranged = data.arrange(_as_scores(scores))
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
         for query, (start, end) in zip(queries, pairwise(data.offsets.tolist()), strict=True):
             order = start + np.argsort(-arranged[start:end], kind="stable")
@@ -205,7 +221,7 @@ def write_run(data: RankingDataset, scores: NDArray[np.float64], path: str | Pat
             )
 
 
-def write_qrels(data: RankingDataset, path: str | Path) -> None:
+def write_qrels(data: RankingDataset, path: str | os.PathLike[str]) -> None:
     """Write TREC qrels: ``query 0 document rating``. Unjudged documents have no line, as TREC's tools expect.
 
     Parameters
@@ -221,7 +237,7 @@ def write_qrels(data: RankingDataset, path: str | Path) -> None:
         raise DataError(f"expected integer ratings for a qrels file, got {data.ratings[fraction.argmax()]:g}")
     queries, documents = _trec_names(data)
     rows = zip(data.query_of_row.tolist(), documents, data.ratings.tolist(), strict=True)
-    with replacing(path) as fresh, created(fresh, Path(path)) as file:
+    with replacing(path) as fresh, created(fresh, as_path(path)) as file:
         file.writelines(f"{queries[q]} 0 {d} {plain_number(r)}\n".encode() for q, d, r in rows if r == r)
 
 

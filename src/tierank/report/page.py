@@ -26,6 +26,7 @@ from tierank.report.metric_names import by_family, deepest, display
 from tierank.report.tables import tabulate_contrasts, tabulate_run, tabulate_segments, tabulate_worst
 from tierank.report.viewer import Lists, Titles, make_viewer
 from tierank.segments import Attribute, cut, look_up
+from tierank.settings import check_type
 from tierank.types import Floats
 
 Sections = list[tuple[str, str, Sequence[str]]]
@@ -65,6 +66,9 @@ def write_report(
 
 def make_report(run: Run, titles: Titles | None = None, by: Mapping[str, Mapping[Hashable, Any]] | None = None) -> str:
     """The HTML of the page."""
+    check_type("run", run, Run, "cross_validate returns one, and tierank.Run.open reads one from its folder")
+    if titles is not None:
+        check_type("titles", titles, Titles, "tierank.report.viewer.Titles.read reads a CSV file")
     if not run.systems:
         raise DataError(f"{run.folder}: expected results of at least one system for every fold, got none yet")
     page = _Page(run, _attributes(run, by))

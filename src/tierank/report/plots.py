@@ -10,10 +10,10 @@ from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison
 from tierank.extras import needing
-from tierank.rankers import Ranker
+from tierank.rankers import FITTED, Ranker, check_ranker
 from tierank.report.charts import find_kept
 from tierank.report.figures import as_tick, bars_width
-from tierank.settings import as_whole
+from tierank.settings import as_choice, as_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,14 +40,14 @@ def plot_history(ranker: Ranker, metric: str | None = None, *, axes: Axes | None
     matplotlib.axes.Axes
         The axes.
     """
-    _check_ranker(ranker)
+    check_ranker("ranker", ranker, FITTED)
+    ranker.check_fitted()
     names = [name for name in dict.fromkeys(name for row in ranker.history_ for name in row) if name != "kept"]
     if metric is None:
         metric = next((name for name in names if name in ranker.best_), None)
     if metric is None:
         raise DataError("nothing to draw: expected a ranker that was fitted with validation data")
-    if metric not in names:
-        raise ParameterError.unknown("metric of this history", metric, names)
+    metric = as_choice("metric of this history", metric, names)
     values = np.array([row.get(metric, np.nan) for row in ranker.history_], float)
     axes = _axes(axes)
     rounds = np.arange(1, len(values) + 1)
@@ -84,7 +84,8 @@ def plot_importance(
     matplotlib.axes.Axes
         The axes.
     """
-    _check_ranker(ranker)
+    check_ranker("ranker", ranker, FITTED)
+    ranker.check_fitted()
     if data is not None:
         check_dataset("data", data)
     as_whole("n", n)
@@ -135,13 +136,12 @@ def plot_wins(
     """
     if not isinstance(comparison, Comparison):
         raise ParameterError(argument="comparison", expected="what compare returns", got=type(comparison).__name__)
-    system = next(iter(comparison.contrasts)) if system is None else system
-    if system not in comparison.contrasts:
-        raise ParameterError.unknown("system", system, comparison.contrasts)
+    contrasts = comparison.contrasts
+    system = next(iter(contrasts)) if system is None else as_choice("system", system, contrasts)
     metric = comparison.metrics[0] if metric is None else metric
     ours, base = (comparison.evaluations[s].values(metric) for s in (system, comparison.baseline))
     differences = np.sort(ours - base)
-    contrast = comparison.contrasts[system][metric]
+    contrast = contrasts[system][metric]
     axes = _axes(axes)
     places = np.arange(len(differences))
     colours = [_BETTER if difference > 0 else _WORSE for difference in differences]
@@ -153,17 +153,14 @@ def plot_wins(
     return axes
 
 
-def _check_ranker(ranker: Ranker) -> None:
-    if not isinstance(ranker, Ranker):
-        raise ParameterError(argument="ranker", expected="a fitted ranker", got=type(ranker).__name__)
-    ranker.check_fitted()
-
-
 def _axes(axes: Any, size: tuple[float, float] = (7.0, 4.0)) -> Any:
     if axes is None:
         with needing("a plot"):
             import matplotlib.pyplot as plt
 
         axes = plt.subplots(figsize=size, layout="constrained")[1]
+    if not hasattr(axes, "spines"):
+        fix = "plt.subplots() returns them" if not isinstance(axes, np.ndarray) else "give one of them"
+        raise ParameterError(argument="axes", expected="matplotlib axes", got=type(axes).__name__, fix=fix)
     axes.spines[["top", "right"]].set_visible(False)
     return axes

@@ -17,6 +17,7 @@ from tierank.files import replacing
 from tierank.report import charts
 from tierank.report.markup import Html, element, from_table, make_page, table
 from tierank.report.tables import tabulate_description
+from tierank.settings import check_type
 
 # Numbers of bars in a histogram, of ratings with a separate bar, and of features in a chart.
 _BARS, _RATINGS, _NAMED = 20, 12, 20
@@ -35,6 +36,8 @@ def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = 
     title : str, default "Data"
         The title of the page.
     """
+    check_type("found", found, Profile, "tierank.profile makes one from a data set")
+    check_type("title", title, str)
     text = make_profile(found, title)
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8")

@@ -27,7 +27,7 @@ from tierank.experiments import LEAKS, PAPERS, Run
 from tierank.files import replacing
 from tierank.notebook import on_one_line
 from tierank.segments import HOW, Segment, SegmentContrast
-from tierank.settings import as_choice
+from tierank.settings import as_choice, as_flag, check_type
 from tierank.significance import POWER, SMALL, Contrast
 
 # With more segments than this, those that are too small for a test are left out.
@@ -153,7 +153,9 @@ def tabulate(
     >>> table.to_markdown().splitlines()[2:6]
     ['| system | ndcg@2 |', '| :--- | ---: |', '| old | 0.7540 |', '| new | **1.0000** |']
     """
-    if differences and isinstance(found, (Run, Comparison)):
+    if title is not None:
+        check_type("title", title, str)
+    if as_flag("differences", differences) and isinstance(found, (Run, Comparison)):
         return tabulate_contrasts(found.comparison if isinstance(found, Run) else found, title)
     if differences:
         raise ParameterError(argument="differences", expected="a run or a comparison", got=type(found).__name__)

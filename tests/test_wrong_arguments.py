@@ -1,0 +1,143 @@
+"""Values of the wrong kind: every public function refuses them with an error of tierank that names the argument."""
+
+import inspect
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+import tierank
+from tierank import LambdaMART, ParameterError, TierankError, UMart
+
+WRONG = [object(), 3.5, "x", [], {}, -1, True, b"\xff", ["x"], UMart]
+# The functions whose arguments are tried; ``arguments`` has right ones.
+NAMES = [
+    *("compare", "describe", "evaluate", "explain_pair", "explain_query", "load", "make_ranking", "plot_history"),
+    *("plot_importance", "plot_wins", "profile", "read", "read_scores", "scorer", "side_by_side", "tabulate"),
+    *("verify", "write", "write_profile", "write_qrels", "write_report", "write_run", "write_scores"),
+]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return tierank.make_ranking(24, n_features=4, mean_length=6, max_length=10)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("wrong")
+
+
+@pytest.fixture(scope="module")
+def arguments(data, folder):
+    """Arguments that each function accepts."""
+    train, valid = data.split(0.6, 0.4)
+    ranker = LambdaMART(n_trees=3).fit(train, valid=valid)
+    scores = ranker.predict(data)
+    systems = {"model": scores, "first": data.features[:, 0]}
+    run = tierank.cross_validate({"trees": ranker}, [(train, valid, valid)])
+    ranker.save(folder / "model")
+    ranker.export(folder / "solr", to="solr")
+    tierank.write_scores(scores, folder / "scores.txt")
+    tierank.write(data, folder / "data.txt")
+    return {
+        "compare": {"data": data, "scores": systems, "baseline": "first", "metrics": "ndcg@5", "n_resamples": 10},
+        "describe": {"data": data, "other": data},
+        "evaluate": {"data": data, "scores": scores, "metrics": "ndcg@5", "rule": "tierank"},
+        "explain_pair": {"ranker": ranker, "data": data, "query": 1, "above": 1, "below": 2},
+        "explain_query": {"ranker": ranker, "data": data, "query": 1, "k": 2},
+        "load": {"path": folder / "model", "rankers": (), "networks": (), "transforms": ()},
+        "make_ranking": {"n_queries": 3, "n_features": 3, "mean_length": 4, "max_length": 6, "seed": 0},
+        "plot_history": {"ranker": ranker, "metric": "ndcg@10", "axes": None},
+        "plot_importance": {"ranker": ranker, "n": 3, "axes": None},
+        "plot_wins": {"comparison": tierank.compare(data, systems), "system": None, "metric": None, "axes": None},
+        "profile": {"data": data, "test": data},
+        "read": {
+            "source": folder / "data.txt",
+            "format": "letor",
+            "n_features": 4,
+            "zero_based": False,
+            "cache": False,
+        },
+        "read_scores": {"path": folder / "scores.txt", "data": data},
+        "scorer": {"metric": "ndcg@5", "rule": "tierank"},
+        "side_by_side": {"runs": {"before": run, "after": run}},
+        "tabulate": {"found": run, "differences": False, "title": None},
+        "verify": {"ranker": ranker, "path": folder / "solr", "to": "solr", "data": data},
+        "write": {"data": data, "path": folder / "copy.txt", "format": "letor"},
+        "write_profile": {"found": tierank.profile(data), "path": folder / "data.html", "title": "Data"},
+        "write_qrels": {"data": data, "path": folder / "data.qrels"},
+        "write_report": {"run": run, "path": folder / "run.html", "titles": None, "by": None},
+        "write_run": {"data": data, "scores": scores, "path": folder / "model.run", "name": "model"},
+        "write_scores": {"scores": scores, "path": folder / "copy.scores"},
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_values_raise_no_error_but_one_of_tierank(name, arguments, folder, monkeypatch):
+    pytest.importorskip("matplotlib").use("agg")
+    monkeypatch.chdir(folder)
+    function, right = getattr(tierank, name), arguments[name]
+    function(**right)
+    assert set(right) <= set(inspect.signature(function).parameters)
+    for argument in right:
+        for wrong in WRONG:
+            with suppress(TierankError):  # some values are right: "x" is a title and a path
+                function(**right | {argument: wrong})
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda data, tmp: UMart().fit(data, team=2), r"^team: expected a Team, got int; tierank\.distributed\.join"),
+        (
+            lambda data, tmp: tierank.explain_query("model", data, 1),
+            r"^ranker: .*, got str; tierank\.load reads",
+        ),
+        (lambda data, tmp: tierank.explain_query(UMart, data, 1), r"this is the class; create a ranker: UMart\(\)$"),
+        (lambda data, tmp: tierank.load(tmp, rankers=UMart), r"^rankers: .* got .*UMart.*; write rankers=\[UMart\]$"),
+        (lambda data, tmp: tierank.load(tmp, networks=["Wide"]), "^networks: expected a list of classes, got one with"),
+        (
+            lambda data, tmp: tierank.write_report("run", tmp / "r.html"),
+            r"^run: expected a Run, got str; .*Run\.open",
+        ),
+        (lambda data, tmp: tierank.write_profile(data, tmp / "p.html"), "^found: expected a Profile, got RankingData"),
+        (lambda data, tmp: tierank.verify(tmp, UMart(), "c", data), "^ranker: expected a fitted ranker, got Posix"),
+        (lambda data, tmp: tierank.side_by_side([1, 2]), r"^runs: expected two runs or more, by name, got \[1, 2\]$"),
+        (lambda data, tmp: tierank.cross_validate(UMart, data), r"got <class .*>; this is a class; write UMart\(\)$"),
+        (
+            lambda data, tmp: tierank.write_run(data, data.ratings, tmp / "a.run", name="my model"),
+            "^name: expected a name without blanks, got 'my model'$",
+        ),
+    ],
+)
+def test_the_message_says_what_to_give_instead(call, message, data, tmp_path):
+    with pytest.raises(ParameterError, match=message):
+        call(data, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        ([[1.0], [2.0]], r"^scores: expected a list of numbers, one per row, got shape \(2, 1\)$"),
+        ([1.0, np.nan], "^scores: expected a number for every row, got NaN in row 1$"),
+        (["high", "low"], "^scores: expected numbers, got "),
+    ],
+)
+def test_scores_that_would_not_read_back_are_not_written(scores, message, tmp_path):
+    data = tierank.RankingDataset([[1.0], [2.0]], [0, 1], qid=[1, 1])
+    with pytest.raises(tierank.DataError, match=message):
+        tierank.write_scores(scores, tmp_path / "scores.txt")
+    with pytest.raises(tierank.DataError, match=message):
+        tierank.write_run(data, scores, tmp_path / "scores.run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_feature_names_and_parts_are_lists(data):
+    with pytest.raises(tierank.DataError, match=r"^feature_names: expected a list of 1 names, got 'price'$"):
+        tierank.RankingDataset([[1.0], [2.0]], [0, 1], qid=[1, 1], feature_names="price")
+    with pytest.raises(tierank.DataError, match=r"^parts: expected a list of data sets, got int$"):
+        tierank.RankingDataset.concat(3)
+    with pytest.raises(tierank.DataError, match=r"^parts: expected a RankingDataset, got ndarray"):
+        tierank.RankingDataset.concat([data.features, data.features])
