@@ -1,6 +1,7 @@
 """The documentation: code runs, links lead somewhere, and every public name is in the reference."""
 
 import argparse
+import doctest
 import importlib
 import importlib.util
 import inspect
@@ -227,6 +228,27 @@ def test_docstrings_describe_every_parameter_and_its_default(function):
             assert "optional" in documented[name] or "None" in documented[name] or "default" in documented[name], name
         elif one.default is not one.empty:
             assert f"default {one.default!r}".replace("'", '"') in documented[name].replace("'", '"'), name
+
+
+@pytest.mark.parametrize("function", list(public_functions()))
+def test_every_function_has_an_example_that_runs(function):
+    if "distributed" in function.__module__:
+        pytest.skip("needs a cluster, or several processes")
+    if "." in function.__qualname__:
+        pytest.skip("a method: the examples of the rankers show it")
+    examples = doctest.DocTestParser().get_examples(inspect.getdoc(function))
+    assert any(not one.options.get(doctest.SKIP) for one in examples)
+
+
+@pytest.mark.parametrize("kind", [*tierank.RANKERS.values(), tierank.TreeRanker, tierank.NetworkRanker])
+def test_help_on_a_ranker_describes_its_settings_and_has_an_example(kind):
+    text = inspect.getdoc(kind)
+    for name, one in kind.declared_settings().items():
+        assert re.search(
+            rf"^{name} : \S.*, default {re.escape(repr(one.default))}\n    {re.escape(one.help)}$", text, re.M
+        )
+    assert doctest.DocTestParser().get_examples(text)
+    assert text.index("\nParameters\n---") < text.index("\nExamples\n---")
 
 
 def test_members_of_the_reference_exist(pages):

@@ -1,6 +1,22 @@
-"""tierank: learning to rank by unique ratings.
+"""tierank: learning to rank with boosted trees, neural networks and blends.
 
-Names are loaded on first use, so that ``import tierank`` and ``tierank --help`` answer at once.
+    data      RankingDataset, read, read_fold, write, Columns, make_ranking, describe, profile
+    rankers   UMart (start here), Blend, LambdaMART, LinearRanker, URank and others; load, tune, distill
+    results   evaluate, compare, cross_validate, tabulate, write_report, plot_history
+    models    ranker.rank, explain_pair, ranker.export, verify, from_lightgbm
+    modules   tierank.clicks, tierank.distributed, tierank.serve
+    your own  Ranker, TreeRanker, NetworkRanker, Transform, Rule
+    errors    TierankError and its subclasses; the message says what to do
+
+>>> import tierank
+>>> data = tierank.make_ranking(60, n_features=8, mean_length=20, max_length=40)  # or read("shop.csv")
+>>> train, valid, test = data.split(0.6, 0.2, 0.2)
+>>> ranker = tierank.UMart(n_trees=50).fit(train, valid=valid)  # or fit(X, y, qid=qid, valid=(Xv, yv, qv))
+>>> scores = ranker.predict(test)
+>>> tierank.evaluate(test, scores, "ndcg@10").mean("ndcg@10") > 0.5
+True
+
+``help(tierank.UMart)`` describes its settings, and ``tierank --help`` the commands.
 """
 
 import sys
@@ -9,6 +25,7 @@ from importlib import import_module
 # Type checkers take it as true. It is not imported from ``typing``, which takes a while to load, because of Ctrl-C.
 TYPE_CHECKING = False
 
+# Public names are loaded on first use, so that ``import tierank`` and ``tierank --help`` answer at once.
 if TYPE_CHECKING:
     from tierank import clicks as clicks
     from tierank import distributed as distributed
@@ -111,100 +128,103 @@ __version__ = "0.2.0.dev0"
 
 # Where each public name lives; the block above says the same to type checkers and editors.
 _HOMES = {
-    "LOSSES": "losses",
-    "NETWORKS": "networks",
-    "TARGETS": "export",
-    "TRANSFORMS": "transforms",
-    "METRICS": "metrics",
-    "OBJECTIVES": "objectives",
-    "RANKERS": "rankers",
-    "RULES": "metrics",
-    "Change": "drift",
-    "Columns": "kinds",
-    "Comparison": "evaluation",
-    "Contrast": "significance",
-    "ColumnWarning": "errors",
-    "DataError": "errors",
-    "Description": "description",
-    "Drift": "drift",
-    "Evaluation": "evaluation",
-    "Judge": "metrics",
-    "LambdaMART": "rankers",
-    "NotFittedError": "errors",
     "ApproxNDCG": "rankers",
     "Blend": "rankers",
+    "Change": "drift",
+    "check_gradient": "objectives",
+    "Columns": "kinds",
+    "ColumnWarning": "errors",
+    "compare": "evaluation",
+    "Comparison": "evaluation",
+    "Contrast": "significance",
+    "cross_validate": "experiments",
+    "DataError": "errors",
+    "describe": "description",
+    "Description": "description",
+    "distill": "rankers",
+    "Drift": "drift",
+    "evaluate": "evaluation",
+    "Evaluation": "evaluation",
+    "explain_pair": "explain",
+    "explain_query": "explain",
+    "Explanation": "explain",
+    "FitContext": "training.model",
+    "FittedModel": "training.model",
+    "from_lightgbm": "rankers",
+    "Judge": "metrics",
     "LambdaLoss": "rankers",
+    "LambdaMART": "rankers",
     "LightGBMRanker": "rankers",
     "LinearRanker": "rankers",
     "ListMLE": "rankers",
     "ListNet": "rankers",
-    "NetworkRanker": "rankers",
-    "PListMLE": "rankers",
-    "RankNet": "rankers",
-    "Ranked": "rankers",
-    "Ranker": "rankers",
-    "URank": "rankers",
-    "UBoost": "rankers",
-    "UrBoost": "rankers",
-    "MDPRank": "rankers",
-    "MissingExtraError": "extras",
-    "ParameterError": "errors",
-    "ProcessError": "errors",
-    "Proof": "export",
-    "QueryKFold": "validation",
-    "RankingDataset": "dataset",
-    "Segment": "segments",
-    "SegmentContrast": "segments",
-    "Rule": "metrics",
-    "FitContext": "training.model",
-    "FittedModel": "training.model",
-    "Resources": "training.model",
-    "SavedModel": "training.model",
-    "Seen": "training.model",
-    "Step": "training.callbacks",
-    "Table": "report.tables",
-    "Team": "team",
-    "Transform": "transforms",
-    "TeamError": "errors",
-    "TierankError": "errors",
-    "WriteError": "errors",
-    "TreeRanker": "rankers",
-    "UMart": "rankers",
-    "check_gradient": "objectives",
-    "compare": "evaluation",
-    "Run": "experiments",
-    "Tuning": "experiments",
-    "cross_validate": "experiments",
-    "side_by_side": "experiments",
-    "tune": "experiments",
-    "describe": "description",
-    "Explanation": "explain",
-    "explain_pair": "explain",
-    "explain_query": "explain",
-    "Profile": "description",
-    "profile": "description",
-    "write_profile": "report.profile",
-    "write_report": "report.page",
-    "evaluate": "evaluation",
-    "distill": "rankers",
-    "from_lightgbm": "rankers",
     "load": "rankers",
+    "LOSSES": "losses",
     "make_ranking": "synth",
+    "MDPRank": "rankers",
+    "METRICS": "metrics",
+    "MissingExtraError": "extras",
+    "NetworkRanker": "rankers",
+    "NETWORKS": "networks",
+    "NotFittedError": "errors",
+    "OBJECTIVES": "objectives",
+    "ParameterError": "errors",
+    "PListMLE": "rankers",
     "plot_history": "report.plots",
     "plot_importance": "report.plots",
     "plot_wins": "report.plots",
+    "ProcessError": "errors",
+    "Profile": "description",
+    "profile": "description",
+    "Proof": "export",
+    "QueryKFold": "validation",
+    "Ranked": "rankers",
+    "Ranker": "rankers",
+    "RANKERS": "rankers",
+    "RankingDataset": "dataset",
+    "RankNet": "rankers",
     "read": "readers",
     "read_fold": "readers",
     "read_scores": "readers",
+    "Resources": "training.model",
+    "Rule": "metrics",
+    "RULES": "metrics",
+    "Run": "experiments",
+    "SavedModel": "training.model",
     "scorer": "validation",
+    "Seen": "training.model",
+    "Segment": "segments",
+    "SegmentContrast": "segments",
+    "side_by_side": "experiments",
+    "Step": "training.callbacks",
+    "Table": "report.tables",
     "tabulate": "report.tables",
+    "TARGETS": "export",
+    "Team": "team",
+    "TeamError": "errors",
+    "TierankError": "errors",
     "to_arrow": "readers",
+    "Transform": "transforms",
+    "TRANSFORMS": "transforms",
+    "TreeRanker": "rankers",
+    "tune": "experiments",
+    "Tuning": "experiments",
+    "UBoost": "rankers",
+    "UMart": "rankers",
+    "URank": "rankers",
+    "UrBoost": "rankers",
     "verify": "export",
     "write": "readers",
+    "write_profile": "report.profile",
     "write_qrels": "readers",
+    "write_report": "report.page",
     "write_run": "readers",
     "write_scores": "readers",
+    "WriteError": "errors",
 }
+
+# Modules that users call by their names: ``tierank.distributed.fit``.
+_MODULES = ("clicks", "distributed", "serve")
 
 __all__ = ["__version__", *_HOMES]
 
@@ -212,8 +232,7 @@ __all__ = ["__version__", *_HOMES]
 if not TYPE_CHECKING:  # checkers go by the block above, and so find names that are misspelt
 
     def __getattr__(name: str) -> object:
-        # Modules that users call by their names: tierank.distributed.fit.
-        is_module = name in ("clicks", "distributed", "serve")
+        is_module = name in _MODULES
         if not is_module and name not in _HOMES:
             # With these two arguments, Python suggests similar names.
             raise AttributeError(f"module 'tierank' has no attribute {name!r}", name=name, obj=sys.modules[__name__])

@@ -214,6 +214,15 @@ def explain_query(ranker: Ranker, data: RankingDataset, query: object, k: int | 
     list of Explanation
         One per document, best first. The differences of the whole list sum to the score of the first document minus
         that of the last.
+
+    Examples
+    --------
+    >>> import tierank
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> ranker = tierank.UMart(n_trees=5).fit(data)
+    >>> first, second = explain_query(ranker, data, query=1, k=2)
+    >>> first.difference >= 0, first.below == second.above, first.contributions.shape
+    (True, True, (5,))
     """
     chosen, own = _list_of(ranker, data, query)
     scores = _scores(ranker, own)

@@ -18,6 +18,7 @@ Checks, ``tierank list settings``, the reference and ``tune`` read the declarati
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from numbers import Integral, Real
@@ -318,6 +319,43 @@ def declared(owner: Any) -> dict[str, Setting]:
     known = {one.name: one.metadata[_METADATA] for one in fields(kind) if _METADATA in one.metadata}
     order = [name for parent in kind.__mro__ for name in vars(parent).get("__annotations__", {}) if name in known]
     return {name: known[name] for name in dict.fromkeys(order)}
+
+
+class DocumentedSettings:
+    """A docstring that lists the settings of its class, with type, default and help, before attributes and examples.
+
+    It is composed when it is read: importing all rankers would take 20 ms longer otherwise.
+
+    >>> @dataclass(kw_only=True)
+    ... class Example:
+    ...     __doc__ = DocumentedSettings("An example.")
+    ...     n_trees: int = setting(500, Integer(1), "maximum number of trees")
+    >>> Example.__doc__.splitlines()[4:]
+    ['n_trees : int, default 500', '    maximum number of trees']
+    """
+
+    def __init__(self, text: str) -> None:
+        self._parts = inspect.cleandoc(text).split("\n\n")
+
+    def __get__(self, instance: object, owner: type) -> str:
+        settings = declared(owner)
+        plain = [name for name, one in settings.items() if not one.group]
+        types = {one.name: getattr(one.type, "__name__", one.type) for one in fields(owner)}
+        lists = {"Parameters": plain, "Other Parameters": [name for name in settings if name not in plain]}
+        sections = [
+            "\n".join(
+                [title, "-" * len(title)]
+                + [
+                    f"{one} : {types[one]}, default {settings[one].default!r}\n    {settings[one].help}"
+                    for one in names
+                ]
+            )
+            for title, names in lists.items()
+            if names
+        ]
+        later = ("Attributes\n---", "Examples\n---")
+        first = next((k for k, part in enumerate(self._parts) if part.startswith(later)), len(self._parts))
+        return "\n\n".join([*self._parts[:first], *sections, *self._parts[first:]])
 
 
 # Checks of single arguments

@@ -58,6 +58,16 @@ def compare_models(
     Returns
     -------
     dict of str to HeldOut
+        What each model predicts of the held-out sessions, by its name.
+
+    Examples
+    --------
+    >>> import tierank
+    >>> data = tierank.make_ranking(50, n_features=3, mean_length=12, max_length=20)
+    >>> log, _ = tierank.clicks.simulate_clicks(data, data.restore(data.ratings), model="cascade", k=5)
+    >>> held_out = compare_models(log, ["pbm", "cascade"])
+    >>> held_out["cascade"].log_likelihood > held_out["pbm"].log_likelihood
+    True
     """
     check_log(log)
     Number(above=0, below=1).check("held_out", held_out)

@@ -78,6 +78,18 @@ def save(model: ClickModel, path: str | os.PathLike[str]) -> None:
         A fitted model.
     path : path
         The file to write.
+
+    Examples
+    --------
+    >>> import tempfile, tierank
+    >>> data = tierank.make_ranking(50, n_features=3, mean_length=12, max_length=20)
+    >>> log, _ = tierank.clicks.simulate_clicks(data, data.features[:, 0], k=5, n_sessions=500)
+    >>> model = tierank.clicks.CLICK_MODELS["pbm"]().fit(log)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(model, f"{folder}/pbm.json")
+    ...     same = load(f"{folder}/pbm.json")
+    >>> bool((same.examination_ == model.examination_).all())
+    True
     """
     items = model.items
     content = {
@@ -111,6 +123,22 @@ def load(path: str | os.PathLike[str]) -> ClickModel:
     Returns
     -------
     ClickModel
+        The fitted model.
+
+    Raises
+    ------
+    DataError
+        If the file is not a click model, or is damaged.
+
+    Examples
+    --------
+    >>> import tempfile, tierank
+    >>> data = tierank.make_ranking(50, n_features=3, mean_length=12, max_length=20)
+    >>> log, _ = tierank.clicks.simulate_clicks(data, data.features[:, 0], k=5, n_sessions=500)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(tierank.clicks.CLICK_MODELS["cascade"]().fit(log), f"{folder}/cascade.json")
+    ...     load(f"{folder}/cascade.json").name
+    'cascade'
     """
     place = as_path(path)
     try:

@@ -191,6 +191,15 @@ def evaluate_ranking(
     -------
     Value
         The estimate. Warns if the effective sample size is below 100.
+
+    Examples
+    --------
+    >>> import tierank
+    >>> data = tierank.make_ranking(200, n_features=3, mean_length=12, max_length=20)
+    >>> log, _ = tierank.clicks.simulate_clicks(data, data.features[:, 0], model="pbm", n_sessions=2000, k=5)
+    >>> as_shown = evaluate_ranking(log, -log.positions.astype(float), 1 / np.arange(1, 6))
+    >>> abs(as_shown.value - as_shown.logged) < 1e-9  # the order that was shown earns what the log earned
+    True
     """
     check_log(log)
     as_choice("method", method, METHODS)

@@ -112,6 +112,21 @@ def read_propensities(path: str | os.PathLike[str]) -> Propensities:
     Returns
     -------
     Propensities
+        One for each position.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or holds neither of the two.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     text = '{"propensity": [1.0, 0.5], "low": [1.0, 0.4], "high": [1.0, 0.6], "method": "swap", "level": 0.95}'
+    ...     written = pathlib.Path(folder, "own.json").write_text(text)
+    ...     read_propensities(f"{folder}/own.json").values
+    array([1. , 0.5])
     """
     place = as_path(path)
     try:

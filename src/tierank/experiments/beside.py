@@ -45,10 +45,14 @@ def side_by_side(runs: Mapping[str, Run]) -> Run:
 
     Examples
     --------
-    .. code-block:: python
-
-        both = tierank.side_by_side({"before": tierank.Run.open("old"), "after": tierank.Run.open("new")})
-        print(both.comparison.contrasts["umart (after)"]["ndcg@10"])
+    >>> import tierank
+    >>> folds = [tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20).split(0.6, 0.2, 0.2)]
+    >>> before, after = (tierank.cross_validate({"umart": tierank.UMart(n_trees=n)}, folds) for n in (2, 20))
+    >>> both = side_by_side({"before": before, "after": after})  # or tierank.Run.open("folder")
+    >>> both.systems
+    ('umart (before)', 'umart (after)')
+    >>> "ndcg@10" in both.comparison.contrasts["umart (after)"]
+    True
     """
     if not isinstance(runs, Mapping) or len(runs) < 2 or not all(isinstance(run, Run) for run in runs.values()):
         raise ParameterError(argument="runs", expected="two runs or more, by name", got=repr(runs))

@@ -29,6 +29,7 @@ from tierank.rankers.networks import (
 )
 from tierank.rankers.ranked import Ranked
 from tierank.rankers.trees import LambdaMART, TreeRanker, UMart
+from tierank.settings import DocumentedSettings
 
 __all__ = [
     "FITTED",
@@ -77,6 +78,12 @@ RANKERS: dict[str, type[Ranker]] = {
 }
 
 
+# ``help(tierank.UMart)`` describes every setting, from its declaration.
+for _kind in (*RANKERS.values(), NetworkRanker, TreeRanker, LightGBMRanker):
+    if _kind.__doc__ is not None:  # python -OO has none
+        _kind.__doc__ = DocumentedSettings(_kind.__doc__)  # type: ignore[assignment]
+
+
 def load(
     path: str | os.PathLike[str],
     *,
@@ -107,6 +114,17 @@ def load(
     ------
     DataError
         If the folder is not a model, is damaged, or names a class that is not known.
+
+    Examples
+    --------
+    >>> import tempfile, tierank
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> ranker = tierank.UMart(n_trees=5).fit(data)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     ranker.save(f"{folder}/model")
+    ...     same = tierank.load(f"{folder}/model")
+    >>> bool((same.predict(data) == ranker.predict(data)).all())
+    True
     """
     return read_ranker(path, known_classes(rankers, networks, transforms))
 

@@ -64,6 +64,25 @@ class Ranker(Configured):
         The settings that the model was fitted with; later ``set_params`` calls do not change them.
     seen_ : Seen
         Facts about the training data.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> import tierank
+    >>> from tierank.settings import Integer, setting
+    >>> class ColumnModel(tierank.FittedModel):
+    ...     def __init__(self, column):
+    ...         self.column, self.history, self.best = column, [], {}
+    ...     def predict(self, data, resources):
+    ...         return data.features[:, self.column].astype(float)
+    >>> @dataclass(kw_only=True, eq=False, repr=False)
+    ... class ByColumn(tierank.Ranker):
+    ...     column: int = setting(0, Integer(0), "the column to rank by")
+    ...     def fit_model(self, train, valid, context):
+    ...         return ColumnModel(self.checked_settings()["column"])
+    >>> data = tierank.RankingDataset([[0.5, 3.0], [1.5, 2.0]], [0, 1], qid=["a", "a"])
+    >>> ByColumn(column=1).fit(data).rank(data).row.tolist()
+    [0, 1]
     """
 
     model_: FittedModel

@@ -22,6 +22,15 @@ class LightGBMRanker(FittedTrees):
 
     It predicts, ranks, explains, exports, saves and serves like any ranker. It cannot be fitted, but training can
     continue from it: ``UMart().fit(data, start=ranker)`` keeps its trees and adds new ones.
+
+    Examples
+    --------
+    >>> import lightgbm, tierank
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> model = lightgbm.LGBMRanker(n_estimators=5, verbosity=-1).fit(data.features, data.ratings, group=data.lengths)
+    >>> more = tierank.LambdaMART(n_trees=3).fit(data, start=tierank.from_lightgbm(model))
+    >>> more.booster_.num_trees()
+    8
     """
 
     n_jobs: int | None = setting(None, Optional(Integer(-1), "one per core, fewer for small data"), "number of threads")

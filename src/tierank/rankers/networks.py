@@ -364,6 +364,13 @@ class ListNet(NeuralRanker):
     L = -sum over d of P(d) ln(e^f(d) / sum of e^f),  P(d) = e^r(d) / sum of e^r
 
     With propensities it is the softmax loss of clicks divided by them: P(d) = r(d) / propensity(d).
+
+    Examples
+    --------
+    >>> from tierank import make_ranking
+    >>> data = make_ranking(20, n_features=5, mean_length=8, max_length=10)
+    >>> ListNet(max_epochs=2).fit(data).predict(data).shape == (data.n_documents,)
+    True
     """
 
     LOSS = "listnet"
@@ -374,6 +381,13 @@ class ListMLE(NeuralRanker):
     """ListMLE (Xia et al. 2008): likelihood of the rated order d_1, d_2, ..., ties shuffled each step.
 
     L = -sum over i = 1..n of ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n)))
+
+    Examples
+    --------
+    >>> from tierank import make_ranking
+    >>> data = make_ranking(20, n_features=5, mean_length=8, max_length=10)
+    >>> ListMLE(max_epochs=2).fit(data).predict(data).shape == (data.n_documents,)
+    True
     """
 
     LOSS = "listmle"
@@ -384,6 +398,13 @@ class PListMLE(NeuralRanker):
     """p-ListMLE (Lan et al. 2014): ListMLE that weighs the first positions most.
 
     L = -sum over i = 1..n of a(i) / a(1) * ln(e^f(d_i) / (e^f(d_i) + ... + e^f(d_n))),  a(i) = 2^(n - i) - 1
+
+    Examples
+    --------
+    >>> from tierank import make_ranking
+    >>> data = make_ranking(20, n_features=5, mean_length=8, max_length=10)
+    >>> PListMLE(max_epochs=2).fit(data).predict(data).shape == (data.n_documents,)
+    True
     """
 
     LOSS = "plistmle"
@@ -394,6 +415,13 @@ class RankNet(NeuralRanker):
     """RankNet (Burges et al. 2005): logistic loss of the pairs with different ratings.
 
     L = mean over r(d) > r(d') of ln(1 + e^(-sigma (f(d) - f(d'))))
+
+    Examples
+    --------
+    >>> from tierank import make_ranking
+    >>> data = make_ranking(20, n_features=5, mean_length=8, max_length=10)
+    >>> RankNet(sigma=2.0, max_epochs=2).fit(data).predict(data).shape == (data.n_documents,)
+    True
     """
 
     sigma: float = setting(
@@ -409,6 +437,13 @@ class ApproxNDCG(NeuralRanker):
 
     L = 1 - 1 / IDCG * sum over d of G(d) / log2(1 + rank(d))
     rank(d) = 1 + sum over d' != d of 1 / (1 + e^((f(d) - f(d')) / temperature))
+
+    Examples
+    --------
+    >>> from tierank import make_ranking
+    >>> data = make_ranking(20, n_features=5, mean_length=8, max_length=10)
+    >>> ApproxNDCG(temperature=0.5, max_epochs=2).fit(data).predict(data).shape == (data.n_documents,)
+    True
     """
 
     temperature: float = setting(
@@ -426,6 +461,13 @@ class LambdaLoss(NeuralRanker):
         rho = |D_i - D_j|,  delta = D_|i-j| - D_|i-j|+1,  D_i = 1 / log2(1 + i)
 
     with i and j the ranks of d and d' by the scores. ``mu=0`` is LambdaRank.
+
+    Examples
+    --------
+    >>> from tierank import make_ranking
+    >>> data = make_ranking(20, n_features=5, mean_length=8, max_length=10)
+    >>> LambdaLoss(mu=5.0, max_epochs=2).fit(data).predict(data).shape == (data.n_documents,)
+    True
     """
 
     sigma: float = setting(
@@ -445,6 +487,13 @@ class MDPRank(NeuralRanker):
     The policy chooses among the remaining documents by the softmax of their scores. Each step draws rankings from it
     and makes those with a high return more likely: see ``tierank.training.policy``. The ``loss`` in ``history_`` is
     minus the mean return of the rankings that were drawn.
+
+    Examples
+    --------
+    >>> from tierank import make_ranking
+    >>> data = make_ranking(20, n_features=5, mean_length=8, max_length=10)
+    >>> MDPRank(n_episodes=2, max_epochs=2).fit(data).predict(data).shape == (data.n_documents,)
+    True
     """
 
     gamma: float = setting(1.0, Number(0, 1), "discount of a reward per rank")

@@ -327,6 +327,20 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
         The file or folder.
     format : {"letor", "csv", "parquet", "tierank", "qrels"}, optional
         The format. Default: by the ending of ``path``; LETOR text for unknown endings.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be written, or if the format cannot hold the data.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> data = RankingDataset([[0.5], [1.5]], [0, 2], qid=["a", "a"], feature_names=["price"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(data, f"{folder}/shop.csv")
+    ...     read(f"{folder}/shop.csv").feature_names
+    ('price',)
     """
     check_dataset("data", data)
     target = as_path(path)
@@ -392,7 +406,7 @@ _ENDINGS = ("", ".txt", ".txt.gz", ".parquet", ".csv", SUFFIX)
 def read_fold(
     folder: str | os.PathLike[str], fold: int, **options: Any
 ) -> tuple[RankingDataset, RankingDataset, RankingDataset]:
-    """Read the training, validation and test data of one of five folds.
+    r"""Read the training, validation and test data of one of five folds.
 
     The folder has ``Fold1`` to ``Fold5``, each with ``train.txt``, ``vali.txt`` and ``test.txt`` (or
     ``trainingset.txt``, ``validationset.txt`` and ``testset.txt``); or it has the parts ``S1.txt`` to ``S5.txt``: fold
@@ -411,6 +425,22 @@ def read_fold(
     -------
     train, valid, test : RankingDataset
         The three data sets, all with the same number of features.
+
+    Raises
+    ------
+    DataError
+        If a file of the fold is missing or cannot be read.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for part in range(1, 6):
+    ...         lines = f"0 qid:{part} 1:0.1 2:0.3\n1 qid:{part} 1:0.9 2:0.2\n"
+    ...         written = pathlib.Path(folder, f"S{part}.txt").write_text(lines)
+    ...     train, valid, test = read_fold(folder, fold=2)
+    >>> train.query_ids.tolist(), valid.query_ids.tolist(), test.query_ids.tolist()
+    ([2, 3, 4], [5], [1])
     """
     base = as_path(folder, "folder", "the name of a folder")
     if fold not in range(1, 6):

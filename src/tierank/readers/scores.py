@@ -33,7 +33,7 @@ _AT_ONCE = 1 << 16
 
 
 def read_scores(path: str | os.PathLike[str], data: RankingDataset) -> NDArray[np.float64]:
-    """Read scores for the documents of a data set from a file.
+    r"""Read scores for the documents of a data set from a file.
 
     The file has one of these forms:
 
@@ -54,6 +54,20 @@ def read_scores(path: str | os.PathLike[str], data: RankingDataset) -> NDArray[n
     -------
     array
         One score per document, in the order of the caller's rows.
+
+    Raises
+    ------
+    DataError
+        If the file cannot be read, or does not have one score for each document.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> data = RankingDataset([[0.5], [1.5]], qid=["a", "a"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     written = pathlib.Path(folder, "bm25.txt").write_text("0.25\n0.75\n")
+    ...     read_scores(f"{folder}/bm25.txt", data)
+    array([0.25, 0.75])
     """
     check_dataset("data", data)
     path = as_path(path)
@@ -148,6 +162,14 @@ def write_scores(scores: ArrayLike, path: str | os.PathLike[str]) -> None:
         One score per row.
     path : path
         The file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_scores([0.25, 0.75], f"{folder}/scores.txt")
+    ...     pathlib.Path(folder, "scores.txt").read_text().split()
+    ['0.25', '0.75']
     """
     numbers = _as_scores(scores)
     with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
@@ -206,6 +228,15 @@ def write_run(data: RankingDataset, scores: ArrayLike, path: str | os.PathLike[s
         The file.
     name : str, default "tierank"
         The name of the run, the last field of each line.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> data = RankingDataset([[0.5], [1.5]], qid=["a", "a"], document_ids=["d1", "d2"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_run(data, [0.25, 0.75], f"{folder}/bm25.run", name="bm25")
+    ...     pathlib.Path(folder, "bm25.run").read_text().splitlines()
+    ['a Q0 d2 1 0.75 bm25', 'a Q0 d1 2 0.25 bm25']
     """
     check_dataset("data", data)
     queries, documents = _trec_names(data)
@@ -230,6 +261,15 @@ def write_qrels(data: RankingDataset, path: str | os.PathLike[str]) -> None:
         Data with integer ratings.
     path : path
         The file.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> data = RankingDataset([[0.5], [1.5]], [0, 2], qid=["a", "a"], document_ids=["d1", "d2"])
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_qrels(data, f"{folder}/shop.qrels")
+    ...     pathlib.Path(folder, "shop.qrels").read_text().splitlines()
+    ['a 0 d1 0', 'a 0 d2 2']
     """
     check_dataset("data", data)
     fraction = data.is_judged & (data.ratings != np.rint(data.ratings))

@@ -411,6 +411,12 @@ def to_arrow(data: RankingDataset) -> Any:
     -------
     pyarrow.Table
         Columns for query, rating, document and weights, if the data have them, and one per feature.
+
+    Examples
+    --------
+    >>> data = RankingDataset([[0.5], [1.5]], [0, 2], qid=["a", "a"], feature_names=["price"])
+    >>> to_arrow(data).column_names
+    ['query', 'rating', 'price']
     """
     check_dataset("data", data)
     return next(_tables(data, data.n_documents))

@@ -58,6 +58,16 @@ def write_report(
     by : dict of str to dict, optional
         Attributes of queries, for a section with segments: for each name, a mapping from query ids to values. Default:
         those given to ``compare``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, tierank
+    >>> folds = [tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20).split(0.6, 0.2, 0.2)]
+    >>> run = tierank.cross_validate(tierank.UMart(n_trees=5), folds)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_report(run, f"{folder}/report.html")
+    ...     "Leaderboard" in pathlib.Path(folder, "report.html").read_text()
+    True
     """
     text = make_report(run, titles, by)
     with replacing(path) as fresh:

@@ -35,6 +35,15 @@ def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = 
         The file.
     title : str, default "Data"
         The title of the page.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile, tierank
+    >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_profile(tierank.profile(data), f"{folder}/data.html", title="Shop")
+    ...     "<title>Shop</title>" in pathlib.Path(folder, "data.html").read_text()
+    True
     """
     check_type("found", found, Profile, "tierank.profile makes one from a data set")
     check_type("title", title, str)
