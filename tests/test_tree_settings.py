@@ -16,13 +16,15 @@ from tierank import DataError, LambdaMART, ParameterError, RankingDataset, TreeR
 from tierank.team import Team
 from tierank.training import tree_parameters
 from tierank.training.lightgbm_adapter import Rows, bin_rows
-from tierank.training.tree_parameters import OF_LAMBDARANK, RENAMED, for_features, lightgbm_parameters
+from tierank.training.tree_parameters import RENAMED, for_features, lightgbm_parameters
 
 ALIASES = lightgbm.basic._ConfigAliases._get_all_param_aliases()
 KINDS = {"UMart": UMart, "LambdaMART": LambdaMART, "TreeRanker": TreeRanker}
 USED = TreeRanker.lightgbm_settings()
 QUICK = {"n_trees": 6, "n_leaves": 8, "min_documents": 10, "n_jobs": 1}
 N_FEATURES = 8
+# The parameters of LightGBM's own lambdarank, which is not used here: each ranker has a table of what to do instead.
+OF_LAMBDARANK = ("sigmoid", "lambdarank_truncation_level", "lambdarank_norm", "label_gain")
 
 BAGGING = {"bagging_freq": 1, "bagging_fraction": 0.5}
 GOSS = {"data_sample_strategy": "goss", "learning_rate": 0.5}

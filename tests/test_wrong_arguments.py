@@ -141,3 +141,12 @@ def test_feature_names_and_parts_are_lists(data):
         tierank.RankingDataset.concat(3)
     with pytest.raises(tierank.DataError, match=r"^parts: expected a RankingDataset, got ndarray"):
         tierank.RankingDataset.concat([data.features, data.features])
+
+
+def test_a_comparison_has_no_mark_for_unknown_names(data):
+    comparison = tierank.compare(data, {"old": data.ratings, "new": data.features[:, 0]}, metrics="ndcg@5")
+    assert comparison.mark("old", "ndcg@5") == ""  # the baseline
+    with pytest.raises(ParameterError, match="unknown system 'newer': did you mean 'new'"):
+        comparison.mark("newer", "ndcg@5")
+    with pytest.raises(ParameterError, match="unknown metric of this comparison 'ndcg@50': did you mean 'ndcg@5'"):
+        comparison.mark("new", "ndcg@50")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,5 +13,3 @@ Offsets = NDArray[np.int64]
 Rows = NDArray[np.int64]
 # Features: documents x features.
 Features = NDArray[np.float32]
-# Ids of any type.
-Ids = NDArray[Any]

@@ -24,7 +24,7 @@ from tierank.evaluation.showing import (
 )
 from tierank.metrics import Judge, Metric, Rule
 from tierank.segments import Attribute, SegmentContrast, as_attributes, compare_segments
-from tierank.settings import MOST_REPEATS, as_whole
+from tierank.settings import MOST_REPEATS, as_choice, as_whole
 from tierank.significance import ROUNDING, SIGNIFICANT, Contrast, bootstrap_interval, holm, paired_p
 from tierank.types import Floats
 
@@ -185,9 +185,7 @@ class Comparison:
         float
             The mean.
         """
-        if system not in self.evaluations:
-            raise ParameterError.unknown("system", system, self.evaluations)
-        return self.evaluations[system].mean(metric)
+        return self.evaluations[as_choice("system", system, self.evaluations)].mean(metric)
 
     def mark(self, system: str, metric: str) -> str:
         """The mark of significance of a system.
@@ -204,7 +202,9 @@ class Comparison:
         str
             ``*+`` if it is significantly better than the baseline, ``*-`` if it is significantly worse, else nothing.
         """
-        return self.contrasts[system][metric].mark if system in self.contrasts else ""
+        as_choice("system", system, self.evaluations)
+        as_choice("metric of this comparison", metric, self.metrics)
+        return "" if system == self.baseline else self.contrasts[system][metric].mark
 
     def best(self, metric: str) -> tuple[str, ...]:
         """The systems with the highest mean.
@@ -239,10 +239,9 @@ class Comparison:
         list of SegmentContrast
             Empty if no segment is shown to be worse.
         """
-        if metric not in self.metrics:
-            raise ParameterError.unknown("metric of this comparison", metric, self.metrics)
-        if system is not None and system not in self.contrasts:
-            raise ParameterError.unknown("system", system, self.contrasts)
+        as_choice("metric of this comparison", metric, self.metrics)
+        if system is not None:
+            as_choice("system", system, self.contrasts)
         found = [one for one in self.segments if one.metric == metric and one.verdict == "worse"]
         return sorted((one for one in found if system in (None, one.system)), key=lambda one: one.difference)
 

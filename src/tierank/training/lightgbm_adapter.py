@@ -399,7 +399,7 @@ def _watched(files: set[int], seconds: float) -> Iterator[None]:
     whatever numbers are in memory. A socket that fails does end it.
 
     Without /proc (macOS, Windows) nothing is watched: LightGBM's own limit applies, and a process that loops forever
-    has to be ended by whoever started it.
+    has to be ended by the program that started it.
     """
     limit, done = struct.pack("ll", max(1, int(seconds)), 0), threading.Event()
     watched = {}

@@ -38,7 +38,7 @@ class _End(NamedTuple):
 def in_parallel(streams: Sequence[Iterator[T]], n_parallel: int, halt: Event) -> Iterator[T]:
     """What the streams yield, as it comes: ``n_parallel`` of them run at a time, each in one thread.
 
-    If one fails, or nobody wants the rest, ``halt`` is set, and the others are waited for.
+    If one fails, or the caller stops early, ``halt`` is set, and the others are waited for.
     """
     found: SimpleQueue[Any] = SimpleQueue()
 

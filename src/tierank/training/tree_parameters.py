@@ -26,9 +26,6 @@ RENAMED = {
     "metric": "select_by",
 }
 
-# The parameters of LightGBM's own lambdarank, which is not used here: each ranker has a table of what to do instead.
-OF_LAMBDARANK = ("sigmoid", "lambdarank_truncation_level", "lambdarank_norm", "label_gain")
-
 # Parameters without effect here, with the reason or what to do instead.
 _NO_DART = "only boosting='dart' reads it, and trees here are boosted by gbdt"
 _OBJECTIVE = "only other objectives of LightGBM read it"

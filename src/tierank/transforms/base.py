@@ -69,13 +69,11 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         self
             The fitted transform.
         """
-        return self._fit(as_dataset(X, None, qid), isinstance(X, RankingDataset) or qid is not None, Team())
+        has_queries = isinstance(X, RankingDataset) or qid is not None
+        return self.fit_in_team(as_dataset(X, None, qid), Team(), has_queries=has_queries)
 
-    def fit_in_team(self, data: RankingDataset, team: Team) -> Self:
+    def fit_in_team(self, data: RankingDataset, team: Team, *, has_queries: bool = True) -> Self:
         """Learn the statistics of the documents of all processes of a team; all get the same arrays."""
-        return self._fit(data, True, team)
-
-    def _fit(self, data: RankingDataset, has_queries: bool, team: Team) -> Self:
         category = next((name for name, kind in data.kinds.items() if isinstance(kind, Category)), None)
         if category is not None:
             raise DataError(expected="numeric features", got=f"texts in column {category!r}")

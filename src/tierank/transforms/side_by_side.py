@@ -71,9 +71,9 @@ class SideBySide(Transform):
             first += values.shape[1]
         return columns
 
-    def _fit(self, data: RankingDataset, has_queries: bool, team: Team) -> Self:
+    def fit_in_team(self, data: RankingDataset, team: Team, *, has_queries: bool = True) -> Self:
         """Fit copies of all of them."""
-        self.parts_ = tuple(clone(part)._fit(data, has_queries, team) for part in self.parts)
+        self.parts_ = tuple(clone(part).fit_in_team(data, team, has_queries=has_queries) for part in self.parts)
         self.has_queries_ = has_queries
         self._set_features(data.n_features, data.feature_names)
         return self
