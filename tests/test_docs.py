@@ -35,6 +35,7 @@ RUN = [
             "coming-from",
             "concepts",
             "networks",
+            "blend",
             "explain",
             "export",
             "linear",

@@ -150,3 +150,10 @@ def test_a_comparison_has_no_mark_for_unknown_names(data):
         comparison.mark("newer", "ndcg@5")
     with pytest.raises(ParameterError, match="unknown metric of this comparison 'ndcg@50': did you mean 'ndcg@5'"):
         comparison.mark("new", "ndcg@50")
+
+
+def test_numbers_as_texts_are_not_called_categories():
+    with pytest.raises(tierank.DataError, match=r"^y: expected numbers, got '2'; .*convert them with astype\(float\)$"):
+        tierank.RankingDataset([[1.0], [2.0]], ["2", "0"], qid=[1, 1])
+    with pytest.raises(tierank.DataError, match=r"^y: expected numbers, got 'good'; encode texts"):
+        tierank.RankingDataset([[1.0], [2.0]], ["good", "bad"], qid=[1, 1])

@@ -84,10 +84,10 @@ def as_numbers(values: NDArray[Any], where: str) -> NDArray[Any]:
         raise DataError(f"{where}: expected real numbers, got {values.dtype}. Complex data not supported")
     odd = _first_odd(values)
     if isinstance(odd, (str, bytes, *_OF_TIME)):
-        raise DataError(
-            f"{where}: expected numbers, got {describe_values(values)}; encode texts and dates as numbers, or leave"
-            " them out"
-        )
+        fix = "encode texts and dates as numbers, or leave them out"
+        if isinstance(odd, str) and _is_number(odd):
+            fix = "these are texts of numbers: convert them with astype(float)"
+        raise DataError(f"{where}: expected numbers, got {describe_values(values)}", fix=fix)
     # The words are what scikit-learn's checks look for.
     raise DataTypeError(f"{where}: argument must be a string or a number, got {describe_values(values)}")
 
@@ -115,6 +115,14 @@ def _as_number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except OverflowError:  # an integer too large for a float
         return np.inf if value > 0 else -np.inf  # type: ignore[operator]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _first_odd(values: NDArray[Any]) -> object:
