@@ -48,7 +48,7 @@ def cross_validate(
     data: Any,
     *,
     seeds: int | Sequence[int] = 1,
-    metrics: Sequence[str] | None = None,
+    metrics: str | Sequence[str] | None = None,
     rule: str | Rule | None = None,
     baseline: str | None = None,
     scores: Mapping[str, Any] | None = None,
@@ -76,8 +76,8 @@ def cross_validate(
         which is split into five parts of whole queries; or a list of (train, valid, test) data sets.
     seeds : int or list of int, default 1
         Number of seeds (0, 1, ...), or a list of seeds.
-    metrics : list of str, optional
-        Default: NDCG and ERR at 1, 3, 5 and 10.
+    metrics : str or list of str, optional
+        Names such as ``"ndcg@10"``. Default: NDCG and ERR at 1, 3, 5 and 10. ``Run.judged_by`` also takes functions.
     rule : str or Rule, default "tierank"
         A key of ``RULES``, or a ``Rule``.
     baseline : str, optional

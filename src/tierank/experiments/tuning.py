@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -95,7 +96,7 @@ def tune(
     trials: int = 20,
     space: Space | None = None,
     seed: int = 0,
-    study: str | Path | None = None,
+    study: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Tuning:
     """Search for the settings of a ranker that are best on validation data.
@@ -263,7 +264,7 @@ def _plain(value: Any) -> Any:
     return vars(value) if is_dataclass(value) else described(value)
 
 
-def _check_study(study: optuna.Study, file: str | Path, identity: dict[str, Any]) -> None:
+def _check_study(study: optuna.Study, file: Path, identity: dict[str, Any]) -> None:
     """Refuse the trials of another search: their values cannot be compared."""
     if not study.trials:
         study.set_user_attr("identity", identity)

@@ -24,12 +24,12 @@ _BARS, _RATINGS, _NAMED = 20, 12, 20
 _LEAKS = "almost perfect rankings by themselves: probably computed from the ratings"
 
 
-def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = "Data") -> None:
+def write_profile(profile: Profile, path: str | os.PathLike[str], *, title: str = "Data") -> None:
     """Write a profile as one HTML file, which works from disk and loads nothing from the network.
 
     Parameters
     ----------
-    found : Profile
+    profile : Profile
         The result of ``profile``.
     path : path
         The file.
@@ -45,30 +45,30 @@ def write_profile(found: Profile, path: str | os.PathLike[str], *, title: str = 
     ...     "<title>Shop</title>" in pathlib.Path(folder, "data.html").read_text()
     True
     """
-    check_type("found", found, Profile, "tierank.profile makes one from a data set")
+    check_type("profile", profile, Profile, "tierank.profile makes one from a data set")
     check_type("title", title, str)
-    text = make_profile(found, title)
+    text = make_profile(profile, title)
     with replacing(path) as fresh:
         fresh.write_text(text, encoding="utf-8")
 
 
-def make_profile(found: Profile, title: str) -> str:
+def make_profile(profile: Profile, title: str) -> str:
     """The HTML of the page."""
-    about = found.description
+    about = profile.description
     facts = f"{about.n_queries:,} queries · {about.n_documents:,} documents · {about.n_features:,} features"
     sections: list[tuple[str, str, Sequence[str]]] = [
-        ("summary", "Summary", _summary(found)),
-        ("lists", "Ratings and lists", _lists(found)),
-        ("features", "Features", _features(found)),
+        ("summary", "Summary", _summary(profile)),
+        ("lists", "Ratings and lists", _lists(profile)),
+        ("features", "Features", _features(profile)),
     ]
-    if found.test is not None:
-        sections.append(("drift", "Drift", _drift(found)))
+    if profile.test is not None:
+        sections.append(("drift", "Drift", _drift(profile)))
     return make_page(title, [element("p", facts, class_="facts")], sections)
 
 
-def find_troubles(found: Profile) -> list[tuple[str, str]]:
+def find_troubles(profile: Profile) -> list[tuple[str, str]]:
     """What looks wrong, and what it means, one line each."""
-    about, features = found.description, found.features
+    about, features = profile.description, profile.features
     lists = [
         ("feature that gives", "features that give", " the ratings away", [f for f in features if f.leaks], _LEAKS),
         ("constant feature", "constant features", "", [f for f in features if f.is_constant], "nothing to learn from"),
@@ -92,15 +92,15 @@ def find_troubles(found: Profile) -> list[tuple[str, str]]:
     return troubles
 
 
-def _summary(found: Profile) -> list[Html]:
-    troubles = find_troubles(found)
+def _summary(profile: Profile) -> list[Html]:
+    troubles = find_troubles(profile)
     rows = [[what, why] for what, why in troubles]
     shown = table(["what to check", "why"], rows, class_="words") if rows else element("p", "Nothing looks wrong.")
-    return [from_table(tabulate_description(found.description, "")), element("h3", "To check"), shown]
+    return [from_table(tabulate_description(profile.description, "")), element("h3", "To check"), shown]
 
 
-def _lists(found: Profile) -> list[Html]:
-    about, test = found.description, found.test
+def _lists(profile: Profile) -> list[Html]:
+    about, test = profile.description, profile.test
     shown = list(about.documents_per_rating)[:_RATINGS]
     parts = {"data": about} | ({} if test is None else {"test": test})
     shares = {name: [_rating_share(part, rating) for rating in shown] for name, part in parts.items()}
@@ -109,15 +109,15 @@ def _lists(found: Profile) -> list[Html]:
     ratings = charts.bars(
         "Ratings", words, [f"{rating:g}" for rating in shown], shares, form=".2f", unit="%", x_label="rating", width=500
     )
-    return [element("div", ratings, _histogram(found), class_="pairs")]
+    return [element("div", ratings, _histogram(profile), class_="pairs")]
 
 
 def _rating_share(part: Description, rating: float) -> float:
     return 100 * part.documents_per_rating.get(rating, 0) / part.n_documents
 
 
-def _histogram(found: Profile) -> Html:
-    both = [found.lengths] + ([] if found.test_lengths is None else [found.test_lengths])
+def _histogram(profile: Profile) -> Html:
+    both = [profile.lengths] + ([] if profile.test_lengths is None else [profile.test_lengths])
     edges = length_edges(np.concatenate(both), _BARS)
     series = {}
     for name, lengths in zip(("data", "test"), both, strict=False):
@@ -126,7 +126,7 @@ def _histogram(found: Profile) -> Html:
     step = max(1, len(labels) // 5)
     # Not below the first and the last bar, where half of a long label would be outside the chart.
     few = [label if i % step == step // 2 else "" for i, label in enumerate(labels)]
-    about = found.description
+    about = profile.description
     words = (
         f"Share of the queries by their number of documents: {about.min_documents:,} to {about.max_documents:,},"
         f" median {about.median_documents:g}."
@@ -155,8 +155,8 @@ def length_edges(lengths: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     return np.arange(low, high + 1 + width, width)
 
 
-def _features(found: Profile) -> list[Html]:
-    known = [feature for feature in found.features if not math.isnan(feature.skill)]
+def _features(profile: Profile) -> list[Html]:
+    known = [feature for feature in profile.features if not math.isnan(feature.skill)]
     best = sorted(known, key=lambda feature: -feature.skill)[:_NAMED]
     words = (
         "How well a feature ranks by itself, ascending or descending: 1 is perfect, 0 is random."
@@ -172,15 +172,15 @@ def _features(found: Profile) -> list[Html]:
             _number(f.skill),
             _number(f.drift),
         ]
-        for f in found.features
+        for f in profile.features
     ]
     columns = ["feature", "missing", "constant", "same as", "skill", "drift"]
     whole = element("details", element("summary", f"All {len(rows):,} features"), table(columns, rows))
     return [*charts_found, whole]
 
 
-def _drift(found: Profile) -> list[Html]:
-    most = sorted(found.features, key=lambda feature: -feature.drift)[:_NAMED]
+def _drift(profile: Profile) -> list[Html]:
+    most = sorted(profile.features, key=lambda feature: -feature.drift)[:_NAMED]
     words = (
         "Largest difference between the shares of documents at or below any value (Kolmogorov-Smirnov): 0 is none."
         f" From {DRIFTS_FROM:g} on the feature has moved."
