@@ -265,6 +265,24 @@ def test_members_of_the_reference_exist(pages):
         assert not missing, path
 
 
+def test_members_of_the_reference_describe_their_parameters(pages):
+    """A method that overrides another one may leave that to it."""
+    for path, members in re.findall(
+        r"^::: (tierank[\w.]+)\n(?: .*\n)*?      members: \[(.*)\]", pages[DOCS / "api.md"], re.M
+    ):
+        owner = tierank
+        for part in path.split(".")[1:]:
+            owner = getattr(owner, part)
+        for name in members.split(", "):
+            versions = [vars(kind)[name] for kind in inspect.getmro(owner) if name in vars(kind)]
+            functions = [getattr(one, "__func__", one) for one in versions]
+            if not inspect.isfunction(functions[0]):
+                continue
+            parameters = [one for one in inspect.signature(functions[0]).parameters if one not in ("self", "cls")]
+            documented = [list(documented_parameters(one)) for one in functions if inspect.isfunction(one)]
+            assert parameters in documented, f"{path}.{name}: {parameters}"
+
+
 def sections_of(parser, level="##", before=""):
     """The heading of every command, and those inside it, with its parser."""
     for action in parser._actions:

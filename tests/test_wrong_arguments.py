@@ -160,3 +160,8 @@ def test_numbers_as_texts_are_not_called_categories():
         tierank.RankingDataset([[1.0], [2.0]], ["2", "0"], qid=[1, 1])
     with pytest.raises(tierank.DataError, match=r"^y: expected numbers, got 'good'; encode texts"):
         tierank.RankingDataset([[1.0], [2.0]], ["good", "bad"], qid=[1, 1])
+
+
+def test_a_data_set_says_which_parts_it_has(data):
+    with pytest.raises(ParameterError, match="unknown part of a RankingDataset 'rating': did you mean 'ratings'"):
+        data.replace(rating=data.ratings)

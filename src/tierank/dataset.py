@@ -466,8 +466,20 @@ class RankingDataset:
         )
 
     def replace(self, **parts: Any) -> RankingDataset:
-        """The same data with some parts replaced, named as in ``from_parts``, grouped and checked already.
+        """The same data with some parts replaced.
 
+        Parameters
+        ----------
+        **parts
+            Arguments of ``from_parts``, grouped by query and checked already.
+
+        Returns
+        -------
+        RankingDataset
+            A new data set, which shares all other parts with this one.
+
+        Examples
+        --------
         >>> data = RankingDataset(np.eye(2), [1, 0])
         >>> data.replace(ratings=np.array([0.0, 3.0])).ratings.tolist()
         [0.0, 3.0]
@@ -486,6 +498,9 @@ class RankingDataset:
             "position": self.position,
             "propensity": self.propensity,
         }
+        unknown = next((name for name in parts if name not in kept), None)
+        if unknown is not None:
+            raise ParameterError.unknown("part of a RankingDataset", unknown, kept)
         return RankingDataset.from_parts(**kept | parts)
 
     def with_propensity(self, propensity: Any) -> RankingDataset:

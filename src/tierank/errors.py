@@ -111,7 +111,18 @@ class TierankError(Exception):
         return self.render()
 
     def render(self, rename: Callable[[str], str | None] = str) -> str:
-        """The message, with arguments renamed by ``rename``; a name for which it returns None stays."""
+        """The message, with other names for arguments.
+
+        Parameters
+        ----------
+        rename : callable, default str
+            The name to show for each argument; a name for which it returns None stays.
+
+        Returns
+        -------
+        str
+            One line.
+        """
 
         def named(text: str) -> str:
             return _ARGUMENT.sub(lambda found: rename(found[1]) or found[1], text)

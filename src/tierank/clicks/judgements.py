@@ -91,7 +91,13 @@ class Judgements:
         }
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the judgements as CSV or Parquet, by the ending of ``path``; warn if most are noise."""
+        """Write the judgements as CSV or Parquet; warn if most are noise.
+
+        Parameters
+        ----------
+        path : path
+            The file; its ending, ``.csv`` or ``.parquet``, names the format.
+        """
         if len(self) >= _MANY and np.median(self.n_examined) < _FEW:
             warnings.warn(
                 f"most documents were examined fewer than {_FEW} times, so their ratings are mostly noise: use `rate`,"

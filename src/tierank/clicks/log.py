@@ -171,8 +171,20 @@ class ClickLog:
         return self.columns[name]
 
     def select(self, sessions: ArrayLike) -> ClickLog:
-        """The log of some sessions, by index or mask. An index that is given twice makes two sessions.
+        """The log of some sessions.
 
+        Parameters
+        ----------
+        sessions : array
+            The indices of the sessions, or a mask. An index that is given twice makes two sessions.
+
+        Returns
+        -------
+        ClickLog
+            The sessions, in this order.
+
+        Examples
+        --------
         >>> log = ClickLog.of(session=[1, 1, 2], document=["a", "b", "a"], position=[1, 2, 1], clicked=[0, 1, 1])
         >>> log.select([1]).session_ids.tolist()
         [2]
@@ -268,6 +280,16 @@ class ClickLog:
         """Convert per-row values from the order of this log back to the caller's order.
 
         Sessions that were left out have no rows here, so this needs a log that was read with ``on_error="raise"``.
+
+        Parameters
+        ----------
+        values : array
+            One value per row, in the order of this log.
+
+        Returns
+        -------
+        array
+            The same values, in the caller's order.
         """
         if self.source_rows is None:
             return values

@@ -56,7 +56,18 @@ class Propensities:
     method: str
 
     def at(self, positions: Any) -> Floats:
-        """The propensity of each position; below the last one that is known, that of the last."""
+        """The propensity of each position.
+
+        Parameters
+        ----------
+        positions : array of int
+            Positions from 1.
+
+        Returns
+        -------
+        array
+            One propensity for each; below the last position that is known, that of the last.
+        """
         given = as_array(positions)
         known = np.flatnonzero(np.isfinite(self.values))
         filled = np.interp(np.arange(len(self.values)), known, self.values[known])

@@ -109,7 +109,15 @@ class Judge:
     def __call__(self, scores: ArrayLike) -> dict[str, Floats]:
         """The value of each metric for each query; NaN where the rule leaves a query out.
 
-        ``scores`` are **in the order of the data set**; ``evaluate`` takes them in the caller's order.
+        Parameters
+        ----------
+        scores : array
+            One score per document, **in the order of the data set**; ``evaluate`` takes them in the caller's order.
+
+        Returns
+        -------
+        dict of str to array
+            One value per query for each metric.
         """
         values = as_scores(scores, self.data.n_documents)
         if np.isnan(values.min()):  # the lowest of numbers with a NaN is NaN

@@ -128,7 +128,18 @@ class Ranker(Configured):
         """
 
     def restore_model(self, saved: SavedModel) -> FittedModel:
-        """The fitted model from its saved ``files`` and ``facts``; this ranker has the settings of the model."""
+        """The fitted model from what was saved; this ranker has the settings of the model.
+
+        Parameters
+        ----------
+        saved : SavedModel
+            The ``files`` and ``facts`` of the model, and facts about the training data.
+
+        Returns
+        -------
+        FittedModel
+            The model, which predicts as it did when it was saved.
+        """
         raise DataError(f"{type(self).__name__} cannot be loaded: it does not define restore_model()")
 
     def check_start(self, start: Ranker, settings: Mapping[str, Any]) -> None:

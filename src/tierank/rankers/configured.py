@@ -103,7 +103,22 @@ class Configured(Estimator):
         return ParameterError.unknown(f"setting of {cls.__name__}", name, known, ours or None, owners)
 
     def set_params(self, **settings: Any) -> Self:
-        """Change settings; ``base__n_trees`` is the setting ``n_trees`` of the ranker in the setting ``base``."""
+        """Change settings, for the next ``fit``; a fitted model keeps its own.
+
+        Parameters
+        ----------
+        **settings
+            Settings by name. ``base__n_trees`` is the setting ``n_trees`` of the ranker in the setting ``base``.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ParameterError
+            If there is no setting of this name.
+        """
         self.check_names(name.partition("__")[0] for name in settings)
         for name in settings:
             outer, _, inner = name.partition("__")

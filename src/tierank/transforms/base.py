@@ -73,7 +73,22 @@ class Transform(OneToOneFeatureMixin, TransformerMixin, Estimator):
         return self.fit_in_team(as_dataset(X, None, qid), Team(), has_queries=has_queries)
 
     def fit_in_team(self, data: RankingDataset, team: Team, *, has_queries: bool = True) -> Self:
-        """Learn the statistics of the documents of all processes of a team; all get the same arrays."""
+        """Learn the statistics of the documents of all processes of a team; all get the same arrays.
+
+        Parameters
+        ----------
+        data : RankingDataset
+            The documents, or those of this process.
+        team : Team
+            The processes.
+        has_queries : bool, default True
+            Whether the queries of the data are known.
+
+        Returns
+        -------
+        self
+            The fitted transform.
+        """
         category = next((name for name, kind in data.kinds.items() if isinstance(kind, Category)), None)
         if category is not None:
             raise DataError(expected="numeric features", got=f"texts in column {category!r}")
