@@ -86,6 +86,47 @@ def test_wrong_values_raise_no_error_but_one_of_tierank(name, arguments, folder,
                 function(**right | {argument: wrong})
 
 
+@pytest.fixture(scope="module")
+def arguments_of_clicks(data, folder):
+    log, _ = tierank.clicks.simulate_clicks(data, data.features[:, 0], k=5, n_sessions=200)
+    model = tierank.clicks.CLICK_MODELS["pbm"]().fit(log)
+    tierank.clicks.save(model, folder / "pbm.json")
+    log.write(folder / "log.csv")
+    as_shown = -log.positions.astype(float)
+    return {
+        "choose_model": {"log": log, "models": ["pbm"], "held_out": 0.25, "seed": 0},
+        "compare_models": {"log": log, "models": ["pbm"], "held_out": 0.25, "seed": 0},
+        "evaluate_ranking": {"log": log, "scores": as_shown, "propensities": [1.0] * 5, "method": "ips", "k": 3},
+        "judgements": {"log": log, "model": "pbm", "top": 4.0, "half": 40.0},
+        "load": {"path": folder / "pbm.json"},
+        "make_model": {"model": "pbm"},
+        "read": {"source": folder / "log.csv", "session": "session", "columns": (), "on_error": "raise"},
+        "read_propensities": {"path": folder / "pbm.json"},
+        "save": {"model": model, "path": folder / "copy.json"},
+        "simulate_clicks": {"data": data, "scores": data.ratings, "model": "pbm", "n_sessions": 5, "k": 3, "seed": 0},
+        "training_data": {"log": log, "data": data},
+    }
+
+
+OF_CLICKS = [
+    *("choose_model", "compare_models", "evaluate_ranking", "judgements", "load", "make_model", "read"),
+    *("read_propensities", "save", "simulate_clicks", "training_data"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:the effective sample size")
+@pytest.mark.parametrize("name", OF_CLICKS)
+def test_wrong_values_for_clicks_raise_no_error_but_one_of_tierank(name, arguments_of_clicks, folder, monkeypatch):
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(folder)
+    function, right = getattr(tierank.clicks, name), arguments_of_clicks[name]
+    function(**right)
+    for argument in right:
+        for wrong in WRONG:
+            with suppress(TierankError):
+                function(**right | {argument: wrong})
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -16,6 +16,7 @@ from tierank.clicks.items import Items
 from tierank.clicks.position_models import ClickThrough, PositionBased, UserBrowsing
 from tierank.errors import DataError, ParameterError
 from tierank.files import as_path, read_json, replacing
+from tierank.settings import as_choice, check_type
 
 CLICK_MODELS: dict[str, type[ClickModel]] = {
     model.name: model
@@ -60,8 +61,7 @@ def make_model(model: str | ClickModel, **settings: Any) -> ClickModel:
                 got="a model, which has its own",
             )
         return model
-    if model not in CLICK_MODELS:
-        raise ParameterError.unknown("click model", model, CLICK_MODELS)
+    as_choice("click model", model, CLICK_MODELS)
     known = CLICK_MODELS[model]().get_params()
     unknown = next((name for name in settings if name not in known), None)
     if unknown is not None:
@@ -91,6 +91,7 @@ def save(model: ClickModel, path: str | os.PathLike[str]) -> None:
     >>> bool((same.examination_ == model.examination_).all())
     True
     """
+    check_type("model", model, ClickModel)
     items = model.items
     content = {
         "format": _FORMAT,

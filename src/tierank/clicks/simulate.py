@@ -13,7 +13,7 @@ from tierank.clicks.base import ClickModel
 from tierank.clicks.items import Items
 from tierank.clicks.log import ClickLog, Ints
 from tierank.clicks.models import CLICK_MODELS, make_model
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError, ParameterError
 from tierank.kernels.ranking import rank
 from tierank.relevance import gains_of
@@ -86,14 +86,14 @@ def simulate_clicks(
     >>> log.n_sessions, truth.examination_.round(2).tolist()
     (100, [1.0, 0.5, 0.33, 0.25, 0.2])
     """
+    check_dataset("data", data)
     as_whole("n_sessions", n_sessions)
     as_whole("k", k, most=2000)
     as_least("position_bias", position_bias)
     as_number("noise", noise, 0, 1)
     as_number("continuation", continuation, 0, 1)
     as_choice("randomize", randomize, ["none", "shuffle", "swap"])
-    if model not in CLICK_MODELS:
-        raise ParameterError.unknown("click model", model, CLICK_MODELS)
+    as_choice("click model", model, CLICK_MODELS)
     rng = np.random.default_rng(as_whole("seed", seed, 0))
     lists = _show(data, scores, n_sessions, k, randomize, rng)
     ratings = np.asarray(lists.columns["rating"])

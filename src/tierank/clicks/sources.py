@@ -86,7 +86,7 @@ def _csv(path: Path) -> Source:
     def opened(convert: Any = None) -> Any:
         try:
             return pyarrow.csv.open_csv(path, parse_options=form, convert_options=convert)
-        except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        except (arrow.ArrowException, OSError, UnicodeError) as error:
             raise _unreadable(path, error) from None
 
     def pieces(names: list[str]) -> Iterator[dict[str, Column]]:

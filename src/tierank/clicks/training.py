@@ -8,7 +8,7 @@ from collections.abc import Container, Hashable, Iterable, Sequence
 import numpy as np
 
 from tierank.clicks.log import ClickLog, Ints, check_log, flat_ids
-from tierank.dataset import RankingDataset
+from tierank.dataset import RankingDataset, check_dataset
 from tierank.errors import DataError
 
 
@@ -42,6 +42,7 @@ def training_data(log: ClickLog, data: RankingDataset) -> RankingDataset:
     ([1, 2, 1, 2], [0.0, 1.0, 1.0, 0.0], [2.0, 1.0])
     """
     check_log(log)
+    check_dataset("data", data)
     rows = _rows_of(log, data)
     n_clicked = log.per_session(log.clicked.astype(np.float64))
     useful = np.flatnonzero((n_clicked > 0) & (n_clicked < log.lengths))
