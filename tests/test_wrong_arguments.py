@@ -206,3 +206,11 @@ def test_numbers_as_texts_are_not_called_categories():
 def test_a_data_set_says_which_parts_it_has(data):
     with pytest.raises(ParameterError, match="unknown part of a RankingDataset 'rating': did you mean 'ratings'"):
         data.replace(rating=data.ratings)
+
+
+@pytest.mark.parametrize("n_features", [1, 4, 9])  # lines of as many fields as RankLib's scores and a TREC run have
+def test_data_in_place_of_scores_are_recognised(n_features, tmp_path):
+    data = tierank.RankingDataset(np.ones((2, n_features)), [0, 1], qid=[1, 1])
+    tierank.write(data, tmp_path / "data.txt")
+    with pytest.raises(tierank.DataError, match=r"data\.txt: expected a file of scores, got LETOR text, which"):
+        tierank.read_scores(tmp_path / "data.txt", data)

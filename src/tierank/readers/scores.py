@@ -147,6 +147,8 @@ def _from_text(path: Path, data: RankingDataset) -> NDArray[np.float64]:
         if first is None:
             raise DataError(f"{path}: expected one score per line, got an empty file")
         width = len(first[1])
+        if width > 1 and first[1][1].startswith("qid:"):
+            raise DataError(where=path, expected="a file of scores", got="LETOR text, which holds data")
         readers = {1: _plain, 3: _ranklib, 6: _trec}
         if width not in readers:
             raise DataError(f"{path}:{first[0]}: expected 1, 3 (RankLib) or 6 (TREC run) fields, got {width}")
