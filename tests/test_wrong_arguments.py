@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import tierank
-from tierank import LambdaMART, ParameterError, TierankError, UMart
+from tierank import LambdaMART, ParameterError, TierankError, UMart, cli
 
 WRONG = [object(), 3.5, "x", [], {}, -1, True, b"\xff", ["x"], UMart]
 # The functions whose arguments are tried; ``arguments`` has right ones.
@@ -214,3 +214,9 @@ def test_data_in_place_of_scores_are_recognised(n_features, tmp_path):
     tierank.write(data, tmp_path / "data.txt")
     with pytest.raises(tierank.DataError, match=r"data\.txt: expected a file of scores, got LETOR text, which"):
         tierank.read_scores(tmp_path / "data.txt", data)
+
+
+@pytest.mark.parametrize("command", ["predict model data.txt", "clicks evaluate log.csv --score-column new"])
+def test_the_number_of_ranks_is_checked_before_files_are_read(command, capsys):
+    assert cli.main([*command.split(), "--k", "0"]) == 2
+    assert capsys.readouterr().err == "tierank: --k: expected an integer >= 1, got 0\n"

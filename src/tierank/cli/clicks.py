@@ -352,9 +352,11 @@ def _evaluate(options: argparse.Namespace) -> None:
     from tierank.clicks import evaluate_ranking
     from tierank.clicks.offpolicy import EARNINGS, METHODS
     from tierank.evaluation import format_number
-    from tierank.settings import as_choice
+    from tierank.settings import as_choice, as_whole
 
     as_choice("--estimator", options.estimator, METHODS)  # before the log is read
+    if options.k is not None:
+        as_whole("--k", options.k)
     as_choice("--earn", options.earn, EARNINGS)
     log, propensities = _estimated(options, 0, [options.score_column])
     value = evaluate_ranking(

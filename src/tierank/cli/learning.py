@@ -22,6 +22,7 @@ from tierank.extras import MissingExtraError
 from tierank.files import for_json, replacing
 
 if TYPE_CHECKING:
+    from tierank.dataset import RankingDataset
     from tierank.experiments import Run
     from tierank.rankers import Ranker
     from tierank.team import Team
@@ -492,19 +493,7 @@ def _cross_validated(options: argparse.Namespace) -> Run:
         raise ParameterError("--as: expected --paper too, which names the data set of the settings, got none")
     if options.data is None:
         raise ParameterError("expected --data: a folder of folds, or a file to split into five parts")
-    common = _settings(options.set) | (
-        {"select_by": [as_own(metric) for metric in options.select.split(",")]} if options.select else {}
-    )
-    asked: dict[str, tuple[str, dict[str, Any]]] = {}
-    for text in options.rankers:
-        name, kind, own = _named_ranker(text)
-        if name in asked:
-            raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={text}")
-        of_paper = {}
-        if paper is not None:
-            of_paper = PAPERS[paper].settings(kind, options.family or "paper", options.protocol)
-        asked[name] = kind, of_paper | common | own
-    rankers = _rankers(asked, common)
+    rankers = _rankers_to_compare(options)
     if options.protocol == "lightgbm":
         say(f"WARNING: {LEAKS}")
     return cross_validate(
@@ -525,6 +514,25 @@ def _cross_validated(options: argparse.Namespace) -> Run:
     )
 
 
+def _rankers_to_compare(options: argparse.Namespace) -> dict[str, Ranker]:
+    """The rankers by name; settings of one ranker replace those of ``--set``, and these those of the paper."""
+    from tierank.experiments import PAPERS
+
+    common = _settings(options.set)
+    if options.select:
+        common["select_by"] = [as_own(metric) for metric in options.select.split(",")]
+    asked: dict[str, tuple[str, dict[str, Any]]] = {}
+    for text in options.rankers:
+        name, kind, settings = _named_ranker(text)
+        if name in asked:
+            raise ParameterError(f"expected each name once, got {name!r} twice; name one: other={text}")
+        of_paper = {}
+        if options.paper is not None:
+            of_paper = PAPERS[options.paper].settings(kind, options.family or "paper", options.protocol)
+        asked[name] = kind, of_paper | common | settings
+    return _rankers(asked, common)
+
+
 def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
     """``NAME=RANKER,SETTING=VALUE,...`` as a name, a ranker and settings; commas inside brackets do not separate."""
     head, *pairs = re.split(r",(?![^\[{(]*[\]})])", text)
@@ -535,7 +543,6 @@ def _named_ranker(text: str) -> tuple[str, str, dict[str, Any]]:
 def _tune(parser: Parser, options: argparse.Namespace) -> None:
     from tierank.experiments import tune
     from tierank.experiments.tuning import space_of
-    from tierank.readers import is_folder_of_folds, read_fold
 
     held = _settings(options.set)
     ranker = _ranker(options.ranker, held)
@@ -543,19 +550,7 @@ def _tune(parser: Parser, options: argparse.Namespace) -> None:
     if not space:
         raise ParameterError(f"--set: expected at least one setting left to tune, got all of {', '.join(held)}")
     check_place(options.out)
-    if is_folder_of_folds(options.data):
-        if options.valid is not None:
-            raise ParameterError(
-                f"--valid: expected a file as --data, got {options.data}, whose folds have validation data"
-            )
-        train, valid, _ = read_fold(options.data, options.fold, **reading_options(options))
-    elif options.valid is None:
-        raise ParameterError("expected --valid F with a file of training data: settings are chosen on it")
-    else:
-        if options.fold != parser.get_default("fold"):
-            raise ParameterError(f"--fold: expected a folder of folds as --data, got the file {options.data}")
-        train = read_to_learn(options, options.data)
-        valid = read_to_learn(options, options.valid, train)
+    train, valid = _data_to_tune_on(parser, options)
     study = options.out.with_name(options.out.name + ".trials")
     tuning = tune(
         ranker, train, valid, trials=options.trials, space=space, seed=options.seed, study=study, progress=True
@@ -570,3 +565,22 @@ def _tune(parser: Parser, options: argparse.Namespace) -> None:
         fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
     say(f"best of {len(tuning.trials)}: {tuning.metric} {tuning.value:.4f} on validation data with {tuning.settings}")
     say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")
+
+
+def _data_to_tune_on(parser: Parser, options: argparse.Namespace) -> tuple[RankingDataset, RankingDataset]:
+    """Training and validation data: of a fold, or of two files."""
+    from tierank.readers import is_folder_of_folds, read_fold
+
+    if is_folder_of_folds(options.data):
+        if options.valid is not None:
+            raise ParameterError(
+                f"--valid: expected a file as --data, got {options.data}, whose folds have validation data"
+            )
+        train, valid, _ = read_fold(options.data, options.fold, **reading_options(options))
+        return train, valid
+    if options.valid is None:
+        raise ParameterError("expected --valid F with a file of training data: settings are chosen on it")
+    if options.fold != parser.get_default("fold"):
+        raise ParameterError(f"--fold: expected a folder of folds as --data, got the file {options.data}")
+    train = read_to_learn(options, options.data)
+    return train, read_to_learn(options, options.valid, train)

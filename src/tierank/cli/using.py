@@ -129,7 +129,10 @@ def add_serve(commands: Any) -> None:
 
 def _predict(options: argparse.Namespace) -> None:
     from tierank.readers.scores import rank_lines, score_lines, write_columns
+    from tierank.settings import as_whole
 
+    if options.k is not None:
+        as_whole("--k", options.k)  # before anything is read
     is_piped = options.out is None or str(options.out) == PIPE
     check_place(None if is_piped else options.out, read=[options.data])
     ranker = load_model(options, options.model)
