@@ -242,6 +242,13 @@ def test_public_names_exist_and_type_checkers_see_the_same():
     assert set(dir(tierank)) == set(tierank.__all__)
 
 
+@pytest.mark.parametrize("name", ["clicks.read", "export.Target", "serve.app"])
+def test_modules_that_users_name_are_loaded_on_first_use(name):
+    """In a process that has loaded nothing else: the page on extending defines a target of its own."""
+    done = subprocess.run([sys.executable, "-c", f"import tierank; tierank.{name}"], capture_output=True, text=True)
+    assert done.returncode == 0 or "needs" in done.stderr, done.stderr
+
+
 def test_the_version_stands_in_one_place():
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
     assert "version" not in project["project"]

@@ -4,7 +4,7 @@
     rankers   UMart (start here), Blend, LambdaMART, LinearRanker, URank and others; load, tune, distill
     results   evaluate, compare, cross_validate, tabulate, write_report, plot_history
     models    ranker.rank, explain_pair, ranker.export, verify, from_lightgbm
-    modules   tierank.clicks, tierank.distributed, tierank.serve
+    modules   tierank.clicks, tierank.distributed, tierank.export, tierank.serve
     your own  Ranker, TreeRanker, NetworkRanker, Transform, Rule
     errors    TierankError and its subclasses; the message says what to do
 
@@ -29,6 +29,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tierank import clicks as clicks
     from tierank import distributed as distributed
+    from tierank import export as export
     from tierank import serve as serve
     from tierank.dataset import RankingDataset as RankingDataset
     from tierank.description import Description as Description
@@ -224,7 +225,7 @@ _HOMES = {
 }
 
 # Modules that users call by their names: ``tierank.distributed.fit``.
-_MODULES = ("clicks", "distributed", "serve")
+_MODULES = ("clicks", "distributed", "export", "serve")
 
 __all__ = ["__version__", *_HOMES]
 

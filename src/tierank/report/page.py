@@ -53,8 +53,8 @@ def write_report(
     path : path
         The file.
     titles : Titles, optional
-        Titles of documents: ``tierank.report.viewer.Titles.read(path)`` reads a CSV file with the columns ``query``,
-        ``document`` and ``title``. Default: ids or row numbers are shown.
+        Titles of documents: ``Titles.read(path)``, from ``tierank.report.viewer``, reads a CSV file with the columns
+        ``query``, ``document`` and ``title``. Default: ids or row numbers are shown.
     by : dict of str to dict, optional
         Attributes of queries, for a section with segments: for each name, a mapping from query ids to values. Default:
         those given to ``compare``.
@@ -78,7 +78,7 @@ def make_report(run: Run, titles: Titles | None = None, by: Mapping[str, Mapping
     """The HTML of the page."""
     check_type("run", run, Run, "cross_validate returns one, and tierank.Run.open reads one from its folder")
     if titles is not None:
-        check_type("titles", titles, Titles, "tierank.report.viewer.Titles.read reads a CSV file")
+        check_type("titles", titles, Titles, "Titles.read, from tierank.report.viewer, reads a CSV file")
     if not run.systems:
         raise DataError(f"{run.folder}: expected results of at least one system for every fold, got none yet")
     page = _Page(run, _attributes(run, by))
