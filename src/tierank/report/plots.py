@@ -43,9 +43,10 @@ def plot_history(ranker: Ranker, metric: str | None = None, *, axes: Axes | None
     Examples
     --------
     >>> import tierank
+    >>> from matplotlib.figure import Figure
     >>> train, valid = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20).split(0.7, 0.3)
     >>> ranker = tierank.UMart(n_trees=5).fit(train, valid=valid)
-    >>> plot_history(ranker, "ndcg@10").get_xlabel()
+    >>> plot_history(ranker, "ndcg@10", axes=Figure().subplots()).get_xlabel()
     'round'
     """
     check_ranker("ranker", ranker, FITTED)
@@ -95,8 +96,9 @@ def plot_importance(
     Examples
     --------
     >>> import tierank
+    >>> from matplotlib.figure import Figure
     >>> data = tierank.make_ranking(30, n_features=5, mean_length=10, max_length=20)
-    >>> plot_importance(tierank.UMart(n_trees=5).fit(data), n=3).get_xlabel()
+    >>> plot_importance(tierank.UMart(n_trees=5).fit(data), n=3, axes=Figure().subplots()).get_xlabel()
     'gain'
     """
     check_ranker("ranker", ranker, FITTED)
@@ -152,9 +154,10 @@ def plot_wins(
     Examples
     --------
     >>> import tierank
+    >>> from matplotlib.figure import Figure
     >>> data = tierank.RankingDataset([[0.0]] * 6, [1, 0, 0, 2, 0, 1], qid=[1, 1, 2, 2, 3, 3])
     >>> comparison = tierank.compare(data, {"old": [1, 2, 2, 1, 1, 2], "new": [2, 1, 1, 2, 1, 2]}, metrics="ndcg@2")
-    >>> plot_wins(comparison).get_xlabel()
+    >>> plot_wins(comparison, axes=Figure().subplots()).get_xlabel()
     'queries: 2 better, 1 equal, 0 worse'
     """
     if not isinstance(comparison, Comparison):
