@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.export import Scorer, StandardisedMean, Sum
+from tierank.kernels.descent import SQUARES, TIERS
 from tierank.losses import Batch, stepwise_urank, windowed_urank
 from tierank.losses.segments import sum_by
 from tierank.networks import TierRNN
@@ -28,6 +29,7 @@ from tierank.training.networks import (
     build_network,
     initialised,
 )
+from tierank.training.networks.compiled_steps import CompiledLoss
 from tierank.training.networks.ensemble import Ensemble
 from tierank.training.selection import Selection, means_of
 from tierank.transforms import Transform
@@ -258,6 +260,12 @@ class _Steps(Training):
     def values(self, features: Tensor, batch: Batch) -> Tensor:
         return stepwise_urank(self.network.step_scores(features, batch), batch, window=self.settings["window"])
 
+    def compiled_loss(self) -> CompiledLoss | None:
+        """The same for compiled steps, without a window or row weights."""
+        batch = self.lists.whole
+        is_plain = self.settings["window"] is None and batch.row_weight is None
+        return CompiledLoss(TIERS, batch.urank_weights) if is_plain else None
+
 
 class _Residuals(Training):
     """The training of a learner that is fitted to residuals, and judged as a part of the ensemble."""
@@ -272,6 +280,10 @@ class _Residuals(Training):
         squares = batch.counted(errors.double().square())  # the square of a gain of 2^64 overflows in single precision
         n_copies = batch.lengths if batch.row_weight is None else sum_by(batch.row_weight, batch.query, batch.n_queries)
         return squares.new_zeros(batch.n_queries).scatter_add(0, batch.query, squares) / n_copies
+
+    def compiled_loss(self) -> CompiledLoss | None:
+        """The same for compiled steps, if no row weights multiply documents."""
+        return None if self.lists.whole.row_weight is not None else CompiledLoss(SQUARES, self.residuals)
 
     def valid_scores(self, valid: QueryLists) -> Floats:
         scores = super().valid_scores(valid)

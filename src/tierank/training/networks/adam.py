@@ -31,10 +31,7 @@ class Adam:
     def step(self, rate: float) -> None:
         """Take one step with this learning rate, for the parameters that have a gradient."""
         numbers = [number for number, parameter in enumerate(self.parameters) if parameter.grad is not None]
-        for number in numbers:
-            if number not in self.state:
-                self.state[number] = _zeros(self.parameters[number])
-        states = [self.state[number] for number in numbers]
+        states = [self.state_of(number) for number in numbers]
         (adamw if self.weight_decay else adam)(
             [self.parameters[number] for number in numbers],
             [gradient for number in numbers if (gradient := self.parameters[number].grad) is not None],
@@ -51,6 +48,12 @@ class Adam:
             eps=_EPSILON,
             maximize=False,
         )
+
+    def state_of(self, number: int) -> dict[str, Tensor]:
+        """The moments of a parameter, which are 0 at first."""
+        if number not in self.state:
+            self.state[number] = _zeros(self.parameters[number])
+        return self.state[number]
 
     def load(self, state: dict[int, dict[str, Tensor]]) -> None:
         """Continue from the state of another ``Adam`` with the same parameters."""

@@ -55,7 +55,7 @@ class QueryLists:
         self.device = as_device(resources.device)
         self.team = team or Team()
         self._seen = 0
-        self._keeps = False
+        self.keeps_inputs = False
         self._kept: Tensor | None = None
         self._numbers: Kept | None = None
         self._n_jobs = resources.n_jobs
@@ -119,10 +119,8 @@ class QueryLists:
     def batch(self, queries: Tensor) -> tuple[Tensor, Batch]:
         """The features of some queries, and these queries as a ``Batch`` for losses."""
         batch = self._single(queries) if len(queries) == 1 else self.whole.take(queries)
-        if self._keeps and self._kept is None:
-            self._kept = self._all_inputs()
-        if self._kept is not None:
-            return self._kept.index_select(0, batch.rows), batch
+        if self.keeps_inputs:
+            return self.kept_inputs().index_select(0, batch.rows), batch
         return self._inputs(queries, batch), batch
 
     def _inputs(self, queries: Tensor, batch: Batch) -> Tensor:
@@ -139,9 +137,15 @@ class QueryLists:
 
     def keep_inputs(self) -> Self:
         """Transform all features once for all epochs, if they take little memory."""
-        self._keeps = 4 * len(self.order) * self.inputs.n_columns <= _KEPT_BYTES
-        self._numbers = {} if self._keeps else None
+        self.keeps_inputs = 4 * len(self.order) * self.inputs.n_columns <= _KEPT_BYTES
+        self._numbers = {} if self.keeps_inputs else None
         return self
+
+    def kept_inputs(self) -> Tensor:
+        """The inputs of all documents, if they are kept."""
+        if self._kept is None:
+            self._kept = self._all_inputs()
+        return self._kept
 
     def _all_inputs(self) -> Tensor:
         inputs = torch.empty(len(self.order), self.inputs.n_columns, dtype=torch.float32, device=self.device)

@@ -14,6 +14,7 @@ from tierank.losses import Batch
 from tierank.progress import Progress
 from tierank.training.model import TrainingStopped
 from tierank.training.networks.checkpoint import NetworkCheckpoint, NetworkState
+from tierank.training.networks.compiled_steps import CompiledDescent, CompiledLoss, as_urank, suits
 from tierank.training.networks.lists import TO_SCALE, QueryLists, largest_feature, unscored
 from tierank.training.networks.schedule import count_epochs, rate_of
 from tierank.training.networks.steps import Descent
@@ -45,7 +46,7 @@ class Training:
         self.task, self.settings, self.lists, self.team = task, task.settings, task.lists, task.context.team
         self.place, self.seed, self.checkpoint = place, seed, checkpoint
         self.network = build()
-        self.descent = Descent(self.network, self.values, self.lists, self.settings, self.team)
+        self.descent = self._make_descent()
         self.state = NetworkState(kept=copied(self.network))
         self.teaching = self.lists.teaching(self.settings["query_order"])
         self.steps_per_epoch = -(-len(self.teaching) // self.settings["queries_per_step"])
@@ -53,6 +54,16 @@ class Training:
         if checkpoint is not None:
             self.state = checkpoint.read(self.name, self.network, self.descent.optimizer) or self.state
         task.context.callbacks.stopped |= self.state.stopped
+
+    def _make_descent(self) -> Descent | CompiledDescent:
+        loss = self.compiled_loss()
+        if loss is not None and suits(self.network, loss, self.lists, self.settings):
+            return CompiledDescent(self.network, loss, self.lists, self.settings)
+        return Descent(self.network, self.values, self.lists, self.settings, self.team)
+
+    def compiled_loss(self) -> CompiledLoss | None:
+        """The loss as compiled steps take it; None if torch has to compute it."""
+        return as_urank(self.task.loss, self.lists.whole)
 
     @property
     def name(self) -> str:
@@ -92,15 +103,14 @@ class Training:
         if not self.team.is_first:
             generator.manual_seed(seed + _APART * self.team.rank)
         self.lists.whole.generator = generator
-        total = 0.0
+        if not len(order):
+            return 0.0
         first, n_steps = (self.state.epoch - 1) * self.steps_per_epoch, self.n_epochs * self.steps_per_epoch
-        steps = torch.split(order, self.settings["queries_per_step"]) if len(order) else ()
-        for number, queries in enumerate(steps, first):
-            loss, wrong = self.descent.step(queries, rate_of(self.settings, number, n_steps))
-            if wrong is not None:
-                self._refuse(wrong)
-            total += loss
-        return total / max(1, len(order))
+        numbers = range(first, first + self.steps_per_epoch)
+        total, wrong = self.descent.epoch(order, [rate_of(self.settings, number, n_steps) for number in numbers])
+        if wrong is not None:
+            self._refuse(wrong)
+        return total / len(order)
 
     def values(self, features: Tensor, batch: Batch) -> Tensor:
         """The loss of each query."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,9 +28,20 @@ class Descent:
         settings: Mapping[str, Any],
         team: Team,
     ) -> None:
-        self.values, self.lists, self.team, self.clip_norm = values, lists, team, settings["clip_norm"]
+        self.values, self.lists, self.team = values, lists, team
+        self.clip_norm, self.queries_per_step = settings["clip_norm"], settings["queries_per_step"]
         self.parameters = list(network.parameters())
         self.optimizer = Adam(self.parameters, settings["weight_decay"])
+
+    def epoch(self, order: Tensor, rates: Sequence[float]) -> tuple[float, str | None]:
+        """Take one step for each learning rate, over the queries in this order; returns what ``step`` does."""
+        total = 0.0
+        for queries, rate in zip(torch.split(order, self.queries_per_step), rates, strict=True):
+            loss, wrong = self.step(queries, rate)
+            if wrong is not None:
+                return total, wrong
+            total += loss
+        return total, None
 
     def step(self, queries: Tensor, rate: float) -> tuple[float, str | None]:
         """Take one step with this learning rate; returns the sum of the losses of the queries.
