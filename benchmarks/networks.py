@@ -245,17 +245,16 @@ def measure_epochs(data: RankingDataset, hidden: tuple[int, ...], rounds: int, n
     sizes = (default, N_QUERIES)
     peers = {"Algorithm 1, one query a step": OneByOne(queries, hidden, 1)}
     peers |= {f"padded, {size} queries a step": Padded(queries, hidden, size) for size in sizes}
+    recurrent = partial(UrBoost, n_learners=1)
     ours = {"URank, one query a step": Loop(URank, data, hidden, 1)}
+    ours |= {"UrBoost, its recurrent network, one query a step": Loop(recurrent, data, hidden, 1)}
     ours |= {
         f"{ranker.__name__}, {size} queries a step": Loop(ranker, data, hidden, size)
         for ranker in (URank, PListMLE)
         for size in sizes
     }
     ours |= {
-        f"UrBoost, its recurrent network, {size} queries a step": Loop(
-            partial(UrBoost, n_learners=1), data, hidden, size
-        )
-        for size in sizes
+        f"UrBoost, its recurrent network, {size} queries a step": Loop(recurrent, data, hidden, size) for size in sizes
     }
     best = dict.fromkeys([*peers, *ours], np.inf)
     for _ in range(rounds):

@@ -177,7 +177,7 @@ def test_a_resumed_run_calls_for_new_rounds_only(name, last, n_again, parts, tmp
     assert [step for step in before if step in steps] == before[-n_again:]
 
 
-@pytest.mark.parametrize("name", ["umart", "urank", "uboost", "blend"])
+@pytest.mark.parametrize("name", ["umart", "urank", "uboost", "linear", "blend"])
 def test_a_run_that_was_stopped_is_finished(name, parts, tmp_path):
     train, valid, test = parts
     settings = QUICK[name] | ({"n_seeds": 2} if name == "urank" else {})

@@ -668,6 +668,31 @@ def test_tune_writes_settings_that_train_takes(tmp_path, capsys):
     assert "expected --valid F with a file of training data" in capsys.readouterr().err
 
 
+def test_tune_writes_tables_and_names_the_callers_code(tmp_path, capsys, monkeypatch):
+    """Keys of JSON are texts, and a function cannot be written: train needs it again."""
+    (tmp_path / "own_gains.py").write_text("def doubled(ratings):\n    return 2.0 * ratings\n")
+    monkeypatch.chdir(tmp_path)
+    tierank.write(tierank.make_ranking(30, n_features=4, mean_length=8, max_length=12), "train.txt")
+    tune = ["tune", "umart", "--data", "train.txt", "--valid", "train.txt", "--trials", "1", "--set", "n_trees=2"]
+    train = ["train", "umart", "--train", "train.txt", "--settings", "found.json", "--out", "model"]
+    table = {0: 0, 1: 1, 2: 3.5, 3: 7, 4: 15}
+    assert cli.main([*tune, "--set", f"gain={table}", "--out", "found.json"]) == 0
+    assert cli.main(train) == 0
+    assert tierank.load("model").gain == table
+    capsys.readouterr()
+    assert cli.main([*tune, "--set", "gain=own_gains:doubled", "--out", "own.json"]) == 0
+    assert "use it: tierank train umart --settings own.json --set gain=own_gains:doubled ..." in capsys.readouterr().err
+    assert "gain" not in json.loads(Path("own.json").read_text())["settings"]
+
+
+@pytest.mark.parametrize("settings", ["[]", '[["n_trees", 2]]', "null", "[" * 100_000, '{"gain": "{0: "}'])
+def test_files_that_hold_no_settings_are_refused(settings, tmp_path, capsys):
+    (tmp_path / "odd.json").write_text('{"ranker": "umart", "settings": ' + settings + "}")
+    command = ["train", "umart", "--train", "none.txt", "--settings", str(tmp_path / "odd.json"), "--out", "model"]
+    assert cli.main(command) == 2
+    assert 'odd.json: expected {"ranker": ..., "settings": {...}}, as tune writes it' in capsys.readouterr().err
+
+
 def test_a_comparison_can_be_kept_as_a_run(tmp_path, capsys):
     data = tierank.make_ranking(12, n_features=4, mean_length=8, max_length=12)
     tierank.write(data, tmp_path / "test.txt")

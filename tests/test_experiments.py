@@ -172,6 +172,7 @@ def test_finished_cells_are_not_run_again_and_half_written_ones_are(folder, tmp_
     assert stopped.plan.seeds == [0, 3]
     assert stopped.seeds == (0,)
     assert str(stopped).splitlines()[0].endswith(", seed 0")
+    assert stopped.to_dict()["seeds"] == [0]
 
 
 def test_an_interrupted_run_goes_on(folder, tmp_path, monkeypatch):

@@ -191,6 +191,16 @@ def test_what_cannot_be_explained(data):
         explain_query(ranker, data, data.query_ids[0], k=0)
 
 
+def test_linear_leaves_cannot_be_explained(data):
+    query = data.query_ids[0]
+    for ranker in (
+        tierank.UMart(**TREES, linear_tree=True),
+        tierank.LambdaMART(**TREES, base=tierank.UMart(**TREES, linear_tree=True)),
+    ):
+        with pytest.raises(ParameterError, match="linear_tree: expected False, to explain scores, got True"):
+            explain_pair(ranker.fit(data), data, query, 1, 2)
+
+
 def test_one_document_has_nothing_to_stand_above(data):
     lonely = RankingDataset(data.features[:3], [1, 0, 2], qid=[1, 2, 2])
     assert explain_query(tierank.UMart(**TREES).fit(data), lonely, 1) == []

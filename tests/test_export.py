@@ -765,6 +765,25 @@ def test_what_cannot_be_exported_is_refused(plain, tmp_path):
         UMart(**TREES).fit(plain).export(tmp_path / "mine", to="solr")
 
 
+@pytest.mark.parametrize("target", ["c", "onnx"])
+@pytest.mark.parametrize("query_features", [False, True])
+def test_a_split_of_missing_values_from_all_others_beside_splits_by_category(target, query_features, plain, tmp_path):
+    """LightGBM puts the threshold at infinity, which is also what missing values may be replaced by."""
+    rng, ratings = np.random.default_rng(0), plain.ratings
+    gaps = np.where(ratings > np.median(ratings), np.nan, plain.features[:, 3])
+    other = np.where(rng.random(plain.n_documents) < (1 + ratings) / 8, np.nan, plain.features[:, 4])
+    features = np.column_stack([gaps, other, rng.integers(0, 5, plain.n_documents) * (ratings % 2)])
+    data = plain.with_features(features.astype(np.float32), None)
+    settings = {"categorical_feature": [2], "min_data_per_group": 1, "cat_smooth": 0, "query_features": query_features}
+    ranker = UMart(**TREES | settings).fit(data)
+    trees = tree_text.read_trees(ranker.model_.text)
+    at_infinity = np.isinf(trees.threshold) & ~trees.is_category
+    assert at_infinity.any()
+    assert trees.is_category.any()
+    ranker.export(tmp_path / "model", to=target)
+    assert verify(ranker, tmp_path / "model", target, data).holds
+
+
 def test_names_in_a_profile_of_vespa_are_different(plain, tmp_path):
     """Whatever the features are called: the profile has functions of its own."""
     names = ["tierank_features", "tierank_features_", "d0", "features", "scores", "tierank", "onnx"]

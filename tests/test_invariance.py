@@ -86,6 +86,40 @@ def test_names_and_order_of_queries_change_nothing(name, parts):
     np.testing.assert_array_equal(fit(name, moved, valid, **settings_with_draws(name)).predict(test), expected)
 
 
+def sorted_by_rating(data, direction):
+    """The same documents, each query sorted by rating: ties in input order are then perfect, or the worst possible."""
+    features, ratings, queries = raw(data)
+    order = np.lexsort((direction * ratings, queries))
+    return RankingDataset(features[order], ratings[order], qid=queries[order])
+
+
+def with_many_ties(data):
+    return data.with_features(np.sign(data.features[:, :2]), None)
+
+
+@pytest.mark.parametrize("rule", ["letor", "mslr", "trec_eval"])
+@pytest.mark.parametrize("name", ["linear", "blend"])
+def test_training_queries_that_validate_do_not_count_by_the_order_of_their_rows(name, rule, parts):
+    """These rules rank documents with equal scores in the order of the rows."""
+    train, _, test = (with_many_ties(data) for data in parts)
+    expected, got = (
+        fit(name, sorted_by_rating(train, direction), None, rule=rule, select_by="ndcg@3") for direction in (1, -1)
+    )
+    assert expected.history_ == got.history_
+    assert expected.best_ == got.best_
+    np.testing.assert_array_equal(got.predict(test), expected.predict(test))
+
+
+def test_distilling_does_not_depend_on_the_order_of_rows(parts):
+    train, _, test = (with_many_ties(data) for data in parts)
+    scores = []
+    for direction in (1, -1):
+        data = sorted_by_rating(train, direction)
+        into = tierank.LambdaMART(n_trees=20, min_documents=2, select_over=1, rule="letor", n_jobs=1)
+        scores.append(tierank.distill(fit("blend", data, None, rotate=True), data, into).predict(test))
+    np.testing.assert_array_equal(scores[0], scores[1])
+
+
 @every_ranker
 @pytest.mark.parametrize("ending", ["txt", "tierank"])
 def test_memory_and_file_give_one_model(name, ending, parts, tmp_path):

@@ -15,6 +15,7 @@ import tierank
 from tierank import DataError, RankingDataset, cli
 from tierank.experiments.crossval import cross_validate
 from tierank.report import charts
+from tierank.report.insight import explain_documents, find_swaps
 from tierank.report.markup import as_json
 from tierank.report.page import make_report
 from tierank.report.profile import find_troubles, make_profile
@@ -393,6 +394,24 @@ def test_one_system_alone_and_scores_of_another_tool(tmp_path):
     assert "outside" in text
     assert '<section id="against"' not in text
     assert '<section id="features"' not in text
+
+
+def test_a_page_with_models_that_cannot_be_explained(tmp_path):
+    """Linear leaves, and documents that are chosen one by one, have no contributions of features."""
+    tierank.write(named(30, seed=4), tmp_path / "data.csv")
+    few = {"n_trees": 4, "n_jobs": 1}
+    rankers = {
+        "lines": tierank.UMart(**few, linear_tree=True),
+        "chosen": tierank.UrBoost(max_epochs=1, hidden=(8,), n_learners=1, inference="documents", n_jobs=1),
+        "plain": tierank.LambdaMART(**few),
+    }
+    run = cross_validate(rankers, str(tmp_path / "data.csv"), out=tmp_path / "run", n_jobs=1)
+    lists = Lists(run)
+    for best, rival in (("lines", "plain"), ("chosen", "plain")):
+        assert find_swaps(lists, "ndcg@10", best, rival) == []
+    swaps = find_swaps(lists, "ndcg@10", "plain", "chosen")
+    assert list(explain_documents(lists, swaps)) == ["plain"]
+    assert '<section id="features"' in make_report(run)
 
 
 def test_long_lists_are_cut_and_the_page_says_so(run):

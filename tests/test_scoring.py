@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import tracemalloc
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ from tierank.kernels.compiling import KERNELS
 from tierank.kernels.lanes import WIDTH
 from tierank.kernels.scoring import BLOCK, MAX_THRESHOLDS, score_rows
 from tierank.scoring import MAX_LEAVES, TreeScorer
+from tierank.training import tree_text
 from tierank.training.tree_text import read_trees
 from tierank.training.trees import TreeModel
 
@@ -361,6 +363,34 @@ def test_splits_by_category_give_the_scores_of_lightgbm(gaps):
         expected = np.asarray(model.booster.predict(values, raw_score=True, num_threads=1))
         assert_same_bits(model.scorer.predict(values), expected)
         assert_same_bits(read_trees(model.text).predict(values), expected)
+
+
+def test_high_numbers_of_categories_take_neither_time_nor_memory(gaps):
+    """A set of categories has a bit for every number up to the highest; a table of all sets would take gigabytes."""
+    features = np.array(gaps.features)
+    features[:, 0] = 3_000_000 * (gaps.ratings * 7 % 5)
+    data = gaps.with_features(features, None)
+    ranker = LambdaMART(**TREES | {"n_trees": 4}, categorical_feature=[0], min_data_per_group=1, cat_smooth=0).fit(data)
+    model = ranker.model_
+    assert "==" in {node["decision_type"] for node in _splits_of(model.booster.dump_model())}
+    tracemalloc.start()
+    scores = ranker.predict(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 500e6
+    expected = np.asarray(model.booster.predict(data.features, raw_score=True, num_threads=1))
+    assert_same_bits(scores, data.restore(expected))
+
+
+def test_sets_of_categories_beyond_the_limit_are_left_to_lightgbm(gaps, monkeypatch):
+    features = np.array(gaps.features)
+    features[:, 0] = gaps.ratings * 7 % 5
+    data = gaps.with_features(features, None)
+    ranker = LambdaMART(**TREES, categorical_feature=[0], min_data_per_group=1, cat_smooth=0).fit(data)
+    expected = ranker.predict(data)
+    monkeypatch.setattr(tree_text, "MAX_MEMBERS", 31)  # a set takes 32
+    assert read_trees(ranker.model_.text) is None
+    assert_same_bits(pickle.loads(pickle.dumps(ranker)).predict(data), expected)
 
 
 def _splits_of(dump):

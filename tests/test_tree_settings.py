@@ -353,6 +353,7 @@ def test_settings_that_cannot_stand_together(chosen, message, data):
         ({"interaction_constraints": [0, 1]}, "interaction_constraints: expected groups of features"),
         ({"interaction_constraints": "0,1"}, "interaction_constraints: expected groups of features"),
         ({"interaction_constraints": [["z"]]}, "unknown interaction_constraints 'z'"),
+        ({"interaction_constraints": "[" * 100_000}, "interaction_constraints: expected groups of features"),
         ({"categorical_feature": [99]}, "categorical_feature: expected numbers of features below 8, got 99"),
         ({"categorical_feature": [-1]}, "categorical_feature: expected a list of features, by number"),
         ({"categorical_feature": [1.5]}, "categorical_feature: expected a list of features, by number"),

@@ -299,6 +299,19 @@ def test_names_of_lightgbm_for_our_settings_are_refused(parts, name, ours):
         LambdaMART(**{name: 1}).fit(parts[0])
 
 
+def test_categories_that_float32_mixes_up_are_refused(parts):
+    """2^24 + 1 is 2^24 in float32: two categories would be one."""
+    features, names = np.array(parts[0].features), tuple("abcdefgh")
+    settings = {"n_trees": 1, "min_documents": 5, "n_jobs": 1, "categorical_feature": [1]}
+    features[:, 1], features[0, 1] = np.nan, 2**24 - 1
+    UMart(**settings).fit(parts[0].with_features(features, names))
+    features[0, 1] = 2**24
+    expected = "categorical_feature: expected categories below 16,777,216, .* got 1.67772e\\+07 in feature "
+    for named, what in ((None, "1"), (names, "'b'")):
+        with pytest.raises(DataError, match=expected + f"{what}; number them from 0, or give them as texts"):
+            UMart(**settings).fit(parts[0].with_features(features, named))
+
+
 def test_categories_and_constraints_by_the_names_of_features(parts):
     train = parts[0]
     names = tuple("abcdefgh")

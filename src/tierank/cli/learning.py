@@ -7,6 +7,7 @@ import ast
 import json
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -423,12 +424,21 @@ def _settings_file(file: Path, ranker: str) -> dict[str, Any]:
     """The settings that ``tune`` wrote, if they are for this ranker."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        settings, of = dict(content["settings"]), content["ranker"]
-    except (ValueError, KeyError, TypeError):
+        settings, of = {name: _from_json(value) for name, value in content["settings"].items()}, content["ranker"]
+    except (ValueError, KeyError, TypeError, AttributeError, SyntaxError, RecursionError):
         raise ParameterError(f'{file}: expected {{"ranker": ..., "settings": {{...}}}}, as tune writes it') from None
     if of != ranker:
         raise ParameterError(f"{file}: expected settings of {ranker}, got those of {of}")
     return settings
+
+
+def _as_json(value: Any) -> Any:
+    """A setting for JSON; tables, whose keys may be numbers there, as texts in Python syntax."""
+    return repr(dict(value)) if isinstance(value, Mapping) else value
+
+
+def _from_json(value: Any) -> Any:
+    return ast.literal_eval(value) if isinstance(value, str) and value.startswith("{") else value
 
 
 # Options of cv that say what of a run is shown, and how.
@@ -545,6 +555,9 @@ def _tune(parser: Parser, options: argparse.Namespace) -> None:
     from tierank.experiments.tuning import space_of
 
     held = _settings(options.set)
+    given = named_pairs(options.set)
+    # The caller's own code is not written: a file of settings never causes an import.
+    own = {name: text for name, text in given.items() if is_own(text) and not isinstance(held[name], str)}
     ranker = _ranker(options.ranker, held)
     space = {name: values for name, values in space_of(ranker).items() if name not in held}
     if not space:
@@ -557,14 +570,15 @@ def _tune(parser: Parser, options: argparse.Namespace) -> None:
     )
     content = {
         "ranker": options.ranker,
-        "settings": held | tuning.settings,
+        "settings": {name: _as_json(value) for name, value in (held | tuning.settings).items() if name not in own},
         tuning.metric: tuning.value,
         "trials": tuning.trials,
     }
     with replacing(made(options.out)) as fresh:
         fresh.write_text(json.dumps(content, indent=1), encoding="utf-8")
     say(f"best of {len(tuning.trials)}: {tuning.metric} {tuning.value:.4f} on validation data with {tuning.settings}")
-    say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out} ...")
+    again = "".join(f" --set {name}={text}" for name, text in own.items())
+    say(f"wrote {options.out}; use it: tierank train {options.ranker} --settings {options.out}{again} ...")
 
 
 def _data_to_tune_on(parser: Parser, options: argparse.Namespace) -> tuple[RankingDataset, RankingDataset]:

@@ -412,11 +412,11 @@ class Run:
         return float(np.mean([self.store.result(cell).get("cpu_seconds", np.nan) for cell in self.cells(system)]))
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON: the plan, ``spread``, ``cpu_seconds`` and ``comparison``."""
+        """A dict for JSON: the plan, with the ``seeds`` that there are results for, and these results."""
         spreads = {system: {metric: self.spread(system, metric) for metric in self.metrics} for system in self.systems}
         seconds = {system: self.cpu_seconds(system) for system in self.systems}
         results = for_json({"spread": spreads, "cpu_seconds": seconds}) | {"comparison": self.comparison.to_dict()}
-        return self.plan.to_dict() | results
+        return self.plan.to_dict() | {"seeds": list(self.seeds)} | results
 
     def tidy(self) -> Tidy:
         """The mean of each metric for each system, fold and seed, one per row.

@@ -319,7 +319,10 @@ class _Layout:
             self.depths.append(self._add(trees, root, places))
         nodes = np.array(places)
         split, is_split = np.maximum(nodes, 0), nodes >= 0
-        thresholds = np.append(trees.threshold, np.float32(0))
+        # Missing values that go right are filled with infinity, which has to be above the threshold; that of a split of
+        # missing values from all others is infinite.
+        finite = np.minimum(trees.threshold, np.finfo(np.float32).max)
+        thresholds = np.append(finite, np.float32(0))
         self.threshold = np.where(is_split, thresholds[np.minimum(split, len(trees.feature))], np.float32(np.inf))
         self.column = np.where(is_split, np.append(columns, 0)[split], 0).tolist()
         self.values = np.where(is_split, 0.0, trees.values[np.where(is_split, 0, ~nodes)])

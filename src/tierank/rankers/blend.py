@@ -52,9 +52,9 @@ from tierank.training.blend import (
 )
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.model import FitContext, FittedModel, SavedModel, Seen, as_best
-from tierank.training.order import canonical_rows, join_contents
+from tierank.training.order import by_content, canonical_rows, join_contents
 from tierank.training.parallel import Halting, in_parallel
-from tierank.training.selection import Judging, make_judge, means_of
+from tierank.training.selection import Judging, make_judge, means_of, reads_row_order
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
 
@@ -305,6 +305,8 @@ class Blend(JudgedRanker):
         train, valid = team.part(train), None if valid is None else team.part(valid)
         context = replace(context, team=team.of_parts())
         turns = list(take_turns(train, valid, settings["rotate"], settings["seed"], settings["n_jobs"], team))
+        if (valid is None or settings["rotate"]) and reads_row_order(settings["select_by"], settings["rule"]):
+            turns = [(learned, None if one is None else by_content(one, settings["n_jobs"])) for learned, one in turns]
         contents = [
             None if data is None else join_contents(team.all_gather(_content(data, settings["n_jobs"])))
             for data in (train, valid)

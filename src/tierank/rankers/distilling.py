@@ -14,6 +14,7 @@ from tierank.rankers.blend import Blend
 from tierank.rankers.trees import LambdaMART
 from tierank.settings import Number
 from tierank.training.blend import deal
+from tierank.training.order import by_content
 from tierank.training.selection import mean_of_standardised
 from tierank.types import Floats
 
@@ -89,11 +90,12 @@ def distill(
         )
     soft = train.replace(ratings=soft_ratings(train, train.arrange(blend.out_of_fold(train, valid)), mix))
     if valid is None:
-        _, parts = deal(train, None, blend.settings_["seed"], blend.resources().n_jobs)
+        n_jobs = blend.resources().n_jobs
+        _, parts = deal(train, None, blend.settings_["seed"], n_jobs)
         if len(parts) > 1:
             is_learned = np.ones(train.n_queries, bool)
             is_learned[parts[-1]] = False
-            soft, valid = soft.select(is_learned), train.select(parts[-1])
+            soft, valid = soft.select(is_learned), by_content(train.select(parts[-1]), n_jobs)
     return ranker.fit(soft, valid=valid, **fit_arguments)
 
 

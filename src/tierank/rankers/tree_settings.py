@@ -94,7 +94,7 @@ class _Groups(Kind):
         if isinstance(value, str):
             try:
                 groups = json.loads(f"[{value}]")
-            except ValueError:
+            except (ValueError, RecursionError):
                 groups = None
         if not isinstance(groups, (list, tuple)) or not all(isinstance(group, (list, tuple)) for group in groups):
             raise self.refuse(name, value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tierank.dataset import RankingDataset
+from tierank.errors import ParameterError
 from tierank.experiments.runs import Run
 from tierank.explain import Explanation, explain_pair, explain_rows
 from tierank.rankers import Ranker
@@ -95,7 +97,8 @@ def explain_documents(lists: Lists, swaps: Sequence[Swap]) -> dict[str, Any]:
     for system in run.systems:
         ranker = run.ranker(system, 0, run.seeds_of(system)[0])
         if ranker is not None:
-            explained[system] = {str(s.query): _explained(lists, data, ranker, system, s.query) for s in swaps}
+            with suppress(ParameterError):  # a model that cannot be explained
+                explained[system] = {str(s.query): _explained(lists, data, ranker, system, s.query) for s in swaps}
     return explained
 
 
@@ -156,7 +159,10 @@ class Swap:
 
 
 def find_swaps(lists: Lists, metric: str, system: str, rival: str) -> list[Swap]:
-    """Swaps in the queries of the first fold where a system loses and gains most, and why its model made them."""
+    """Swaps in the queries of the first fold where a system loses and gains most, and why its model made them.
+
+    None if its model cannot be explained, such as trees with linear leaves.
+    """
     run = lists.run
     ranker, data = run.ranker(system, 0, run.seeds_of(system)[0]), run.read_test(0)
     if ranker is None or data is None:
@@ -168,7 +174,10 @@ def find_swaps(lists: Lists, metric: str, system: str, rival: str) -> list[Swap]
     for query in dict.fromkeys([*order[: _SWAPS // 2], *order[::-1][: _SWAPS // 2]]):
         pair = _largest_swap(lists, query, system, rival)
         if pair is not None:
-            explanation = explain_pair(ranker, data, data.query_ids[query], *pair)
+            try:
+                explanation = explain_pair(ranker, data, data.query_ids[query], *pair)
+            except ParameterError:
+                return []
             swaps.append(Swap(query, lists.query_ids[query], pair, explanation))
     return swaps
 

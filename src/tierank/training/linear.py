@@ -14,6 +14,7 @@ from threadpoolctl import threadpool_limits
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.export import Layer, Network, Scorer, Sum
+from tierank.files import replacing
 from tierank.kernels import in_threads
 from tierank.kernels.linear import add_products
 from tierank.memory import release_pages
@@ -21,7 +22,7 @@ from tierank.relevance import Gain, blocks_of, gain_levels
 from tierank.team import Team
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.model import FitContext, FittedModel, Resources, SavedModel, Seen, as_best, as_history, inside
-from tierank.training.order import canonical_rows, join_contents
+from tierank.training.order import canonical_rows, join_contents, rows_by_content, with_rows
 from tierank.training.selection import Judging, Selection, make_judge, means_of
 from tierank.training.sharing import shared_work
 from tierank.transforms import Transform, make_transform
@@ -186,8 +187,7 @@ def _train(
     zeros = np.zeros((len(transforms), train.n_features))
     model = LinearModel(seen, transforms, zeros, zeros, USUAL_RIDGE)
     queries = Queries(team.part(train), model, settings["gain"], n_jobs, team)
-    if context.checkpoint is not None:
-        _mark_checkpoint(context, settings, queries, valid)
+    kept = None if context.checkpoint is None else _Tried.of(context, settings, queries, valid)
     # Sums in several threads of a library have other bits than in one: threads work on parts that are always the same.
     with threadpool_limits(1, "blas"):
         folds = queries.sum_up()
@@ -200,11 +200,13 @@ def _train(
             scores = model.weigh(valid, weights, n_jobs)
         elif len(ridges) > 1:
             held_out = [_agreed(folds.sums(without=fold).solve(ridges), team) for fold in range(N_FOLDS)]
-            scores = queries.held_out_scores([one.reshape(weights.shape) for one in held_out])
-            judge = make_judge(queries.data, settings["select_by"], settings["rule"], n_jobs, team)
+            rows = rows_by_content(queries.data, n_jobs)
+            scores = queries.held_out_scores([one.reshape(weights.shape) for one in held_out])[rows]
+            judged = with_rows(queries.data.replace(features=queries.data.features[:, :0]), rows)  # needs no features
+            judge = make_judge(judged, settings["select_by"], settings["rule"], n_jobs, team)
         else:
             scores = None
-    chosen = _choose(model, ridges, judge, scores, settings, context)
+    chosen = _choose(model, ridges, judge, scores, settings, context, kept)
     model.ridge, model.coef = ridges[chosen], np.ascontiguousarray(weights[:, :, chosen])
     model.center = whole.means().reshape(zeros.shape)
     if valid is not None:
@@ -227,17 +229,25 @@ def _choose(
     scores: Floats | None,
     settings: Mapping[str, Any],
     context: FitContext,
+    kept: _Tried | None,
 ) -> int:
-    """The best of the ridges by the metrics; writes the history, and calls the callbacks for each of them."""
+    """The best of the ridges by the metrics; writes the history, and calls the callbacks for each of them.
+
+    A run that a callback stopped is finished: the same ridges are tried, and no callback is called.
+    """
     selection, chosen, team = Selection(), 0, context.team
-    for k, ridge in enumerate(ridges):
+    n_tried = None if kept is None else kept.n_tried
+    context.callbacks.stopped |= n_tried is not None
+    for k, ridge in enumerate(ridges[:n_tried]):
         means: dict[str, float] = {}
         if judge is not None and scores is not None:
             means = means_of(judge(np.ascontiguousarray(scores[:, k])), team)
         model.history.append({"ridge": ridge} | means)
         is_best = selection.is_better(tuple(means.values()))
         chosen = k if is_best else chosen
-        if context.step(k + 1, len(ridges), settings, means, is_best=is_best):
+        if n_tried is None and context.step(k + 1, len(ridges), settings, means, is_best=is_best):
+            if kept is not None:
+                kept.stop(k + 1)
             break
     return chosen
 
@@ -261,15 +271,38 @@ def _fit_transforms(
     return fitted
 
 
-def _mark_checkpoint(
-    context: FitContext, settings: Mapping[str, Any], queries: Queries, valid: RankingDataset | None
-) -> None:
-    """Mark the folder as this run's. There is nothing to resume: a fit takes less time than a checkpoint saves."""
-    contents = [queries.content, None if valid is None else canonical_rows(valid, settings["n_jobs"]).content]
-    joined = [None if one is None else join_contents(context.team.all_gather(one)) for one in contents]
-    checkpoint = Checkpoint(context, settings, joined)
-    if context.team.is_first:
-        checkpoint.begin()
+class _Tried(Checkpoint):
+    """How many ridges were tried, if a callback stopped training.
+
+    There is nothing else to resume: a fit takes less time than a checkpoint saves.
+    """
+
+    FILE = "n_tried"
+
+    @classmethod
+    def of(
+        cls, context: FitContext, settings: Mapping[str, Any], queries: Queries, valid: RankingDataset | None
+    ) -> _Tried:
+        """The folder, marked as this run's."""
+        contents = [queries.content, None if valid is None else canonical_rows(valid, settings["n_jobs"]).content]
+        joined = [None if one is None else join_contents(context.team.all_gather(one)) for one in contents]
+        tried = cls(context, settings, joined)
+        if context.team.is_first:
+            tried.begin()
+        return tried
+
+    @property
+    def n_tried(self) -> int | None:
+        """The number of ridges after which a callback stopped training; None if none did."""
+        with self.reading():
+            text = self.content(self.FILE)
+            return None if text is None else int(text)
+
+    def stop(self, n_tried: int) -> None:
+        """Remember that a callback stopped training after so many ridges."""
+        if self.team.is_first:
+            with replacing(self.folder / self.FILE) as fresh:
+                fresh.write_text(str(n_tried), encoding="utf-8")
 
 
 class Sums(NamedTuple):

@@ -96,6 +96,29 @@ def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool) -> Order:
     return Order(order[rows], np.concatenate([[0], ends]), text, queries, digests[:, queries])
 
 
+def rows_by_content(data: RankingDataset, n_jobs: int | None) -> Rows:
+    """The rows with the documents of each query in canonical order; the queries stay where they are."""
+    order = canonical_rows(data, n_jobs)
+    return np.asarray(order.rows[spans_of(order.offsets, np.argsort(order.queries))[0]], np.int64)
+
+
+def with_rows(data: RankingDataset, rows: Rows) -> RankingDataset:
+    """The data with its rows in this order, which leaves every document in its query."""
+    of_rows = ("features", "ratings", "row_weight", "position", "propensity")
+    held = {name: value[rows] for name in of_rows if (value := getattr(data, name)) is not None}
+    texts = data.document_texts
+    return data.replace(**held, source_rows=None, document_texts=None if texts is None else texts.take(rows))
+
+
+def by_content(data: RankingDataset, n_jobs: int | None) -> RankingDataset:
+    """The data with the documents of each query in canonical order, for training queries that are held out to validate.
+
+    Many rules rank documents with equal scores in the order of the rows. That order is not a part of what is learned
+    from; and in files that are sorted by rating, it would make ties look perfect.
+    """
+    return with_rows(data, rows_by_content(data, n_jobs))
+
+
 def judged_rows(data: RankingDataset, order: Rows, offsets: Rows) -> tuple[Rows, Rows]:
     """Rows in this order without unjudged documents, and their offsets; each query has a judged document."""
     if not data.n_unjudged:

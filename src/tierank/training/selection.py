@@ -88,6 +88,16 @@ def make_judge(
     return judge if valid.propensity is None else ShownJudge(valid, judge, team)
 
 
+def reads_row_order(select_by: str | Sequence[Any], rule: str | Rule) -> bool:
+    """Whether metrics may depend on the order of the rows: where scores are equal, or in the caller's own functions.
+
+    >>> reads_row_order(["ndcg@10"], "tierank"), reads_row_order(["ndcg@10"], "letor")
+    (False, True)
+    """
+    metrics = [select_by] if isinstance(select_by, str) else select_by
+    return as_rule(rule).ties in ("input", "document id") or any(callable(metric) for metric in metrics)
+
+
 def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = None) -> dict[str, float]:
     """The mean of each metric over the queries where it is defined, of all processes.
 

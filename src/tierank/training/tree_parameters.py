@@ -257,7 +257,7 @@ def contents_of_files(params: Mapping[str, Any]) -> dict[str, Any]:
             content = json.loads(Path(params[name]).read_text(encoding="utf-8"))
         except OSError as error:
             raise ParameterError(f"{name}: expected a file, got {params[name]}: {error.strerror}") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             content = None
         if not isinstance(content, kind):
             raise ParameterError(f"{name}: expected {what} as JSON in {params[name]}, got something else")

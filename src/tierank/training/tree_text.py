@@ -39,6 +39,9 @@ _CATEGORICAL, _DEFAULT_LEFT, _MISSING_SHIFT, _MISSING_BITS = 1, 2, 2, 3
 # Elasticsearch). The memory of an explanation grows with the square. Trees that are trained here respect it, see
 # ``kept_depth``.
 MAX_DEPTH = 300
+# The most cells in a table of sets of categories: it has a column for every number up to the highest category, so that
+# ids in place of numbers from 0 would fill the memory.
+MAX_MEMBERS = 1 << 26
 
 
 def check_trees(text: str, n_features: int) -> None:
@@ -67,7 +70,8 @@ def check_trees(text: str, n_features: int) -> None:
 def read_trees(text: str) -> Trees | None:
     """The trees of a text that LightGBM wrote or ``check_trees`` has checked; None if ``Trees`` cannot represent them.
 
-    That is the case for linear leaves, and for the mean of trees in place of their sum.
+    That is the case for linear leaves, for the mean of trees in place of their sum, and for categories with such high
+    numbers that a table of their sets would take too much memory.
     """
     head, _, rest = text.partition("\n\n")
     lines: dict[str, list[str]] = {}
@@ -90,8 +94,13 @@ def read_trees(text: str) -> Trees | None:
         n_sets = join("num_cat", np.int64)
         first_set = np.repeat(np.cumsum(n_sets) - n_sets, n_splits)
         category = np.where(is_category, np.where(is_category, thresholds, 0).astype(np.int64) + first_set, -1)
-        members = _members(lines["cat_boundaries"], lines["cat_threshold"])
-        category, members = _different(category, members)
+        sets = _sets(lines["cat_boundaries"], lines["cat_threshold"])
+        different = {one: place for place, one in enumerate(sorted(set(sets)))}
+        members = _members(list(different))
+        if members is None:
+            return None
+        numbers = np.array([different[one] for one in sets], np.int64)
+        category = np.where(is_category, numbers[np.maximum(category, 0)], -1)
         thresholds = np.where(is_category, 0.0, thresholds)
     first_split, first_leaf = np.cumsum(n_splits) - n_splits, np.cumsum(n_leaves) - n_leaves
     shift, shift_of_leaves = np.repeat(first_split, n_splits), np.repeat(first_leaf, n_splits)
@@ -115,22 +124,24 @@ def read_trees(text: str) -> Trees | None:
     )
 
 
-def _members(boundaries: Sequence[str], words: Sequence[str]) -> NDArray[np.bool_]:
-    """The sets of categories of all trees, joined; written as words of 32 bits."""
-    sets: list[NDArray[np.uint32]] = []
+def _sets(boundaries: Sequence[str], words: Sequence[str]) -> list[bytes]:
+    """The sets of categories of all trees, joined: category k is a member if bit k is set."""
+    sets: list[bytes] = []
     for edges, content in zip(boundaries, words, strict=True):
         bits = np.array(content.split(), np.uint64).astype("<u4")
-        sets += [bits[a:b] for a, b in pairwise(map(int, edges.split()))]
-    members = np.zeros((len(sets), 32 * max(map(len, sets))), np.bool_)
+        sets += [bits[a:b].tobytes() for a, b in pairwise(map(int, edges.split()))]
+    return sets
+
+
+def _members(sets: Sequence[bytes]) -> NDArray[np.bool_] | None:
+    """The sets as a table of sets x categories; None if it would be larger than ``MAX_MEMBERS``."""
+    width = 8 * max(map(len, sets))
+    if len(sets) * width > MAX_MEMBERS:
+        return None
+    members = np.zeros((len(sets), width), np.bool_)
     for row, bits in zip(members, sets, strict=True):
-        row[: 32 * len(bits)] = np.unpackbits(bits.view(np.uint8), bitorder="little")
+        row[: 8 * len(bits)] = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
     return members
-
-
-def _different(category: NDArray[np.int64], members: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """The different sets, and the index of each split's set."""
-    unique, number = np.unique(members, axis=0, return_inverse=True)
-    return np.where(category >= 0, number.ravel()[np.maximum(category, 0)], -1), unique
 
 
 def adopt_text(text: str) -> str:
@@ -173,6 +184,11 @@ def has_missing(text: str) -> bool:
     """Whether some split handles missing values separately."""
     lines = re.findall(r"^decision_type=(.*)$", text, re.MULTILINE)
     return any((int(kind) >> _MISSING_SHIFT) & _MISSING_BITS for line in lines for kind in line.split())
+
+
+def has_linear_leaves(text: str) -> bool:
+    """Whether some tree has a linear model in each leaf."""
+    return "\nis_linear=1\n" in text
 
 
 def head_fields(text: str) -> dict[str, str]:

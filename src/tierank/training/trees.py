@@ -19,12 +19,14 @@ from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError
 from tierank.export import NAN, NONE, ZERO, QueryCopies, Scorer, Sum, Trees
 from tierank.kernels import n_threads
-from tierank.kinds import Category
+from tierank.kinds import MAX_LEVELS, Category
+from tierank.memory import chunks
 from tierank.objectives import Objective
 from tierank.objectives.objective import Gradients
 from tierank.progress import Progress
 from tierank.scoring import TreeScorer
 from tierank.team import Team
+from tierank.training.agreement import agreement
 from tierank.training.checkpoint import Checkpoint
 from tierank.training.lightgbm_adapter import (
     Rows,
@@ -40,7 +42,7 @@ from tierank.training.model import FitContext, FittedModel, Resources, SavedMode
 from tierank.training.order import canonical_rows, join_contents, judged_rows
 from tierank.training.selection import Judging, Selection, make_judge, means_of
 from tierank.training.tree_parameters import contents_of_files, for_features, for_size, threads_for
-from tierank.training.tree_text import check_trees, head_fields, read_trees
+from tierank.training.tree_text import check_trees, has_linear_leaves, head_fields, read_trees
 from tierank.transforms import add_query_copies
 from tierank.types import Floats
 from tierank.types import Rows as RowNumbers
@@ -154,7 +156,9 @@ class TreeModel(FittedModel):
         return scores if self.base is None else self.base.predict(data, resources) + scores
 
     def contributions(self, data: RankingDataset, above: RowNumbers, below: RowNumbers, resources: Resources) -> Floats:
-        """Differences of TreeSHAP values, computed for the documents of the pairs only."""
+        """Differences of TreeSHAP values, computed for the documents of the pairs only. Linear leaves have none."""
+        if has_linear_leaves(self.text):
+            raise ParameterError(argument="linear_tree", expected="False, to explain scores", got="True")
         rows, places = np.unique([above, below], return_inverse=True)
         features = self._widened(data, resources).features[rows]
         shap = self.booster.predict(features, pred_contrib=True, num_threads=n_threads(resources.n_jobs))
@@ -248,6 +252,8 @@ def train_trees(
     starts = _starting_scores(base if start is None else start, data, settings)
     params = with_categories(params, train)
     params = params | for_features(params, train.n_features, train.feature_names, 3 if query_features else 1)
+    with agreement(team):
+        _check_categories(train, params.get("categorical_feature", ()))
     if start is not None:
         check_start_text(start.text, params)
     if query_features:
@@ -326,6 +332,23 @@ def with_categories(params: Mapping[str, Any], train: RankingDataset) -> dict[st
         return dict(params)
     chosen = [names.index(one) if one in names else one for one in params.get("categorical_feature", ())]
     return {**params, "categorical_feature": sorted({*found, *chosen})}
+
+
+def _check_categories(train: RankingDataset, numbers: Sequence[int]) -> None:
+    """Refuse categories so high that float32 cannot tell them apart: LightGBM would mix them up without a word."""
+    if not numbers:
+        return
+    columns = list(numbers)
+    highest_of_each = np.fmax.reduce([np.fmax.reduce(rows[:, columns], axis=0) for rows in chunks(train.features)])
+    for number, highest in zip(columns, highest_of_each.tolist(), strict=True):
+        if highest >= MAX_LEVELS:
+            name = number if train.feature_names is None else train.feature_names[number]
+            raise DataError(
+                argument="categorical_feature",
+                expected=f"categories below {MAX_LEVELS:,}, which float32 tells apart",
+                got=f"{highest:g} in feature {name!r}",
+                fix="number them from 0, or give them as texts",
+            )
 
 
 def _with_copies(data: RankingDataset, seen: Seen, n_jobs: int | None) -> RankingDataset:
@@ -584,7 +607,7 @@ def _scores_of(evaluate: Callable[..., Any]) -> Floats:
 def check_start_text(text: str, params: Mapping[str, Any]) -> None:
     """Raise ``ParameterError`` if trees with these parameters cannot be added to those of a text."""
     fields = head_fields(text)
-    if ("\nis_linear=1\n" in text) != bool(params.get("linear_tree")):
+    if has_linear_leaves(text) != bool(params.get("linear_tree")):
         raise ParameterError(argument="start", expected="a model with the same `linear_tree`", got="another one")
     before = [int(sign) for sign in fields.get("monotone_constraints", "").split()]
     now = [int(sign) for sign in params.get("monotone_constraints", ())]

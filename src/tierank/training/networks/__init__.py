@@ -1,8 +1,9 @@
 """Networks: batches of whole queries, one training loop for all losses, exact resume, and the fitted model.
 
-``members`` trains a network for each seed with the ``loop``; an epoch takes ``steps`` over ``lists``, with the learning
-rate of the ``schedule``. ``inputs`` turns features into what networks see, ``building`` makes networks, ``model`` holds
-the fitted ones, and ``portable`` converts them to the form that exports read.
+``members`` trains a network for each seed with the ``loop``; an epoch takes ``steps`` over ``lists``, or small
+``compiled_steps``, with the learning rate of the ``schedule``. ``inputs`` turns features into what networks see,
+``building`` makes networks, ``model`` holds the fitted ones, and ``portable`` converts them to the form that exports
+read.
 """
 
 from tierank.training.networks.building import OF_WEIGHTS, build_network, check_network, fit_inputs, initialised
