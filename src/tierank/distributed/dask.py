@@ -86,7 +86,7 @@ def fit(
     query, rating : str, optional
         The columns of query ids and ratings of a DataFrame.
     features : list of str, optional
-        The feature columns of a DataFrame.
+        The feature columns of a DataFrame, which must be numbers. Default: all columns without another role.
 
     Returns
     -------

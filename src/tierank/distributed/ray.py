@@ -91,7 +91,7 @@ def fit(
     query, rating : str, optional
         The columns of query ids and ratings.
     features : list of str, optional
-        The feature columns. Default: all columns without another role.
+        The feature columns, which must be numbers. Default: all columns without another role.
 
     Returns
     -------
@@ -177,6 +177,7 @@ def predict(
     layout, needs_list = scored_columns(ranker, names, held, query, features, score)
     scorer = _Scorer(ranker, layout, needs_list, score)
     if needs_list:
+        _check_sortable(layout.query, held)
         return data.groupby(layout.query).map_groups(scorer.add_scores, batch_format="pyarrow")
     return data.map_batches(scorer.add_scores, batch_format="pyarrow", zero_copy_batch=True)
 
@@ -206,6 +207,18 @@ def _described(data: Any) -> tuple[list[str], dict[str, Holds]]:
     return list(schema.names), {
         name: Holds(_content(kind), str(kind)) for name, kind in types.items() if isinstance(kind, pyarrow.DataType)
     }
+
+
+def _check_sortable(query: str, held: dict[str, Holds]) -> None:
+    """Refuse ids by which Ray cannot gather rows: lists, tensors and structs."""
+    if query in held and (held[query].what == "vectors" or held[query].type.startswith(("struct", "map"))):
+        raise DataError(
+            where="data",
+            argument="query",
+            expected=f"integers or strings in column {query!r}",
+            got=held[query].type,
+            fix="cast it",
+        )
 
 
 def _content(kind: Any) -> str:

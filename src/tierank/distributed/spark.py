@@ -172,7 +172,7 @@ def predict(
     ranker : Ranker
         A fitted ranker.
     data : pyspark.sql.DataFrame
-        One row per document.
+        One row per document. It may be a stream if documents are scored one by one.
     query : str, optional
         The column of query ids. Default: as in ``read``. Not needed if documents are scored one by one.
     features : list of str, optional
@@ -183,7 +183,8 @@ def predict(
     Returns
     -------
     pyspark.sql.DataFrame
-        The rows of ``data``, in any order, with their scores. As usual in Spark, it is computed lazily.
+        The rows of ``data``, in any order, with their scores. As usual in Spark, it is computed lazily. Columns and
+        their types are checked at once; what single rows hold (no query id, an infinite value) when they are scored.
 
     Examples
     --------
