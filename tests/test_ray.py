@@ -153,6 +153,21 @@ def test_columns_that_cannot_be_used(parts):
         fit(UMart(), weighted, actors=2)
 
 
+def test_rows_that_cannot_be_computed(parts):
+    def fails(table):
+        raise ZeroDivisionError("of the caller")
+
+    with pytest.raises(DataError, match="data: expected rows that Ray can compute, got: ZeroDivisionError: of the"):
+        fit(UMart(), as_ray(parts[0], 2).map_batches(fails), actors=2)
+    ranker = UMart(n_trees=1, query_features=True).fit(
+        as_frame(parts[0])[FEATURES], parts[0].ratings, as_frame(parts[0])["qid"]
+    )
+    frame = as_frame(parts[1])
+    lists = ray.data.from_arrow(list(_tables(frame.assign(qid=[[int(i)] for i in frame["qid"]]), 2)))
+    with pytest.raises(DataError, match="data: query: expected integers or strings in column 'qid', got list"):
+        predict(ranker, lists)
+
+
 def test_the_order_of_columns_in_a_block_changes_nothing(parts):
     frame, half = as_frame(parts[0])[["qid", "rating", *FEATURES]], 150
     turned = frame[half:][[*reversed(FEATURES), "rating", "qid"]]

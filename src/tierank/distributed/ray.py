@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -38,6 +39,8 @@ from tierank.tables import check_columns
 
 R = TypeVar("R", bound=Ranker)
 
+# The last line of a traceback, if the error is not one of Ray.
+_ERROR = re.compile(r"(?!ray\.)[\w.]+: ")
 # Seconds between checks of the actors, and seconds in which the actors of a failed fit have to end.
 _LOOK, _GRACE = 1.0, 30.0
 
@@ -265,7 +268,7 @@ class _Source:
         import ray
 
         schema, group, size = map(ray.remote, (_schema_of, _grouped_block, sizes_of))
-        tables = data.to_arrow_refs()
+        tables = _tables_of(data, argument)
         self.columns = _checked_columns(_results([schema.remote(table) for table in tables]), argument, columns)
         self.blocks = [group.remote(argument, number, self.columns, table) for number, table in enumerate(tables)]
         found = _results([size.remote(block) for block in self.blocks])
@@ -292,6 +295,18 @@ class _Source:
         documents = np.add.reduceat(self.lengths, edges[:-1])
         counts = zip(np.diff(edges).tolist(), documents.tolist(), strict=True)
         return [_Part([pieces[k] for pieces in dealt], *count) for k, count in enumerate(counts)]
+
+
+def _tables_of(data: Any, argument: str) -> list[Any]:
+    """References to the blocks of a data set, as Arrow tables; they are computed now."""
+    import ray
+
+    try:
+        return list(data.to_arrow_refs())
+    except ray.exceptions.RayError as error:  # of a function of the caller, among others
+        lines = [line for line in str(error).splitlines() if _ERROR.match(line)]
+        got = lines[0] if lines else type(error).__name__
+        raise DataError(where=argument, expected="rows that Ray can compute", got=f": {got}") from error
 
 
 def _schema_of(table: Any) -> Any:

@@ -44,21 +44,16 @@ def _check_features(ranker: Ranker, names: list[str], columns: Mapping[str, Hold
     import pyarrow
 
     learned, held = ranker.seen_.feature_names, {name: columns[name] for name in names if name in columns}
-    if learned is not None:
-        kinds = ranker.seen_.columns.raw_kinds(learned)
-        numbers = [name for name in held if name in kinds and kinds[name] is None and held[name].what != "numbers"]
-    else:
-        numbers = [name for name in held if held[name].what == "others"]
-    if numbers:
+    kinds = dict.fromkeys(names) if learned is None else ranker.seen_.columns.raw_kinds(learned)
+    odd = [name for name in held if name in kinds and kinds[name] is None and held[name].what != "numbers"]
+    if odd:
         raise DataError(
             where="data",
             argument="features",
-            expected=f"numbers in column {numbers[0]!r}, as in training",
-            got=held[numbers[0]].type,
+            expected=f"numbers in column {odd[0]!r}, as in training",
+            got=held[odd[0]].type,
             fix="encode it as in training",
         )
-    if learned is None and any(name not in held or held[name].what == "vectors" for name in names):
-        return  # only the rows tell how many numbers a vector has
     try:  # one row without values
         ranker.match_features(pyarrow.table({name: pyarrow.nulls(1) for name in names}), qid=[0])
     except DataError as error:
