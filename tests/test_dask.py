@@ -245,6 +245,33 @@ def test_rows_that_cannot_be_placed(client):
             fit(UMart(), odd, client)
 
 
+def test_columns_that_no_worker_can_encode(client, tmp_path):
+    """Each partition would number its own texts, so that the same number meant different texts."""
+    texts = [f"l{k}" for k in range(12)]
+    frame = pd.DataFrame({"qid": [1, 2, 3] * 4, "rating": [0.0, 1.0, 2.0] * 4, "x": np.arange(12.0), "w": texts})
+    message = r"features: expected numbers in column 'w', got category; encode it as numbers, or leave it out of"
+    frame.to_parquet(tmp_path / "rows.parquet")
+    for source in (dask.dataframe.from_pandas(frame, npartitions=3), frame, tmp_path / "rows.parquet"):
+        with pytest.raises(DataError, match=message):
+            placed(client, source)
+
+
+def test_queries_without_ratings_count_for_no_worker(client, parts, tmp_path):
+    frame = as_frame(parts[0])
+    is_judged = frame["qid"] > frame["qid"].median()
+    whole = frame.assign(rating=frame["rating"].where(is_judged))
+    tierank.write(tierank.read(whole), tmp_path / "rows.tierank")
+    cluster = tasks.Cluster(client, tasks._chosen(client, 4), None)
+    columns = {"query": None, "rating": None, "features": None}
+    for source in (dask.dataframe.from_pandas(whole, npartitions=3), whole, tmp_path / "rows.tierank"):
+        named = columns if not str(source).endswith(".tierank") else {}
+        opened = placement.open_source(source, named, cluster, skips=True)
+        assert opened.counted.sum() == frame["qid"][is_judged].nunique()
+        assert placement.open_source(source, named, cluster).counted.all()
+    models = [fit(UMart(n_trees=3), rows, client, workers=2).model_ for rows in (whole, frame[is_judged])]
+    assert models[0].digest() == models[1].digest()
+
+
 def test_data_that_change_while_they_are_read():
     data = RankingDataset(np.eye(3), [1, 0, 2], qid=[7, 7, 8])
     assert placement.take_part((data, 2, 3)) is data

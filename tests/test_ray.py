@@ -113,7 +113,7 @@ def test_what_cannot_be_used(parts):
         fit(UMart, rows)
     with pytest.raises(ParameterError, match="valid: expected a Ray Dataset, got RankingDataset"):
         fit(UMart(), rows, valid=parts[1])
-    with pytest.raises(DataError, match=r"block \d: .*nowhere"):
+    with pytest.raises(DataError, match="data: unknown column 'nowhere'"):
         fit(UMart(), rows, query="nowhere")
     with pytest.raises(DataError, match="expected at least one document"):
         fit(UMart(), rows.limit(0))
@@ -122,6 +122,70 @@ def test_what_cannot_be_used(parts):
         predict(fitted, rows, score="rating")
     with pytest.raises(ParameterError, match="ranker: expected a fitted ranker, got type"):
         predict(UMart, rows)
+
+
+def test_columns_that_cannot_be_used(parts):
+    """Each block would number its own texts, and rows of blocks with another order of columns would be mixed up."""
+    frame = as_frame(parts[0])[["qid", "rating", *FEATURES]]
+    odd = {"string": [f"l{k % 3}" for k in range(len(frame))], "timestamp": pd.Timestamp("2020-01-31")}
+    for kind, values in odd.items():
+        rows = ray.data.from_arrow(list(_tables(frame.assign(odd=values), 3)))
+        with pytest.raises(
+            DataError, match=rf"data: block 0: features: expected numbers in column 'odd', got (large_)?{kind}"
+        ):
+            fit(UMart(), rows, actors=2)
+        fitted = fit(UMart(n_trees=1), rows, actors=2, features=FEATURES)
+        assert fitted.feature_names_in_.tolist() == FEATURES
+        with pytest.raises(DataError, match="data: features: expected numbers in column 'f0', as in training, got"):
+            predict(fitted, ray.data.from_arrow(list(_tables(frame.assign(f0=values), 1))))
+    half = len(frame) // 2
+    texts = frame[half:].assign(qid=frame["qid"][half:].astype(str))
+    mixed = ray.data.from_arrow([*_tables(frame[:half], 1), *_tables(texts, 1)])
+    with pytest.raises(
+        DataError, match="data: block 1: query: expected ids of type int64 in column 'qid', as in other"
+    ):
+        fit(UMart(), mixed, actors=2)
+    narrow = ray.data.from_arrow([*_tables(frame[:half], 1), *_tables(frame[half:].drop(columns="f3"), 1)])
+    with pytest.raises(DataError, match="data: block 1: unknown column 'f3'"):
+        fit(UMart(), narrow, actors=2)
+    weighted = ray.data.from_arrow([*_tables(frame[:half], 1), *_tables(frame[half:].assign(row_weight=1.0), 1)])
+    with pytest.raises(DataError, match="data: block 1: expected the weights of data: block 0, none, got row_weight"):
+        fit(UMart(), weighted, actors=2)
+
+
+def test_rows_that_cannot_be_computed(parts):
+    def fails(table):
+        raise ZeroDivisionError("of the caller")
+
+    with pytest.raises(DataError, match="data: expected rows that Ray can compute, got: ZeroDivisionError: of the"):
+        fit(UMart(), as_ray(parts[0], 2).map_batches(fails), actors=2)
+    ranker = UMart(n_trees=1, query_features=True).fit(
+        as_frame(parts[0])[FEATURES], parts[0].ratings, as_frame(parts[0])["qid"]
+    )
+    frame = as_frame(parts[1])
+    lists = ray.data.from_arrow(list(_tables(frame.assign(qid=[[int(i)] for i in frame["qid"]]), 2)))
+    with pytest.raises(DataError, match="data: query: expected integers or strings in column 'qid', got list"):
+        predict(ranker, lists)
+
+
+def test_the_order_of_columns_in_a_block_changes_nothing(parts):
+    frame, half = as_frame(parts[0])[["qid", "rating", *FEATURES]], 150
+    turned = frame[half:][[*reversed(FEATURES), "rating", "qid"]]
+    rows = ray.data.from_arrow([*_tables(frame[:half], 2), *_tables(turned, 2)])
+    ranker = UMart(n_trees=4)
+    assert (
+        fit(ranker, rows, actors=2).model_.digest()
+        == fit(ranker, as_ray(parts[0], 1), actors=2, features=FEATURES).model_.digest()
+    )
+
+
+def test_queries_without_ratings_change_nothing(parts):
+    frame = as_frame(parts[0])
+    is_judged = frame["qid"] > frame["qid"].median()
+    whole = ray.data.from_arrow(list(_tables(frame.assign(rating=frame["rating"].where(is_judged)), 3)))
+    judged = ray.data.from_arrow(list(_tables(frame[is_judged], 2)))
+    models = [fit(UMart(n_trees=3), rows, actors=2, features=FEATURES).model_ for rows in (whole, judged)]
+    assert models[0].digest() == models[1].digest()
 
 
 def test_an_actor_that_is_killed_ends_the_run_and_the_next_one_goes_on(parts, tmp_path):

@@ -3,11 +3,15 @@
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +193,52 @@ def test_columns_of_all_kinds(session):
     assert sorted(row.score for row in scored.collect()) == sorted(alone.predict(X))
 
 
+def test_names_that_spark_does_not_distinguish(session, parts):
+    """Columns that differ in case only, twice the same name, and columns with two roles."""
+    frame = as_frame(parts[0]).rename(columns={"feature_1": "x", "feature_2": "X"})[["qid", "rating", "x", "X"]]
+    frame = frame.assign(Qid=1.0, row_weight=1.0 + frame["qid"] % 2)
+    arrow = pyarrow.Table.from_pandas(frame, preserve_index=False)
+    table = session.createDataFrame(arrow).select("*", sql.lit(1).alias("w"), sql.lit(2).alias("w"))
+    ranker = UMart(n_trees=3, min_documents=1, n_jobs=1)
+    for features in (["X", "x"], ["x", "row_weight"], ["x", "qid"]):
+        fitted = fit(ranker, table, features=features, tasks=1)
+        expected = ranker.fit(tierank.read(frame, features=features))
+        assert fitted.feature_names_in_.tolist() == features
+        assert fitted.model_.digest() == expected.model_.digest()
+    whole = UMart(n_trees=2, query_features=True).fit(tierank.read(frame, features=["X"]))
+    assert predict(whole, table, score="s").count() == len(frame)
+    with pytest.raises(ParameterError, match="score: expected the name of a new column, got 'ROW_WEIGHT', which Spark"):
+        predict(whole, table, score="ROW_WEIGHT")
+
+
+@pytest.mark.parametrize("ranker", [UMart(n_trees=3), URank(max_epochs=2, n_jobs=1)], ids=["trees", "networks"])
+def test_queries_without_ratings_change_nothing(session, parts, ranker):
+    """The first half of the queries is unjudged: training skips them, and each task still has others."""
+    frame = as_frame(parts[0]).drop(columns="document")
+    is_judged = frame["qid"] > frame["qid"].median()
+    judged = session.createDataFrame(pyarrow.Table.from_pandas(frame[is_judged], preserve_index=False))
+    rating = sql.when(sql.col("qid") > float(frame["qid"].median()), sql.col("rating")).otherwise(float("nan"))
+    whole = session.createDataFrame(pyarrow.Table.from_pandas(frame, preserve_index=False)).withColumn("rating", rating)
+    assert fit(ranker, whole, tasks=2).model_.digest() == fit(ranker, judged, tasks=2).model_.digest()
+
+
+def test_unjudged_documents_that_count_as_rated_0(session, parts):
+    frame = as_frame(parts[0]).drop(columns="document")
+    rating = sql.when(sql.col("qid") > float(frame["qid"].median()), sql.col("rating")).otherwise(float("nan"))
+    whole = session.createDataFrame(pyarrow.Table.from_pandas(frame, preserve_index=False)).withColumn("rating", rating)
+    fitted = fit(UMart(n_trees=2, unjudged="zero"), whole, tasks=2)
+    assert sum(process["documents"] for process in fitted.team_) == len(frame)
+
+
+def test_classes_of_the_caller_come_back(tables):
+    class Mine(UMart):
+        """Known to nobody else, and defined in a function."""
+
+    fitted = fit(UMart(n_trees=2, base=Mine(n_trees=1)), tables[0])
+    assert isinstance(fit(Mine(n_trees=2), tables[0]), Mine)
+    assert isinstance(fitted.base, Mine)
+
+
 def test_losses_of_the_caller_are_kept(tables):
     loss = squares()
     fitted = fit(TreeRanker(loss=loss, n_trees=2), tables[0])
@@ -249,7 +299,7 @@ def test_data_that_cannot_be_used(session, tables):
         fit(UMart(), train, query="qld")
     with pytest.raises(DataError, match="valid: unknown column 'feature_4'"):
         fit(UMart(), train.drop("document"), valid=tables[1].drop("feature_4"))
-    with pytest.raises(DataError, match="data: expected a column of ratings, got the columns qid"):
+    with pytest.raises(DataError, match=r"data: rating: expected a column of ratings that .* got the columns qid"):
         fit(UMart(), train.drop("rating"))
     with pytest.raises(DataError, match="data: features: expected numbers in column 'name', got string; encode it"):
         fit(UMart(), train.withColumn("name", sql.lit("a")))
@@ -268,6 +318,56 @@ def test_data_that_cannot_be_used(session, tables):
         DataError, match=r"rating: expected a number in every row of column 'rating', got \d+ rows without"
     ):
         fit(UMart(), train.withColumn("rating", some))
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        ("interval 1 day", "interval day"),
+        ("interval 1 month", "interval month"),
+        ("array(1.0D)", "array<double>"),
+        ("named_struct('a', 1)", "struct<a:int>"),
+        ("map('a', 1)", "map<string,int>"),
+        ("current_timestamp()", "timestamp"),
+        ("null", "void"),
+    ],
+)
+def test_types_that_are_no_numbers_are_named_before_training(tables, column, kind):
+    expected = re.escape(f"in column 'odd', got {kind};")
+    with pytest.raises(DataError, match=f"data: features: expected numbers {expected} .*, or leave it out of features"):
+        fit(UMart(), tables[0].withColumn("odd", sql.expr(column)))
+    with pytest.raises(DataError, match=f"data: rating: expected numbers {expected} cast it"):
+        fit(UMart(), tables[0].withColumn("odd", sql.expr(column)), rating="odd", features=["feature_1"])
+
+
+def test_frames_that_cannot_be_used(session, tables):
+    train = tables[0]
+    stream = session.readStream.format("rate").load().selectExpr("value AS qid", "1.0 AS rating", "value AS x")
+    with pytest.raises(ParameterError, match="data: expected a DataFrame with an end, got a stream; write it to a"):
+        fit(UMart(), stream)
+    with pytest.raises(ParameterError, match="valid: expected a DataFrame with an end, got a stream; write it to a"):
+        fit(UMart(), train, valid=stream)
+    texts = tables[1].withColumn("qid", sql.format_string("q%d", "qid"))
+    with pytest.raises(DataError, match="valid: query: expected ids of type bigint, as in data, got string in column"):
+        fit(UMart(), train, valid=texts, features=["feature_1"])
+    with pytest.raises(DataError, match=r"data: rating: expected a column of ratings that is not a feature, called"):
+        fit(UMart(), train, features=["feature_1", "rating"])
+    failing = train.withColumn("rating", sql.udf(lambda value: 1 / 0, "double")("rating"))
+    with pytest.raises(DataError, match="data: expected rows that Spark can compute, got: ZeroDivisionError: division"):
+        fit(UMart(), failing)
+    with pytest.raises(DataError, match="rating: expected at least one document with a rating, got unjudged documents"):
+        fit(UMart(), train.withColumn("rating", sql.lit(float("nan"))))
+
+
+def test_rankers_that_could_not_be_read_back_are_refused_before_training(tables):
+    class Own(UMart):
+        restore_model = tierank.Ranker.restore_model
+
+    for ranker in (Own(), UMart(base=Own())):
+        with pytest.raises(
+            ParameterError, match="ranker: expected a ranker that can be saved and loaded, got Own, which"
+        ):
+            fit(ranker, tables[0])
 
 
 def test_what_a_task_refuses_has_its_name(tables):
@@ -359,6 +459,40 @@ def test_a_task_that_is_lost_without_a_checkpoint(tables):
         fit(TreeRanker(loss=squares(end_the_second), n_trees=2), tables[0])
 
 
+def test_an_interrupt_ends_the_stage(session, tables, tmp_path):
+    """Spark's own handler cancels the jobs of that moment, and would miss one that is about to start."""
+    begun = tmp_path / "begun"
+
+    def wait_forever():
+        begun.touch()
+        while True:
+            time.sleep(0.1)
+
+    def interrupt():
+        while not begun.exists():
+            time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def only_raise(*_):
+        raise KeyboardInterrupt("of this test")
+
+    handler = signal.signal(signal.SIGINT, only_raise)
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(KeyboardInterrupt, match="of this test"):
+            fit(TreeRanker(loss=squares(wait_forever), n_trees=2), tables[0])
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert session.sparkContext.statusTracker().getActiveJobsIds() == []
+    assert fit(UMart(n_trees=1), tables[0]).n_rounds_ == 1  # the tasks have left their places
+
+
+def test_two_fits_at_the_same_time(tables):
+    with ThreadPoolExecutor(2) as threads:
+        one, two = threads.map(lambda _: fit(UMart(n_trees=5), tables[0], tasks=2), range(2))
+    assert one.model_.digest() == two.model_.digest()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 def test_an_executor_that_is_killed_ends_the_run_and_the_next_one_goes_on(tmp_path):
     """Executors of their own, as on a cluster: Spark starts another one, on which the checkpoint is resumed."""
@@ -396,3 +530,36 @@ def test_names_of_the_model_and_of_the_scores(parts, tables):
     rows = scored.collect()
     X = pd.DataFrame([row.asDict() for row in rows])[["feature_2", "feature_1"]]
     np.testing.assert_array_equal([row.relevance for row in rows], ranker.predict(X))
+
+
+def test_frames_that_cannot_be_scored(session, parts, tables):
+    train = as_frame(parts[0]).drop(columns="document")
+    one, whole = (UMart(n_trees=2, query_features=copies).fit(tierank.read(train)) for copies in (False, True))
+    table = tables[1]
+    with pytest.raises(DataError, match=r"data: features: expected numbers in column 'feature_1', .* got string"):
+        predict(one, table.withColumn("feature_1", sql.lit("a")))
+    with pytest.raises(DataError, match="data: expected columns that Spark can pass to Python, got interval month in"):
+        predict(one, table.withColumn("age", sql.expr("interval 1 month")))
+    for odd, kind in (("array(qid)", "array<bigint>"), ("collate(document, 'UNICODE_CI')", "string collate")):
+        with pytest.raises(DataError, match=f"data: query: expected integers or strings in column 'qid', got {kind}"):
+            predict(whole, table.withColumn("qid", sql.expr(odd)))
+    columns = ["value AS qid", *(f"1.0D AS feature_{k}" for k in range(1, 5))]
+    stream = session.readStream.format("rate").load().selectExpr(*columns)
+    assert predict(one, stream).isStreaming
+    with pytest.raises(ParameterError, match="data: expected a DataFrame with an end, got a stream; a list may go on"):
+        predict(whole, stream)
+    assert predict(whole, table.limit(0)).collect() == []
+
+
+def test_texts_and_vectors_are_scored_from_their_columns(session, parts):
+    frame = as_frame(parts[0])
+    words, places = np.array(["red", "blue", "shoe", "hat"]), np.arange(len(frame))
+    frame = frame.assign(
+        words=words[frame["qid"] % 4], title=words[places % 4] + " " + words[places % 3],
+        vector=[[float(k % 5), 1.0] for k in places],
+    )  # fmt: skip
+    data = tierank.read(frame, columns=tierank.Columns(texts=[("words", "title")]))
+    ranker = UMart(n_trees=3).fit(data)
+    scored = predict(ranker, session.createDataFrame(pyarrow.Table.from_pandas(frame, preserve_index=False)))
+    expected = dict(zip(frame["document"], ranker.predict(frame, qid=frame["qid"]), strict=True))
+    assert {row.document: row.score for row in scored.collect()} == expected

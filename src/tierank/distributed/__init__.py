@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tierank.distributed.processes import Processes, join
+from tierank.errors import ParameterError
 
 if TYPE_CHECKING:
     from tierank.rankers import Ranker
@@ -35,11 +38,14 @@ def fit(ranker: R, data: Any, client: Any = None, **settings: Any) -> R:
     """
     from tierank.distributed import dask, ray, spark  # cluster libraries are imported on first use
 
-    if client is None and spark.is_spark(data):
-        return spark.fit(ranker, data, **settings)
-    if client is None and ray.is_ray(data):
-        return ray.fit(ranker, data, **settings)
-    return dask.fit(ranker, data, client, **settings)
+    cluster = spark if spark.is_spark(data) else ray if ray.is_ray(data) else dask
+    _check_arguments(cluster, "fit", settings)
+    if cluster is dask:
+        return dask.fit(ranker, data, client, **settings)
+    if client is not None:
+        raise ParameterError(argument="client", expected=f"None with data of {_name(cluster)}", got="some")
+    fitted: R = cluster.fit(ranker, data, **settings)
+    return fitted
 
 
 def predict(ranker: Ranker, data: Any, **settings: Any) -> Any:
@@ -61,4 +67,19 @@ def predict(ranker: Ranker, data: Any, **settings: Any) -> Any:
     """
     from tierank.distributed import ray, spark
 
-    return (ray if ray.is_ray(data) else spark).predict(ranker, data, **settings)
+    cluster = ray if ray.is_ray(data) else spark
+    _check_arguments(cluster, "predict", settings)
+    return cluster.predict(ranker, data, **settings)
+
+
+def _check_arguments(cluster: Any, function: str, given: Mapping[str, Any]) -> None:
+    """Refuse arguments that this cluster does not have, such as ``actors`` with Spark."""
+    parameters = inspect.signature(getattr(cluster, function)).parameters.values()
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is not None:
+        raise ParameterError.unknown(f"argument of {function} with {_name(cluster)}", unknown, known)
+
+
+def _name(cluster: Any) -> str:
+    return str(cluster.__name__.rpartition(".")[2].capitalize())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import time
 from collections.abc import Sequence
@@ -11,11 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
-from tierank.distributed.parts import Training, advice, check_settings_of
+from tierank.distributed.parts import (
+    Training,
+    advice,
+    check_settings_of,
+    cut_parts,
+    named_columns,
+    number_of_parts,
+    skips_unjudged,
+)
 from tierank.distributed.placement import Part, open_source, take_part
 from tierank.distributed.processes import TIMEOUT, open_meeting
 from tierank.errors import ParameterError, TeamError, TierankError
@@ -23,7 +29,6 @@ from tierank.extras import needing
 from tierank.files import as_path
 from tierank.rankers import Ranker, UMart
 from tierank.settings import as_positive, as_whole
-from tierank.team import cut_queries
 
 R = TypeVar("R", bound=Ranker)
 
@@ -81,7 +86,7 @@ def fit(
     query, rating : str, optional
         The columns of query ids and ratings of a DataFrame.
     features : list of str, optional
-        The feature columns of a DataFrame.
+        The feature columns of a DataFrame, which must be numbers. Default: all columns without another role.
 
     Returns
     -------
@@ -103,19 +108,15 @@ def fit(
         ranker = tierank.distributed.fit(tierank.UMart(), table, client, checkpoint="/disk/kept")
     """
     _check(ranker, client, timeout)
+    columns = named_columns(query, rating, features)
     kept = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder").absolute()
     cluster = Cluster(client, _chosen(client, workers), kept)
     cluster.warm_up()
-    columns = {"query": query, "rating": rating, "features": None if features is None else list(features)}
-    sources = [open_source(source, columns, cluster) for source in ([data] if valid is None else [data, valid])]
-    n_parts = min(len(cluster.workers), *(len(source.lengths) for source in sources))
-    if n_parts < len(cluster.workers):
-        logging.getLogger("tierank").warning(
-            "tierank: %d of %d workers are used: there are no more queries, and each worker needs one",
-            n_parts,
-            len(cluster.workers),
-        )
-    cuts = [cut_queries(np.concatenate([[0], source.lengths.cumsum()]), n_parts) for source in sources]
+    sources = [open_source(data, columns, cluster, skips_unjudged(ranker))]
+    if valid is not None:
+        sources.append(open_source(valid, columns, cluster))
+    n_parts = number_of_parts(len(cluster.workers), sources, "workers")
+    cuts = [cut_parts(source, n_parts) for source in sources]
     cluster.workers = sources[0].choose(cuts[0])
     parts = [source.place(edges) for source, edges in zip(sources, cuts, strict=True)]
     first = cluster.workers[0]

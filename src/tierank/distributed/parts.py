@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import cloudpickle
 import numpy as np
+from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.distributed.processes import Processes
+from tierank.errors import DataError, ParameterError
 from tierank.rankers import check_ranker
+from tierank.tables import as_name, as_name_list
+from tierank.team import cut_queries
 
-# The columns of a data set other than features and queries.
-_COLUMNS = ("row_weight", "query_weight", "position", "propensity")
+Counts = NDArray[np.int64]
+
+# What a data set may hold for each row or query, other than ratings.
+OF_ROWS = ("row_weight", "query_weight", "position", "propensity")
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,79 @@ def check_settings_of(ranker: Any) -> None:
     """Refuse anything but a ranker with valid settings, before anything is sent."""
     check_ranker("ranker", ranker)
     ranker.checked_settings()
+    try:
+        cloudpickle.dumps(ranker)
+    except Exception as error:  # of whatever the settings hold: a lock, a file, a connection
+        raise ParameterError(
+            argument="ranker", expected="settings that can be sent to other processes", got=f": {error}"
+        ) from None
+
+
+def named_columns(query: Any, rating: Any, features: Any) -> dict[str, Any]:
+    """The names of columns that the caller gave, checked before anything is read."""
+    names = None if features is None else as_name_list("features", features)
+    if names == []:
+        raise ParameterError(argument="features", expected="at least one column to learn from", got="[]")
+    return {"query": as_name("query", query), "rating": as_name("rating", rating), "features": names}
+
+
+def not_numbers(where: str, column: str, got: str, fix: str = "encode it as numbers") -> DataError:
+    """The error for a feature column that does not hold numbers: no process sees all of its values to encode them."""
+    return DataError(
+        where=where,
+        argument="features",
+        expected=f"numbers in column {column!r}",
+        got=got,
+        fix=f"{fix}, or leave it out of `features`",
+    )
+
+
+def check_numbers(data: RankingDataset, where: str) -> None:
+    """Refuse features that are not plain numbers: each part would number the texts of its own rows."""
+    for name, kind in data.kinds.items():
+        raise not_numbers(where, kind.sources(name)[0], kind.NAME)
+
+
+# How queries are split into parts
+
+
+class Sized(Protocol):
+    """Data to split: the documents of each query, and which queries count, as training learns from them."""
+
+    lengths: Counts
+    counted: NDArray[np.bool_]
+
+
+def skips_unjudged(ranker: Any) -> bool:
+    """Whether training leaves out queries without any rating."""
+    return bool(getattr(ranker, "unjudged", "skip") == "skip")
+
+
+def number_of_parts(wanted: int, sources: Sequence[Sized], processes: str) -> int:
+    """The number of parts that can have a query that counts in each source; warns if there are fewer than wanted."""
+    number = min(wanted, *(int(np.count_nonzero(source.counted)) for source in sources))
+    if not number:
+        raise DataError(
+            argument="rating", expected="at least one document with a rating", got="unjudged documents only"
+        )
+    if number < wanted:
+        logging.getLogger("tierank").warning(
+            "tierank: %d of %d %s are used: there are no more queries, and each needs one", number, wanted, processes
+        )
+    return number
+
+
+def cut_parts(source: Sized, n_parts: int) -> Counts:
+    """The edges that split queries into parts, each with a query that counts: the cut of those queries alone.
+
+    >>> from types import SimpleNamespace
+    >>> source = SimpleNamespace(lengths=np.array([5, 9, 1, 1, 9]), counted=np.array([True, False, True, True, False]))
+    >>> cut_parts(source, 2).tolist()
+    [0, 2, 5]
+    """
+    counted = np.flatnonzero(source.counted)
+    cuts = cut_queries(np.concatenate([[0], source.lengths[counted].cumsum()]), n_parts)
+    return np.concatenate([[0], counted[cuts[1:-1]], [len(source.lengths)]])
 
 
 def _everything(own: RankingDataset, team: Processes) -> RankingDataset:
@@ -78,5 +159,5 @@ def _everything(own: RankingDataset, team: Processes) -> RankingDataset:
         gathered(own.ratings),
         gathered(codes),
         feature_names=own.feature_names,
-        **{name: gathered(of_rows(name)) for name in _COLUMNS},
+        **{name: gathered(of_rows(name)) for name in OF_ROWS},
     )

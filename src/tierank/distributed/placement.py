@@ -8,13 +8,14 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from tierank.dataset import RankingDataset
+from tierank.distributed.parts import OF_ROWS, Counts, check_numbers
 from tierank.errors import DataError
 from tierank.files import as_path
 from tierank.readers import read
@@ -23,14 +24,19 @@ from tierank.tables import is_table
 if TYPE_CHECKING:
     from tierank.distributed.dask import Cluster, DaskWorker
 
-Counts = NDArray[np.int64]
-
 # The input of a task: the data, or where to read them, and the expected numbers of queries and documents.
 Part = tuple[Any, int, int]
 
 
-def open_source(data: Any, columns: dict[str, Any], cluster: Cluster) -> Source:
-    """The source of the data, with the number of documents of each query."""
+def open_source(data: Any, columns: dict[str, Any], cluster: Cluster, skips: bool = False) -> Source:
+    """The source of the data, with the number of documents of each query; ``skips``: unjudged queries do not count."""
+    source = _opened(data, columns, cluster)
+    if not skips:
+        source.counted = np.ones(len(source.lengths), bool)
+    return source
+
+
+def _opened(data: Any, columns: dict[str, Any], cluster: Cluster) -> Source:
     from dask.base import is_dask_collection
 
     if isinstance(data, (str, os.PathLike)):
@@ -68,6 +74,8 @@ class Source(ABC):
     cluster: Cluster
     # Documents of each query, in the order in which the queries are split into parts.
     lengths: Counts
+    # Queries that training learns from.
+    counted: NDArray[np.bool_]
 
     def choose(self, edges: Counts) -> list[DaskWorker]:
         """A worker for each part."""
@@ -88,7 +96,8 @@ class _InMemory(Source):
 
     def __init__(self, data: RankingDataset, cluster: Cluster) -> None:
         data.check_rated()
-        self.data, self.cluster, self.lengths = data, cluster, data.lengths
+        check_numbers(data, "data")
+        self.data, self.cluster, self.lengths, self.counted = data, cluster, data.lengths, _judged(data) > 0
 
     def _hold(self, edges: Counts) -> list[Any]:
         return [
@@ -102,7 +111,8 @@ class _OnDisk(Source):
 
     def __init__(self, path: Path, columns: dict[str, Any], cluster: Cluster) -> None:
         self.path, self.columns, self.cluster = path, columns, cluster
-        (self.lengths,) = cluster.results([cluster.submit(_lengths_of, path, columns, on=cluster.workers[0])])
+        (found,) = cluster.results([cluster.submit(_measured, path, columns, on=cluster.workers[0])])
+        self.lengths, self.counted = found
 
     def _hold(self, edges: Counts) -> list[Any]:
         return [_Span(self.path, self.columns, a, b, len(self.lengths)) for a, b in pairwise(edges.tolist())]
@@ -129,10 +139,17 @@ class _Span:
         return data.select(np.arange(self.first, self.last))
 
 
-def _lengths_of(path: Path, columns: dict[str, Any]) -> Counts:
+def _measured(path: Path, columns: dict[str, Any]) -> tuple[Counts, NDArray[np.bool_]]:
+    """The number of documents of each query of a file, and whether some of them have a rating."""
     data = read(path, **columns)
     data.check_rated()
-    return data.lengths
+    check_numbers(data, str(path))
+    return data.lengths, _judged(data) > 0
+
+
+def _judged(data: RankingDataset) -> Counts:
+    """The number of documents of each query that have a rating."""
+    return np.add.reduceat(data.is_judged.astype(np.int64), data.offsets[:-1])
 
 
 class _Partitioned(Source):
@@ -143,8 +160,10 @@ class _Partitioned(Source):
         addresses = [worker.address for worker in cluster.workers]
         self.partitions = cluster.client.compute(_grouped_blocks(collections, columns), workers=addresses)
         sizes = cluster.results([cluster.submit(sizes_of, partition) for partition in self.partitions])
-        self.pieces = _Pieces(sizes)
+        check_alike(sizes, "partition")
+        self.pieces = _Pieces([None if one is None else (one.ids, one.lengths) for one in sizes])
         self.lengths = self.pieces.lengths
+        self.counted = self.pieces.total([one.judged for one in sizes if one is not None]) > 0
 
     def choose(self, edges: Counts) -> list[DaskWorker]:
         """A worker for each part, chosen to move as few documents as possible."""
@@ -196,7 +215,11 @@ class _Pieces:
         place = np.empty(len(codes), np.int64)
         place[home.argsort()] = np.arange(len(codes))
         self._place = place[query]
-        self.lengths = np.bincount(self._place, self._counts).astype(np.int64)
+        self.lengths = self.total([self._counts])
+
+    def total(self, of_pieces: Sequence[Counts]) -> Counts:
+        """The sum of each query, of numbers for all pieces."""
+        return np.bincount(self._place, np.concatenate(of_pieces)).astype(np.int64)
 
     def n_queries(self, partition: int) -> int:
         """Number of queries with documents in a partition."""
@@ -260,27 +283,57 @@ def grouped(where: str, columns: dict[str, Any], *blocks: Any) -> RankingDataset
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
     data.check_rated()
+    check_numbers(data, where)
     return data.replace(document_texts=None)  # training does not need them
 
 
-def sizes_of(data: RankingDataset | None) -> tuple[NDArray[Any], Counts] | None:
-    """The queries of a partition, and how many documents of each it holds."""
-    return None if data is None else (data.query_ids, data.lengths)
+class Sizes(NamedTuple):
+    """What the driver knows of a partition: its queries, their documents and ratings, and what its rows hold."""
+
+    ids: NDArray[Any]
+    lengths: Counts
+    judged: Counts
+    features: tuple[str, ...] | int
+    others: tuple[str, ...]
+
+
+def sizes_of(data: RankingDataset | None) -> Sizes | None:
+    """The sizes of a partition; None if it is empty."""
+    if data is None:
+        return None
+    others = tuple(name for name in OF_ROWS if getattr(data, name) is not None)
+    return Sizes(data.query_ids, data.lengths, _judged(data), data.feature_names or data.n_features, others)
+
+
+def check_alike(sizes: Sequence[Sizes | None], what: str) -> None:
+    """Refuse partitions with different columns, or in a different order: their rows could not be joined."""
+    held = [(number, one) for number, one in enumerate(sizes) if one is not None]
+    for number, one in held[1:]:
+        for part, wanted, got in zip(("features", "weights"), held[0][1][-2:], one[-2:], strict=True):
+            if wanted != got:
+                raise DataError(
+                    where=f"{what} {number}",
+                    expected=f"the {part} of {what} {held[0][0]}, {_listed(wanted)}",
+                    got=_listed(got),
+                    fix=f"give every {what} the same columns in the same order",
+                )
+
+
+def _listed(names: tuple[str, ...] | int) -> str:
+    return f"{names} without names" if isinstance(names, int) else ", ".join(names) or "none"
 
 
 def join_pieces(pieces: list[RankingDataset]) -> RankingDataset:
     """One data set from pieces of queries."""
     if len(pieces) == 1:
         return pieces[0]
+    others: dict[str, Any] = {name: _of_rows(pieces, name) for name in OF_ROWS}
     return RankingDataset(
         np.concatenate([piece.features for piece in pieces]),
         np.concatenate([piece.ratings for piece in pieces]),
         np.concatenate([np.repeat(piece.query_ids, piece.lengths) for piece in pieces]),
-        row_weight=_of_rows(pieces, "row_weight"),
-        query_weight=_of_rows(pieces, "query_weight"),
-        position=_of_rows(pieces, "position"),
-        propensity=_of_rows(pieces, "propensity"),
         feature_names=pieces[0].feature_names,
+        **others,
     )
 
 

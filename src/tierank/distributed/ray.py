@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -14,20 +15,32 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from tierank.dataset import RankingDataset
-from tierank.distributed.parts import Training, advice, check_settings_of
-from tierank.distributed.placement import grouped, join_pieces, sizes_of
+from tierank.distributed.parts import (
+    Training,
+    advice,
+    check_settings_of,
+    cut_parts,
+    named_columns,
+    not_numbers,
+    number_of_parts,
+    skips_unjudged,
+)
+from tierank.distributed.placement import check_alike, grouped, join_pieces, sizes_of
 from tierank.distributed.processes import TIMEOUT, open_meeting
-from tierank.distributed.scored_tables import score_table, scored_columns
+from tierank.distributed.scored_tables import Holds, is_number, score_table, scored_columns
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import require
 from tierank.files import as_path
+from tierank.kinds import Columns
 from tierank.rankers import Ranker
 from tierank.readers.columns import Layout
 from tierank.settings import as_positive, as_whole
-from tierank.team import cut_queries
+from tierank.tables import check_columns
 
 R = TypeVar("R", bound=Ranker)
 
+# The last line of a traceback, if the error is not one of Ray.
+_ERROR = re.compile(r"(?!ray\.)[\w.]+: ")
 # Seconds between checks of the actors, and seconds in which the actors of a failed fit have to end.
 _LOOK, _GRACE = 1.0, 30.0
 
@@ -81,7 +94,7 @@ def fit(
     query, rating : str, optional
         The columns of query ids and ratings.
     features : list of str, optional
-        The feature columns. Default: all columns without another role.
+        The feature columns, which must be numbers. Default: all columns without another role.
 
     Returns
     -------
@@ -105,16 +118,17 @@ def fit(
         ranker = tierank.distributed.fit(tierank.UMart(), train, query="session", rating="grade", actors=8)
     """
     _check_data(data, "data")
+    if valid is not None:
+        _check_data(valid, "valid")
     check_settings_of(ranker)
+    columns = named_columns(query, rating, features)
     as_positive("timeout", timeout)
     threads = as_whole("cpus_per_actor", cpus_per_actor)
     n_actors = _number_of_actors(actors, threads)
-    columns = {"query": query, "rating": rating, "features": None if features is None else list(features)}
-    sources = [_Source(data, columns)]
+    sources = [_Source(data, "data", columns, skips_unjudged(ranker))]
     if valid is not None:
-        _check_data(valid, "valid")
-        sources.append(_Source(valid, columns))
-    n_parts = min(n_actors, *(len(source.lengths) for source in sources))
+        sources.append(_Source(valid, "valid", sources[0].columns))
+    n_parts = number_of_parts(n_actors, sources, "actors")
     kept = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder").absolute()
     training = Training(clone(ranker), n_parts, timeout, kept, progress)
     parts = [source.cut(n_parts) for source in sources]
@@ -162,9 +176,11 @@ def predict(
         scored.write_parquet("scores")
     """
     _check_data(data, "data")
-    layout, needs_list = scored_columns(ranker, list(data.columns() or []), query, features, score)
+    names, held = _described(data)
+    layout, needs_list = scored_columns(ranker, names, held, query, features, score)
     scorer = _Scorer(ranker, layout, needs_list, score)
     if needs_list:
+        _check_sortable(layout.query, held)
         return data.groupby(layout.query).map_groups(scorer.add_scores, batch_format="pyarrow")
     return data.map_batches(scorer.add_scores, batch_format="pyarrow", zero_copy_batch=True)
 
@@ -181,6 +197,41 @@ def _check_data(data: Any, argument: str) -> None:
             fix="ray.data.from_pandas and ray.data.read_parquet make one",
         )
     require("a Ray Dataset", "ray", "pyarrow")
+
+
+def _described(data: Any) -> tuple[list[str], dict[str, Holds]]:
+    """The names of the columns, and what they hold. Raises ``DataError`` if there are none, as without any row."""
+    import pyarrow
+
+    schema = data.schema()
+    if schema is None:
+        raise DataError("data: expected at least one document, got a data set without any")
+    types = dict(zip(schema.names, schema.types, strict=True))
+    return list(schema.names), {
+        name: Holds(_content(kind), str(kind)) for name, kind in types.items() if isinstance(kind, pyarrow.DataType)
+    }
+
+
+def _check_sortable(query: str, held: dict[str, Holds]) -> None:
+    """Refuse ids by which Ray cannot gather rows: lists, tensors and structs."""
+    if query in held and (held[query].what == "vectors" or held[query].type.startswith(("struct", "map"))):
+        raise DataError(
+            where="data",
+            argument="query",
+            expected=f"integers or strings in column {query!r}",
+            got=held[query].type,
+            fix="cast it",
+        )
+
+
+def _content(kind: Any) -> str:
+    """What a column of this Arrow type holds; Ray has extension types of its own for tensors."""
+    from pyarrow import BaseExtensionType, types
+
+    if is_number(kind):
+        return "numbers"
+    is_vector = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return "vectors" if is_vector or isinstance(kind, BaseExtensionType) else "others"
 
 
 def _number_of_actors(wanted: int | None, threads: int) -> int:
@@ -213,23 +264,28 @@ class _Part(NamedTuple):
 class _Source:
     """A Ray Dataset as blocks in the object store, each a data set: its sorted query ids, and the documents of each."""
 
-    def __init__(self, data: Any, columns: dict[str, Any]) -> None:
+    def __init__(self, data: Any, argument: str, columns: dict[str, Any], skips: bool = False) -> None:
         import ray
 
-        group, size = ray.remote(_grouped_block), ray.remote(sizes_of)
-        self.blocks = [group.remote(number, columns, block) for number, block in enumerate(data.to_arrow_refs())]
-        sizes = [found for found in _results([size.remote(block) for block in self.blocks]) if found is not None]
-        if not sizes:
-            raise DataError("expected at least one document, got a data set without any")
-        ids = np.concatenate([found[0] for found in sizes])
-        self.ids, codes = np.unique(ids, return_inverse=True)
-        self.lengths = np.bincount(codes, np.concatenate([found[1] for found in sizes])).astype(np.int64)
+        schema, group, size = map(ray.remote, (_schema_of, _grouped_block, sizes_of))
+        tables = _tables_of(data, argument)
+        self.columns = _checked_columns(_results([schema.remote(table) for table in tables]), argument, columns)
+        self.blocks = [group.remote(argument, number, self.columns, table) for number, table in enumerate(tables)]
+        found = _results([size.remote(block) for block in self.blocks])
+        check_alike(found, f"{argument}: block")
+        sizes = [one for one in found if one is not None]
+        self.ids, codes = np.unique(np.concatenate([one.ids for one in sizes]), return_inverse=True)
+        self.lengths, judged = (
+            np.bincount(codes, np.concatenate(counts)).astype(np.int64)
+            for counts in ([one.lengths for one in sizes], [one.judged for one in sizes])
+        )
+        self.counted = (judged > 0) | (not skips)
 
     def cut(self, n_parts: int) -> list[_Part]:
         """Parts of the sorted queries, with about the same number of documents."""
         import ray
 
-        edges = cut_queries(np.concatenate([[0], self.lengths.cumsum()]), n_parts)
+        edges = cut_parts(self, n_parts)
         ends = self.ids[edges[1:-1]]
         if n_parts == 1:
             dealt = [[block] for block in self.blocks]
@@ -241,8 +297,62 @@ class _Source:
         return [_Part([pieces[k] for pieces in dealt], *count) for k, count in enumerate(counts)]
 
 
-def _grouped_block(number: int, columns: dict[str, Any], block: Any) -> RankingDataset | None:
-    return grouped(f"block {number}", columns, block)
+def _tables_of(data: Any, argument: str) -> list[Any]:
+    """References to the blocks of a data set, as Arrow tables; they are computed now."""
+    import ray
+
+    try:
+        return list(data.to_arrow_refs())
+    except ray.exceptions.RayError as error:  # of a function of the caller, among others
+        lines = [line for line in str(error).splitlines() if _ERROR.match(line)]
+        got = lines[0] if lines else type(error).__name__
+        raise DataError(where=argument, expected="rows that Ray can compute", got=f": {got}") from error
+
+
+def _schema_of(table: Any) -> Any:
+    """The columns of a block; None if it has no rows."""
+    return table.schema if len(table) else None
+
+
+def _checked_columns(schemas: list[Any], argument: str, columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns to read from every block, by those of the first one with rows; their types must fit."""
+    held = [(number, schema) for number, schema in enumerate(schemas) if schema is not None]
+    if not held:
+        raise DataError(f"{argument}: expected at least one document, got a data set without any")
+    layout = Layout.of(list(held[0][1].names), argument, declared=Columns(), **columns)
+    for number, schema in held:
+        where = f"{argument}: block {number}"
+        check_columns(schema.names, [*layout.heads, *layout.features], where)
+        _check_types(schema, held[0][1], layout, where)
+    return {"query": layout.query, "rating": layout.rating, "features": layout.features}
+
+
+def _check_types(schema: Any, first: Any, layout: Layout, where: str) -> None:
+    for name in layout.features:
+        if not is_number(schema.field(name).type):
+            raise not_numbers(where, name, str(schema.field(name).type))
+    kind, wanted = (one.field(layout.query).type for one in (schema, first))
+    if _family(kind) != _family(wanted):
+        raise DataError(
+            where=where,
+            argument="query",
+            expected=f"ids of type {wanted} in column {layout.query!r}, as in other blocks",
+            got=str(kind),
+            fix="cast them",
+        )
+
+
+def _family(kind: Any) -> str:
+    """The type of ids, whatever the width of integers and the form of texts."""
+    from pyarrow import types
+
+    if types.is_integer(kind):
+        return "integer"
+    return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
+
+
+def _grouped_block(argument: str, number: int, columns: dict[str, Any], block: Any) -> RankingDataset | None:
+    return grouped(f"{argument}: block {number}", columns, block)
 
 
 def _deal(data: RankingDataset | None, ends: NDArray[Any]) -> list[RankingDataset | None]:

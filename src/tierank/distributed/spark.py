@@ -5,32 +5,53 @@ from __future__ import annotations
 import json
 import logging
 import os
-import tempfile
+import re
 from collections.abc import Sequence
-from pathlib import Path
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, TypeVar
+from uuid import uuid4
 
 import numpy as np
 from sklearn.base import clone
 
-from tierank.distributed.parts import Training, check_settings_of
+from tierank.distributed.parts import (
+    Training,
+    check_settings_of,
+    cut_parts,
+    named_columns,
+    not_numbers,
+    number_of_parts,
+    skips_unjudged,
+)
 from tierank.distributed.processes import TIMEOUT
-from tierank.distributed.scored_tables import scored_columns
+from tierank.distributed.scored_tables import Holds, scored_columns
 from tierank.distributed.spark_tasks import ANSWER, HELD_OUT, KINDS, REPORT, TASK, Job, Part, Scorer, Task, plain_names
 from tierank.errors import DataError, ParameterError, TeamError, TierankError
 from tierank.extras import needing, require
 from tierank.files import as_path
 from tierank.kinds import Columns
-from tierank.models import write_folder
-from tierank.rankers import Ranker, load
-from tierank.readers.columns import Layout
+from tierank.models import MODEL
+from tierank.rankers import Ranker
+from tierank.readers.columns import RATING_NAMES, Layout
 from tierank.settings import as_positive, as_whole
-from tierank.team import cut_queries
+from tierank.training.model import SavedModel, Seen
 
 R = TypeVar("R", bound=Ranker)
 
-# The types that query ids can have.
-_IDS = ("tinyint", "smallint", "int", "bigint", "string")
+# The last line of a traceback: the class of the error, and what it says.
+_ERROR = re.compile(r"[\w.]+: ")
+# Seconds between attempts to end a stage.
+_LOOK = 1.0
+
+# The types that query ids can have, those of numbers, and those by which rows can be gathered for scoring. Texts with
+# a collation are none of them: Spark would take different texts for the same id.
+_INTEGERS = ("tinyint", "smallint", "int", "bigint")
+_IDS = (*_INTEGERS, "string")
+_NUMBERS = (*_INTEGERS, "float", "double", "decimal", "boolean")
+_GATHERED = (*_IDS, "float", "double", "decimal", "boolean", "binary", "date", "timestamp", "timestamp_ntz")
+# Types that Spark does not pass to Python in Arrow batches.
+_NOT_PASSED = ("YearMonthIntervalType", "CalendarIntervalType")
 
 
 def is_spark(data: Any) -> bool:
@@ -103,8 +124,14 @@ def fit(
         ranker = tierank.distributed.fit(tierank.UMart(), train, query="session", rating="grade", tasks=8)
     """
     session = _session_of(data, "data")
+    for argument, frame in {"data": data, "valid": valid}.items():
+        if frame is not None:
+            _session_of(frame, argument)
+            _check_bounded(frame, argument)
     as_positive("timeout", timeout)
     check_settings_of(ranker)
+    _check_restores(ranker)
+    columns = named_columns(query, rating, features)
     n_slots = _slots(session)
     n_wanted = n_slots if tasks is None else as_whole("tasks", tasks)
     if n_wanted > n_slots:
@@ -114,13 +141,12 @@ def fit(
             got=str(n_wanted),
             fix="add executors or cores, lower spark.task.cpus, or ask for fewer tasks",
         )
-    columns = {"query": query, "rating": rating, "features": None if features is None else list(features)}
-    sources = [_Source(data, "data", columns)]
+    sources = [_Source(data, "data", columns, skips_unjudged(ranker))]
     if valid is not None:
-        _session_of(valid, "valid")
         named = sources[0].layout
         columns = {"query": named.query, "rating": named.rating, "features": named.features}
         sources.append(_Source(valid, "valid", columns))
+        sources[1].check_ids_as_in(sources[0])
     n_tasks = _number_of_tasks(n_wanted, sources)
     kept = None if checkpoint is None else as_path(checkpoint, "checkpoint", "the name of a folder").absolute()
     training = Training(clone(ranker), n_tasks, timeout, kept, progress)
@@ -146,7 +172,7 @@ def predict(
     ranker : Ranker
         A fitted ranker.
     data : pyspark.sql.DataFrame
-        One row per document.
+        One row per document. It may be a stream if documents are scored one by one.
     query : str, optional
         The column of query ids. Default: as in ``read``. Not needed if documents are scored one by one.
     features : list of str, optional
@@ -157,7 +183,8 @@ def predict(
     Returns
     -------
     pyspark.sql.DataFrame
-        The rows of ``data``, in any order, with their scores. As usual in Spark, it is computed lazily.
+        The rows of ``data``, in any order, with their scores. As usual in Spark, it is computed lazily. Columns and
+        their types are checked at once; what single rows hold (no query id, an infinite value) when they are scored.
 
     Examples
     --------
@@ -167,11 +194,18 @@ def predict(
         scored.write.parquet("scores")
     """
     session = _session_of(data, "data")
-    layout, needs_list = scored_columns(ranker, data.columns, query, features, score)
+    types = _types(data)
+    held = {name: Holds(_content(kind), kind) for name, kind in types.items()}
+    layout, needs_list = scored_columns(ranker, list(data.columns), held, query, features, score)
+    _check_passed(data)
+    _check_new(score, data.columns, session)
+    plain = _numbered(data)
     if needs_list:
-        data = data.repartition(_quoted(layout.query)).sortWithinPartitions(_quoted(layout.query))
+        _check_bounded(data, "data", "a list may go on in the next batch: score each one with foreachBatch")
+        _check_gathered(layout.query, types[layout.query])
+        column = f"column_{data.columns.index(layout.query)}"
+        plain = plain.repartition(column).sortWithinPartitions(column)
     scorer = Scorer(session.sparkContext.broadcast(ranker), layout, list(data.columns), needs_list)
-    plain = data.toDF(*(f"column_{k}" for k in range(len(data.columns))))
     schema = type(plain.schema)([*plain.schema.fields]).add("score", "double")
     return plain.mapInArrow(scorer.score_batches, schema).toDF(*data.columns, score)
 
@@ -200,7 +234,80 @@ def _session_of(data: Any, argument: str) -> Any:
             got="one of Spark Connect, which does not tell how many tasks can run at the same time",
             fix="run this program by spark-submit, or in a notebook of the cluster itself",
         )
+    if data.sparkSession.sparkContext._jsc is None:
+        raise ParameterError(argument=argument, expected="a DataFrame of a running session", got="one that was stopped")
     return data.sparkSession
+
+
+def _check_bounded(data: Any, argument: str, fix: str = "write it to a table, and read that") -> None:
+    if data.isStreaming:
+        raise ParameterError(argument=argument, expected="a DataFrame with an end", got="a stream", fix=fix)
+
+
+def _check_restores(ranker: Ranker) -> None:
+    """Refuse rankers whose models cannot be read from files, before they train: the driver gets the files."""
+    inner = [value for value in ranker.get_params().values() if isinstance(value, Ranker)]
+    for one in (ranker, *inner):
+        if type(one).restore_model is Ranker.restore_model:
+            raise ParameterError(
+                argument="ranker",
+                expected="a ranker that can be saved and loaded",
+                got=f"{type(one).__name__}, which does not define restore_model()",
+                fix="define it: the model comes to the driver as files",
+            )
+
+
+def _types(data: Any) -> dict[str, str]:
+    """The types of columns by name; a name that is used occurs once."""
+    return {field.name: field.dataType.simpleString() for field in data.schema.fields}
+
+
+def _is_of(kind: str, types: Sequence[str]) -> bool:
+    """Whether a type is one of these; a decimal has digits after its name."""
+    return (kind.partition("(")[0] if kind.startswith("decimal") else kind) in types
+
+
+def _content(kind: str) -> str:
+    """What a column of this type holds."""
+    if _is_of(kind, _NUMBERS) or kind == "void":  # void: no value at all
+        return "numbers"
+    return "vectors" if kind.startswith("array") else "others"
+
+
+def _numbered(data: Any) -> Any:
+    """The DataFrame with numbered columns: Spark reads a dot in a name as a field, and ignores case."""
+    return data.toDF(*(f"column_{k}" for k in range(len(data.columns))))
+
+
+def _check_passed(data: Any) -> None:
+    for field in data.schema.fields:
+        if type(field.dataType).__name__ in _NOT_PASSED:
+            raise DataError(
+                where="data",
+                expected="columns that Spark can pass to Python",
+                got=f"{field.dataType.simpleString()} in column {field.name!r}",
+                fix="drop it, or cast it to a string",
+            )
+
+
+def _check_new(score: str, names: Sequence[str], session: Any) -> None:
+    """Refuse a name that Spark cannot tell from that of another column."""
+    if session.conf.get("spark.sql.caseSensitive") == "true":
+        return
+    other = next((name for name in names if name.lower() == score.lower()), None)
+    if other is not None:
+        raise ParameterError(
+            argument="score",
+            expected="the name of a new column",
+            got=f"{score!r}, which Spark does not distinguish from {other!r}",
+        )
+
+
+def _check_gathered(name: str, kind: str) -> None:
+    if not _is_of(kind, _GATHERED):
+        raise DataError(
+            where="data", argument="query", expected=f"integers or strings in column {name!r}", got=kind, fix="cast it"
+        )
 
 
 def _slots(session: Any) -> int:
@@ -222,26 +329,57 @@ def _slots(session: Any) -> int:
 class _Source:
     """A DataFrame: the role of each column, and the sorted queries with their numbers of documents."""
 
-    def __init__(self, data: Any, argument: str, columns: dict[str, Any]) -> None:
-        from pyspark.sql import functions
-
-        self.data, self.argument = data, argument
-        self.layout = Layout.of(list(data.columns), argument, declared=Columns(), **columns)
+    def __init__(self, data: Any, argument: str, columns: dict[str, Any], skips: bool = False) -> None:
+        self.data, self.argument, self.names = _numbered(data), argument, list(data.columns)
+        self.layout = Layout.of(self.names, argument, declared=Columns(), **columns)
         if self.layout.rating is None:
-            raise DataError(f"{argument}: expected a column of ratings, got the columns {', '.join(data.columns)}")
-        self._check_types()
-        column = functions.col(_quoted(self.layout.query))
-        rated = functions.count(functions.col(_quoted(self.layout.rating)))
-        counted = data.groupBy(column.alias("id")).agg(functions.count("*").alias("documents"), rated.alias("rated"))
-        table = counted.orderBy("id").toArrow()
-        self.ids = table.column("id")
-        self.lengths = table.column("documents").to_numpy().astype(np.int64)
-        n_unrated = int(self.lengths.sum() - table.column("rated").to_numpy().sum())
-        if not len(self.lengths):
-            raise DataError(f"{argument}: expected at least one row, got none")
-        if self.ids.null_count:  # nulls are sorted first
             raise DataError(
                 where=argument,
+                argument="rating",
+                expected=f"a column of ratings that is not a feature, called {', '.join(RATING_NAMES)}",
+                got=f"the columns {', '.join(self.names)}",
+                fix="name yours with rating=",
+            )
+        self.types = _types(data)
+        self._check_types()
+        table = self._counted()
+        self.ids = table.column("id")
+        self.lengths = table.column("documents").to_numpy().astype(np.int64)
+        self.counted = (table.column("judged").to_numpy() > 0) | (not skips)
+        self._check_rows(int(self.lengths.sum() - table.column("rated").to_numpy().sum()))
+
+    def column(self, name: str) -> Any:
+        """A column; decimals and booleans as numbers."""
+        from pyspark.sql import functions
+
+        column = functions.col(f"column_{self.names.index(name)}")
+        return column.cast("double") if _is_of(self.types[name], ("decimal", "boolean")) else column
+
+    def _counted(self) -> Any:
+        """The queries sorted by id: documents, those whose rating is not null, and those whose rating is known."""
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
+        from pyspark.sql import functions
+
+        rating = self.column(str(self.layout.rating))
+        known = functions.when(~functions.isnan(rating.cast("double")), rating)
+        counts = {"documents": "*", "rated": rating, "judged": known}
+        counted = self.data.groupBy(self.column(self.layout.query).alias("id")).agg(
+            *(functions.count(values).alias(name) for name, values in counts.items())
+        )
+        try:
+            return counted.orderBy("id").toArrow()
+        except (PySparkException, Py4JError) as error:
+            raise DataError(
+                where=self.argument, expected="rows that Spark can compute", got=f": {_essence(error)}"
+            ) from error
+
+    def _check_rows(self, n_unrated: int) -> None:
+        if not len(self.lengths):
+            raise DataError(f"{self.argument}: expected at least one row, got none")
+        if self.ids.null_count:  # nulls are sorted first
+            raise DataError(
+                where=self.argument,
                 argument="query",
                 expected=f"an id in every row of column {self.layout.query!r}",
                 got=f"{self.lengths[0]:,} rows without one",
@@ -249,7 +387,7 @@ class _Source:
             )
         if n_unrated:
             raise DataError(
-                where=argument,
+                where=self.argument,
                 argument="rating",
                 expected=f"a number in every row of column {self.layout.rating!r}",
                 got=f"{n_unrated:,} rows without one",
@@ -257,24 +395,42 @@ class _Source:
             )
 
     def _check_types(self) -> None:
-        kinds = {field.name: field.dataType.simpleString() for field in self.data.schema.fields}
-        if kinds[self.layout.query] not in _IDS:
+        kind = self.types[self.layout.query]
+        if kind not in _IDS:
             raise DataError(
                 where=self.argument,
                 argument="query",
                 expected=f"integers or strings in column {self.layout.query!r}",
-                got=kinds[self.layout.query],
+                got=kind,
                 fix="cast it",
             )
-        for name in (*self.numbers, *self.layout.features):
-            if not kinds[name].startswith((*_IDS[:-1], "float", "double", "decimal", "boolean")):
+        for name in self.numbers:
+            if not _is_of(self.types[name], _NUMBERS):
                 raise DataError(
                     where=self.argument,
-                    argument="features" if name in self.layout.features else None,
+                    argument="rating" if name == self.layout.rating else None,
                     expected=f"numbers in column {name!r}",
-                    got=kinds[name],
-                    fix="encode it as numbers, or leave it out of `features`",
+                    got=self.types[name],
+                    fix="cast it",
                 )
+        for name in self.layout.features:
+            kind = self.types[name]
+            if not _is_of(kind, _NUMBERS):
+                is_vector = kind.startswith("array") or kind == "vector"
+                fix = "make a column of each element" if is_vector else "encode it as numbers"
+                raise not_numbers(self.argument, name, kind, fix)
+
+    def check_ids_as_in(self, first: _Source) -> None:
+        """Refuse ids that are texts here and integers there: the rows of both go through one shuffle."""
+        kind, wanted = self.types[self.layout.query], first.types[first.layout.query]
+        if (kind == "string") != (wanted == "string"):
+            raise DataError(
+                where=self.argument,
+                argument="query",
+                expected=f"ids of type {wanted}, as in {first.argument}",
+                got=f"{kind} in column {self.layout.query!r}",
+                fix="cast them",
+            )
 
     @property
     def numbers(self) -> list[str]:
@@ -283,7 +439,7 @@ class _Source:
 
     def edges(self, n_tasks: int) -> Any:
         """Where the sorted queries are split into one part per task."""
-        return cut_queries(np.concatenate([[0], self.lengths.cumsum()]), n_tasks)
+        return cut_parts(self, n_tasks)
 
     def part(self, n_tasks: int, first: _Source) -> Part:
         """How the tasks read their rows."""
@@ -297,13 +453,10 @@ class _Source:
         from pyspark.sql import functions
 
         starts = [self.ids[int(edge)].as_py() for edge in self.edges(n_tasks)[1:-1]]
-        task = _place(functions.col(_quoted(self.layout.query)), starts, 0)
-        kinds = {field.name: field.dataType.typeName() for field in self.data.schema.fields}
-        chosen = []
+        task = _place(self.column(self.layout.query), starts, 0)
         names = plain_names([self.layout.query, str(self.layout.rating), *self.layout.features])
-        for name, plain in (names | {weight: weight for weight in self.layout.weights}).items():
-            column = functions.col(_quoted(name))
-            chosen.append((column.cast("double") if kinds[name] in ("decimal", "boolean") else column).alias(plain))
+        chosen = [self.column(name).alias(plain) for name, plain in names.items()]
+        chosen += [self.column(weight).alias(weight) for weight in self.layout.weights]
         flag = functions.lit(is_valid).alias(HELD_OUT)
         return self.data.select(*chosen, task.cast("int").alias(TASK), flag)
 
@@ -332,11 +485,7 @@ def _rows(sources: Sequence[_Source], n_tasks: int) -> Any:
 def _number_of_tasks(wanted: int, sources: Sequence[_Source]) -> int:
     """The number of tasks that can have queries; warns if there are few, or if one query is too large."""
     logger = logging.getLogger("tierank")
-    number = min(wanted, *(len(source.lengths) for source in sources))
-    if number < wanted:
-        logger.warning(
-            "tierank: %d of %d tasks are used: there are no more queries, and each needs one", number, wanted
-        )
+    number = number_of_parts(wanted, sources, "tasks")
     for source in sources:
         largest = int(source.lengths.argmax())
         n_documents, share = int(source.lengths[largest]), source.lengths.sum() / number
@@ -350,11 +499,6 @@ def _number_of_tasks(wanted: int, sources: Sequence[_Source]) -> int:
     return number
 
 
-def _quoted(name: str) -> str:
-    """The quoted name of a column: Spark reads a dot as the field of a struct."""
-    return f"`{name.replace('`', '``')}`"
-
-
 # The driver: the stage and its results
 
 
@@ -365,13 +509,42 @@ def _answers(job: Job, rows: Any) -> list[Any]:
 
     try:
         # The last stage of a job: Spark ends the job if one of its tasks is lost, and does not start the stage again.
-        answers: list[Any] = rows.mapInArrow(Task(job).run, ANSWER, barrier=True).collect()
+        answers = _collected(rows.mapInArrow(Task(job).run, ANSWER, barrier=True))
     except (PySparkException, Py4JError) as error:
         raise TeamError(
             f"a task was lost: expected all {job.training.size} tasks to stay until fit is done, got:"
             f" {_essence(error)}; {job.advice}"
         ) from error
     return answers
+
+
+def _collected(stage: Any) -> list[Any]:
+    """The rows of a stage. If the caller is interrupted, the stage ends: it could run for hours.
+
+    Spark's own handler of interrupts cancels the jobs that run at that moment, and misses one that is about to start.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark import InheritableThread
+
+    context, tag, rows = stage.sparkSession.sparkContext, f"tierank-{uuid4()}", Future[list[Any]]()
+
+    def collect() -> None:
+        try:
+            context.addJobTag(tag)
+            rows.set_result(stage.collect())
+        except BaseException as error:
+            rows.set_exception(error)
+
+    thread = InheritableThread(target=collect, daemon=True)
+    thread.start()
+    try:
+        return rows.result()
+    except KeyboardInterrupt:
+        with suppress(Py4JError):  # Spark has ended
+            while thread.is_alive():
+                context.cancelJobsWithTag(tag)
+                thread.join(_LOOK)
+        raise
 
 
 def _essence(error: Exception) -> str:
@@ -381,6 +554,8 @@ def _essence(error: Exception) -> str:
         (line for line in lines if "Barrier" in line or "Lost task" in line or "Could not recover" in line), None
     )
     essence = ours or (lines[0] if lines else type(error).__name__)
+    if "thrown from the Python worker" in essence:  # the caller's own function: its error is the end of a traceback
+        essence = next((line for line in reversed(lines) if _ERROR.match(line)), essence)
     return essence if len(essence) <= 400 else f"{essence[:400]}..."
 
 
@@ -394,19 +569,13 @@ def _trained(ranker: R, job: Job, answers: Sequence[Any]) -> R:
     if len(set(digests)) > 1:
         raise TeamError(f"expected the same model in all tasks, got different ones: {digests}; please report it")
     files = {row.name: bytes(row.content) for row in answers if row.name != REPORT}
-    settings = ranker.get_params(deep=False).values()
-    with tempfile.TemporaryDirectory() as folder:
-        write_folder(Path(folder) / "model", files)
-        loaded = load(
-            Path(folder) / "model",
-            rankers=[type(ranker)],
-            networks=[value for value in settings if isinstance(value, type)],
-            transforms=[type(value) for value in settings if hasattr(value, "transform")],
-        )
-    if reports[0]["processes"] is not None:  # a saved model does not name the processes that took part
-        vars(loaded.model_)["processes"] = reports[0]["processes"]
+    description = json.loads(files.pop(MODEL.file))
+    seen = Seen.from_json(description, files)
     fitted: R = clone(ranker)
-    fitted.hold(loaded.model_, loaded.seen_)  # with the caller's own losses and metrics, which files do not hold
+    model = fitted.restore_model(SavedModel(seen, description["fitted"], files))
+    if reports[0]["processes"] is not None:  # a saved model does not name the processes that took part
+        vars(model)["processes"] = reports[0]["processes"]
+    fitted.hold(model, seen)
     return fitted
 
 

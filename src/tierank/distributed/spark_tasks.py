@@ -52,12 +52,12 @@ class Job:
 
 
 def plain_names(names: Sequence[str]) -> dict[str, str]:
-    """Names for columns on their way to Python, as Spark cannot look up names with dots there.
+    """Names for columns on their way to Python, each once: Spark cannot look up names with dots there.
 
     >>> plain_names(["qid", "price.net"])
     {'qid': 'column_0', 'price.net': 'column_1'}
     """
-    return {name: f"column_{k}" for k, name in enumerate(names)}
+    return {name: f"column_{k}" for k, name in enumerate(dict.fromkeys(names))}
 
 
 class Task:
@@ -109,8 +109,9 @@ def _data_set(table: Any, part: Part, number: int) -> RankingDataset:
     import pyarrow.compute
 
     rows = table.filter(pyarrow.compute.equal(table.column(HELD_OUT), part.is_valid))
-    names = [part.names["query"], part.names["rating"], *part.names["features"]]
-    rows = take_columns(rows, [*plain_names(names).values(), *part.weights]).rename_columns([*names, *part.weights])
+    names = plain_names([part.names["query"], part.names["rating"], *part.names["features"]])
+    names |= {weight: weight for weight in part.weights if weight not in names}  # one may be a feature, too
+    rows = take_columns(rows, list(names.values())).rename_columns(list(names))
     data = read(rows, **part.names) if len(rows) else None
     counts = (0, 0) if data is None else (data.n_queries, data.n_documents)
     if data is None or counts != (part.n_queries[number], part.n_documents[number]):

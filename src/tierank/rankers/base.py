@@ -314,6 +314,7 @@ class Ranker(Configured):
             getattr(self, "unjudged", "skip"),
             is_taken=self.takes_unjudged(),
             are_clicks=given.propensity is not None,
+            is_part=team.size > 1 and team.holds_parts,
         )
         check_kinds(raw, team)
         if start is None:

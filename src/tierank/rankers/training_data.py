@@ -163,12 +163,19 @@ def with_propensities(
 
 
 def settle_unjudged(
-    train: RankingDataset, valid: RankingDataset | None, unjudged: str, *, is_taken: bool, are_clicks: bool
+    train: RankingDataset,
+    valid: RankingDataset | None,
+    unjudged: str,
+    *,
+    is_taken: bool,
+    are_clicks: bool,
+    is_part: bool = False,
 ) -> tuple[RankingDataset, RankingDataset | None]:
     """The data with unjudged documents treated as the setting ``unjudged`` says.
 
     Skipped documents stay in the lists, without a rating, if the ranker supports that (``is_taken``); queries without
-    any judged document are left out. Clicks, which have positions or propensities, are never unjudged.
+    any judged document are left out. Clicks, which have positions or propensities, are never unjudged. If the data are
+    a part of all (``is_part``), documents that count as rated 0 may be all that it has.
     """
     for argument, data in (("y", train), ("valid", valid)):
         if data is None or not data.n_unjudged:
@@ -180,9 +187,10 @@ def settle_unjudged(
         valid = valid.replace(ratings=np.nan_to_num(valid.ratings))
     if not train.n_unjudged:
         return train, valid
-    if not train.is_judged.any():
+    is_zero = as_choice("unjudged", unjudged, UNJUDGED) == "zero"
+    if not train.is_judged.any() and not (is_zero and is_part):
         raise DataError(argument="y", expected="at least one document with a rating", got="unjudged documents only")
-    if as_choice("unjudged", unjudged, UNJUDGED) == "zero":
+    if is_zero:
         return train.replace(ratings=np.nan_to_num(train.ratings)), valid
     if not is_taken:
         return train.drop_unjudged(), valid
