@@ -69,22 +69,17 @@ def descend(
     of layer l, and row 0 the inputs; ``hidden`` to ``work`` are for ``TIERS``.
     """
     n_layers = len(sizes) - 1
-    n_plain = len(weights) - (sizes[n_layers] ** 2 if loss == TIERS else 0)
-    n_head = n_plain
+    n_plain = len(weights) - (sizes[n_layers] ** 2 if loss == TIERS else 0)  # the end of the layers
+    n_head = n_plain  # and their start
     for layer in range(n_layers):
         n_head -= (sizes[layer] + 1) * sizes[layer + 1]
     for start in range(0, len(order), per_step):
         queries = order[start : start + per_step]
         n = _gather(queries, offsets, features, sizes[0], values[0])
-        at = n_head
-        for layer in range(n_layers):
-            n_in, n_out = sizes[layer], sizes[layer + 1]
-            _apply(values[layer], n, weights[at : at + (n_in + 1) * n_out], n_in, n_out, values[layer + 1])
-            if layer < n_layers - 1:
-                _activate(values[layer + 1][: n * n_out], activation)
-            _clear(deltas[layer][: n * n_in])
-            at += (n_in + 1) * n_out
+        _forward(n, sizes, weights[n_head:n_plain], activation, values)
         _clear(gradient)
+        for layer in range(n_layers):
+            _clear(deltas[layer][: n * sizes[layer]])
         row, width = 0, sizes[n_layers]
         losses, has_states = 0.0, False
         for query in queries:
@@ -110,23 +105,44 @@ def descend(
             losses += found
             row += length
         total[0] += losses
-        for layer in range(n_layers - 1, -1, -1):
-            n_in, n_out = sizes[layer], sizes[layer + 1]
-            at -= (n_in + 1) * n_out
-            part = slice(at, at + (n_in + 1) * n_out)
-            _find_gradient(values[layer], deltas[layer + 1], n, n_in, n_out, gradient[part])
-            if layer:
-                _add_back(deltas[layer + 1], n, weights[part], n_in, n_out, deltas[layer])
-                _differentiate(values[layer][: n * n_in], deltas[layer], activation)
+        _back(n, sizes, weights[n_head:n_plain], activation, values, deltas, gradient[n_head:n_plain])
         _clip(gradient, clip_norm)
         rate = rates[start // per_step]
         n_taken[0] += 1
-        n = n_plain
-        _move(weights[:n], first[:n], second[:n], gradient[:n], rate, weight_decay, n_taken[0])
+        end = n_plain
+        _move(weights[:end], first[:end], second[:end], gradient[:end], rate, weight_decay, n_taken[0])
         if has_states:
             n_taken[1] += 1
-            _move(weights[n:], first[n:], second[n:], gradient[n:], rate, weight_decay, n_taken[1])
+            _move(weights[end:], first[end:], second[end:], gradient[end:], rate, weight_decay, n_taken[1])
     return -1
+
+
+@inner
+def _forward(n: int, sizes: Ints, weights: Floats32, activation: int, values: Floats32) -> None:
+    """The values of all layers for n documents."""
+    n_layers, at = len(sizes) - 1, 0
+    for layer in range(n_layers):
+        n_in, n_out = sizes[layer], sizes[layer + 1]
+        _apply(values[layer], n, weights[at : at + (n_in + 1) * n_out], n_in, n_out, values[layer + 1])
+        if layer < n_layers - 1:
+            _activate(values[layer + 1][: n * n_out], activation)
+        at += (n_in + 1) * n_out
+
+
+@inner
+def _back(
+    n: int, sizes: Ints, weights: Floats32, activation: int, values: Floats32, deltas: Floats32, gradient: Floats32
+) -> None:
+    """The gradient of the layers, from the derivatives with respect to the outputs of the last one."""
+    at = len(weights)
+    for layer in range(len(sizes) - 2, -1, -1):
+        n_in, n_out = sizes[layer], sizes[layer + 1]
+        at -= (n_in + 1) * n_out
+        part = slice(at, at + (n_in + 1) * n_out)
+        _find_gradient(values[layer], deltas[layer + 1], n, n_in, n_out, gradient[part])
+        if layer:
+            _add_back(deltas[layer + 1], n, weights[part], n_in, n_out, deltas[layer])
+            _differentiate(values[layer][: n * n_in], deltas[layer], activation)
 
 
 @inner
