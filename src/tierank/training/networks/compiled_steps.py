@@ -45,11 +45,13 @@ def suits(network: Any, loss: CompiledLoss, lists: QueryLists, settings: Mapping
     """Whether compiled steps can train a network, and are faster than torch."""
     if not _is_plain(network, loss) or lists.team.size > 1 or lists.device.type != "cpu" or not lists.keeps_inputs:
         return False
-    whole = lists.whole
+    whole, layers = lists.whole, _layers(network)
     n_documents = settings["queries_per_step"] * whole.n_documents / whole.n_queries
-    n_products = n_documents * sum(layer.weight.numel() for layer in _layers(network))
-    n_passes = int(whole.n_tiers.max()) - 1 if loss.kind == TIERS else 1
-    return bool(n_products * n_passes <= _MOST_PRODUCTS)
+    n_products = n_documents * sum(layer.weight.numel() for layer in layers)
+    if loss.kind == TIERS:  # a pass for each tier, whose states are kept
+        n_passes = int(whole.n_tiers.max()) - 1
+        n_products = max(n_passes * n_products, n_passes * int(whole.lengths.max()) * layers[-1].out_features)
+    return bool(n_products <= _MOST_PRODUCTS)
 
 
 def _is_plain(network: Any, loss: CompiledLoss) -> bool:
