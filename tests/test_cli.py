@@ -385,7 +385,7 @@ def test_demo(tmp_path, capsys):
         (["describe", "{}/none.txt"], "none.txt: expected a file, got nothing there"),
         (["describe", "{}"], "expected the folders Fold1 to Fold5 or the parts S1.txt to S5.txt"),
         (["evaluate", "{}/data.txt", "{}/none"], "none: expected a file of scores, got nothing there"),
-        (["evaluate", "{}/data.txt", "{}/data.txt"], "fields, got 8"),
+        (["evaluate", "{}/data.txt", "{}/data.txt"], "expected a file of scores, got LETOR text"),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--metric", "ndgc@5"], "did you mean 'ndcg'?"),
         (["evaluate", "{}/data.txt", "{}/good.scores", "--metric", "NDCG10"], "'NDCG10': did you mean 'ndcg@10'?"),
         (["train", "umart", "--train", "{}/data.txt", "--outt", "{}/m"], "'--outt': did you mean '--out'?"),

@@ -210,6 +210,8 @@ def test_a_window_changes_what_is_learned_and_a_wide_one_does_not(halves):
     train, valid = halves
     for kind in (URank, UBoost):
         plain, narrow, wide = (kind(window=w, **QUICK).fit(train).predict(valid) for w in (None, 2, 10**6))
+        # Losses do not see a shift of all scores: the last bias follows rounding errors.
+        plain, narrow, wide = (scores - scores.mean() for scores in (plain, narrow, wide))
         assert np.abs(narrow - plain).max() > 1e-4
         np.testing.assert_allclose(wide, plain, atol=1e-4)
     with pytest.raises(ParameterError, match="window: expected an integer >= 1"):

@@ -57,7 +57,7 @@ def test_settings_that_cannot_be_sent_are_refused():
             return scores
 
     with pytest.raises(ParameterError, match="ranker: expected settings that can be sent to other processes, got: "):
-        parts.check_ranker(TreeRanker(loss=loss))
+        parts.check_settings_of(TreeRanker(loss=loss))
 
 
 # Parts
