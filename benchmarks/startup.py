@@ -17,7 +17,7 @@ PROGRAM = """
 import tierank
 data = tierank.make_ranking(20, n_features=5, mean_length=10, max_length=20)
 for ranker in (tierank.UMart(n_trees=5, n_jobs=1), tierank.URank(max_epochs=2, n_jobs=1)):
-    ranker.fit(data).predict(data)
+    ranker.fit(data)
 """
 
 
