@@ -140,6 +140,13 @@ def derivatives(network, kind, targets, batch, features):
     return loss / batch.n_queries, descent._gradient
 
 
+def drawn(lists):
+    """Queries of documents whose features depend on their score."""
+    scores = torch.tensor([float(np.clip(score, -9, 9)) for documents in lists for score, _ in documents])
+    batch = Batch(np.cumsum([0, *map(len, lists)]), [rating for documents in lists for _, rating in documents])
+    return batch, torch.stack([scores, scores.round(), scores > 0]).T.float().contiguous()
+
+
 def flat(gradients):
     return np.concatenate([gradient.numpy().T.ravel() for gradient in gradients])
 
@@ -166,10 +173,8 @@ def test_derivatives_of_the_urank_loss(documents):
 @given(st.lists(LISTS, min_size=1, max_size=3), st.sampled_from(["relu", "elu"]), st.integers(0, 99))
 @settings(max_examples=100, deadline=None)
 def test_derivatives_of_a_multilayer_perceptron(lists, activation, seed):
-    ratings = [rating for documents in lists for _, rating in documents]
-    batch = Batch(np.cumsum([0, *map(len, lists)]), ratings)
-    scores = torch.tensor([float(np.clip(score, -9, 9)) for documents in lists for score, _ in documents])
-    features = torch.stack([scores, scores.round(), scores > 0]).T.float().contiguous()
+    batch, features = drawn(lists)
+    scores = features[:, 0]
     network = MLP(3, hidden=(5, 4), activation=activation, seed=seed)
     for kind, targets in ((URANK, batch.urank_weights), (SQUARES, scores)):
         found = urank(network(features), batch)
@@ -187,10 +192,7 @@ def test_derivatives_of_a_multilayer_perceptron(lists, activation, seed):
 @settings(max_examples=100, deadline=None)
 def test_derivatives_of_a_recurrent_network(lists, score_from, seed):
     """Features in common, so that documents share the maxima of a state."""
-    ratings = [rating for documents in lists for _, rating in documents]
-    batch = Batch(np.cumsum([0, *map(len, lists)]), ratings)
-    values = torch.tensor([float(np.clip(score, -9, 9)) for documents in lists for score, _ in documents])
-    features = torch.stack([values, values.round(), values > 0]).T.float().contiguous()
+    batch, features = drawn(lists)
     network = TierRNN(3, hidden=(4,), activation="elu", score_from=score_from, seed=seed)
     if not batch.steps:
         return  # training leaves out queries of one rating
