@@ -53,8 +53,9 @@ def tabulate(found: dict[str, Any]) -> str:
     paper, notes = paper_rows(SimpleNamespace(plan=plan, metrics=metrics, rule=RULES.get(comparison["rule"]["name"])))
     lines = [[f"{comparison['baseline']} is the baseline", *metrics, "CPU s/run"], ["---"] * (len(metrics) + 2)]
     table = "\n".join(f"| {' | '.join(row)} |" for row in [*lines, *rows, *paper])
-    seeds = f"seeds {', '.join(map(str, found['seeds']))}"
+    seeds = f"seed{'s' * (len(found['seeds']) > 1)} {', '.join(map(str, found['seeds']))}"
     words = f"{found['created'][:10]}, {seeds}, {comparison['n_queries']:,} queries, rule {comparison['rule']['name']}"
+    notes = [note[:1].upper() + note[1:] for note in notes]
     return "\n".join([table, "", f"{words}. {' '.join(notes)}".strip()])
 
 
