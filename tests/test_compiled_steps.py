@@ -73,7 +73,7 @@ def test_models_are_those_of_torch(data, descents, monkeypatch, ranker, activati
     np.testing.assert_allclose(losses, [row["loss"] for row in theirs.history_], rtol=1e-5)
     # Some derivatives are 0, such as that of the last bias, and Adam makes steps of their rounding errors.
     expected = theirs.predict(data)
-    np.testing.assert_allclose(scores - scores.mean(), expected - expected.mean(), atol=1e-4 * expected.std())
+    np.testing.assert_allclose(scores - scores.mean(), expected - expected.mean(), atol=1e-3 * expected.std())
 
 
 @pytest.mark.parametrize(
