@@ -10,6 +10,7 @@ import threading
 
 import pytest
 from kills import is_killed_at
+from running import running
 
 import tierank
 from tierank import Blend, DataError, UMart, URank, files
@@ -157,13 +158,10 @@ with building(Path(sys.argv[1]), FolderKind("x", "mark.json")) as fresh:
 
 
 def test_what_a_killed_process_left_is_removed_and_in_nobodys_way(model, tmp_path):
-    process = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path / "m")], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"half\n"
-    model.save(tmp_path / "m")  # what another process works on is left to it
-    assert len(names(tmp_path)) == 2
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    with running([sys.executable, "-c", KILLED, str(tmp_path / "m")], stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"half\n"
+        model.save(tmp_path / "m")  # what another process works on is left to it
+        assert len(names(tmp_path)) == 2
     assert len(names(tmp_path)) == 2
     model.save(tmp_path / "m")
     assert names(tmp_path) == ["m"]

@@ -17,6 +17,7 @@ import pandas as pd
 import polars as pl
 import pytest
 import torch
+from running import running
 from serve_tools import quick
 
 import tierank
@@ -343,7 +344,7 @@ def test_ctrl_c_leaves_at_once(tmp_path):
     faults.write_data(tmp_path)
     command = faults.train_command(tmp_path, "umart", tmp_path / "m", rounds=1_000_000)
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as run:
+    with running(command, stderr=subprocess.PIPE, text=True) as run:
         while not (tmp_path / "m.checkpoint").exists():
             assert run.poll() is None
             time.sleep(0.05)

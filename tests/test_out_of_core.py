@@ -4,7 +4,6 @@ import gzip
 import mmap
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from decimal import Decimal
@@ -17,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from running import running
 
 import tierank
 from tierank import (
@@ -446,15 +446,13 @@ read(sys.argv[1])
 
 def test_a_killed_build_leaves_nothing_that_counts(tmp_path):
     pq.write_table(table_of(), tmp_path / "data.parquet")
-    process = subprocess.Popen([sys.executable, "-c", BUILD, str(tmp_path / "data.parquet")], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"half\n"
-    left = [file for file in tmp_path.iterdir() if file.name.endswith(".new")]
-    assert len(left) == 1
-    with building(tmp_path / "data.parquet.tierank", cache._CACHE):  # what another process fills is left to it
-        assert left[0].exists()
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
+    command = [sys.executable, "-c", BUILD, str(tmp_path / "data.parquet")]
+    with running(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"half\n"
+        left = [file for file in tmp_path.iterdir() if file.name.endswith(".new")]
+        assert len(left) == 1
+        with building(tmp_path / "data.parquet.tierank", cache._CACHE):  # what another process fills is left to it
+            assert left[0].exists()
     assert_same(read(tmp_path / "data.parquet"), read(table_of()))
     assert sorted(file.name for file in tmp_path.iterdir()) == ["data.parquet", "data.parquet.tierank"]
 

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from running import running
 
 from tierank.errors import DataError, ParameterError, ProcessError
 from tierank.processes import Processes
@@ -182,7 +183,7 @@ WAITING = """
 import os, sys, time
 from tierank.processes import Processes
 def job(task):
-    print(os.getpid(), file=sys.stderr, flush=True)
+    os.write(2, b"%d\\n" % os.getpid())  # in one step: the other process writes to the same place
     time.sleep(3600)
 with Processes(2, lambda: job) as processes:
     list(processes.answers([1, 2]))
@@ -191,7 +192,7 @@ with Processes(2, lambda: job) as processes:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_its_caller(number):
-    with subprocess.Popen([sys.executable, "-c", WAITING], stderr=subprocess.PIPE, text=True, process_group=0) as run:
+    with running([sys.executable, "-c", WAITING], stderr=subprocess.PIPE, text=True) as run:
         pids = [int(run.stderr.readline()) for _ in range(2)]
         if number == signal.SIGINT:
             os.killpg(run.pid, number)  # as a terminal does it
@@ -199,7 +200,7 @@ def test_no_process_outlives_its_caller(number):
             run.send_signal(number)
         said = run.stderr.read()
         run.wait(PATIENCE)
-    wait_for(lambda: all(map(is_gone, pids)))
+        wait_for(lambda: all(map(is_gone, pids)))
     assert said.count("Traceback") == (number == signal.SIGINT)  # of the caller alone
     assert run.returncode == -number
 
