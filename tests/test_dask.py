@@ -36,10 +36,17 @@ pytest.importorskip("distributed")
 import dask
 import dask.array
 import dask.dataframe
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Nanny
 
 # In a team LightGBM estimates how many documents a leaf has: only without such a limit are trees those of one process.
 PLAIN = {"min_documents": 1, "min_sum_hessian_in_leaf": 2.0}
+
+
+class PatientNanny(Nanny):
+    """Waits for its process to end; without this, closing the cluster fails if one takes 5 seconds."""
+
+    async def close(self, timeout=900, reason="nanny-close"):
+        return await super().close(timeout=timeout, reason=reason)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +56,7 @@ def client():
     patient = {"deploy.lost-worker-timeout": "900s", "comm.timeouts.connect": "900s", "comm.timeouts.tcp": "900s"}
     with (
         dask.config.set({f"distributed.{name}": value for name, value in patient.items()}),
-        LocalCluster(n_workers=4, threads_per_worker=1, processes=True, dashboard_address=":0") as cluster,
+        LocalCluster(n_workers=4, threads_per_worker=1, worker_class=PatientNanny, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         yield client
@@ -448,8 +455,8 @@ def test_parts_that_do_not_fit_together(client, parts, monkeypatch):
 
 @pytest.fixture
 def pids(client, monkeypatch):
-    """The processes of the workers, by address, now that all are there; those that are stuck are soon restarted."""
-    monkeypatch.setattr(tasks, "_GRACE", 2.0)
+    """The processes of the workers, by address, now that all are there; tasks may take long to notice a failure."""
+    monkeypatch.setattr(tasks, "_GRACE", 900.0)
     client.wait_for_workers(4, timeout=900)
     return client.run(os.getpid)
 
