@@ -194,20 +194,16 @@ class _Csv:
         what = f"{cell!r}" + (f" in line {line}" if line else "")
         if is_head:
             return what
-        truths = compute.or_(
-            compute.match_substring_regex(cells, _TRUTH_CELL), compute.match_substring_regex(cells, _MISSING_CELL)
-        )
-        if _first_false(truths) is None:
+        if _all_match(cells, _TRUTH_CELL):
             return "truths"
         if not _is_utf8(cells):
             return f"{what}, which is not UTF-8"
         number = _first_false(compute.invert(compute.match_substring_regex(cells, _NUMBER_CELL)))
         if number is not None:
             return f"numbers and {what}"
-        words = compute.or_(
-            compute.match_substring_regex(cells, _MISSING_CELL), compute.match_substring_regex(cells, _NO_NUMBER_CELL)
-        )
-        return what if _first_false(words) is None else "texts"
+        if _all_match(cells, _NO_NUMBER_CELL):
+            return what
+        return f"{what}, a number in another notation" if _all_match(cells, _FORMATTED_CELL) else "texts"
 
     def line_of(self, row: int) -> int | None:
         """The line number of a row, by a pass over the file: rows may span several lines, and empty lines are skipped.
@@ -227,6 +223,8 @@ _MISSING_CELL = f"^[ \\t]*({'|'.join(MISSING)}|(?i:nan|null))[ \\t]*$"
 _TRUTH_CELL = "(?i)^[ \\t]*(true|false)[ \\t]*$"
 # Cells that other programs write for undefined or infinite numbers.
 _NO_NUMBER_CELL = "^[ \\t]*[+-]?(?i:nan|inf|infinity)[ \\t]*$"
+# Numbers with a decimal comma, with commas between thousands, or in percent.
+_FORMATTED_CELL = r"^[ \t]*[+-]?([0-9][0-9.' ]*,[0-9]+|[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?|[0-9]*[.,]?[0-9]+ ?%)[ \t]*$"
 
 
 def _are_numbers(cells: Any) -> Any:
@@ -235,6 +233,14 @@ def _are_numbers(cells: Any) -> Any:
     return compute.or_(
         compute.match_substring_regex(cells, _NUMBER_CELL), compute.match_substring_regex(cells, _MISSING_CELL)
     )
+
+
+def _all_match(cells: Any, pattern: str) -> bool:
+    """Whether all cells that are not missing match a pattern."""
+    from pyarrow import compute
+
+    are_missing = compute.match_substring_regex(cells, _MISSING_CELL)
+    return _first_false(compute.or_(are_missing, compute.match_substring_regex(cells, pattern))) is None
 
 
 def _as_digits(cells: Any) -> Any:
