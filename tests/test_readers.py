@@ -14,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import tierank
-from tierank import DataError, ParameterError, RankingDataset, read, read_fold, read_scores, write
+from tierank import DataError, ParameterError, RankingDataset, read, read_fold, read_scores, write, write_scores
 from tierank.readers import FORMATS, cache, convert, read_attributes
 from tierank.readers.columns import DOCUMENT_NAMES, WEIGHT_NAMES
 
@@ -750,6 +750,39 @@ def test_texts_with_digits_are_texts(tmp_path, cells):
     path = tmp_path / "shop.csv"
     path.write_text("qid;label;size\n" + "".join(f"1;0;{cell}\n" for cell in cells))
     assert read(path).kinds["size"].levels == cells
+
+
+@pytest.mark.parametrize("ending", [".txt", ".run", ".txt.gz", ".run.gz", ".tsv", ".csv"])
+def test_scores_and_runs_read_back_from_what_their_names_say(data, tmp_path, ending):
+    scores = np.linspace(-1, 1, data.n_documents)
+    write_scores(scores, tmp_path / f"scores{ending}")
+    np.testing.assert_array_equal(read_scores(tmp_path / f"scores{ending}", data), scores)
+    if ending != ".csv":
+        tierank.write_run(data, scores, tmp_path / f"run{ending}")
+        np.testing.assert_array_equal(read_scores(tmp_path / f"run{ending}", data), scores)
+    is_packed = (tmp_path / f"scores{ending}").read_bytes()[:2] == bytes([31, 139])
+    assert is_packed == ending.endswith(".gz")
+
+
+@pytest.mark.parametrize("ending", [".npy", ".NPY", ".parquet", ".pq.gz", ".json", ".xlsx", ".tierank", ".zip"])
+def test_scores_are_not_written_under_the_name_of_another_format(data, tmp_path, ending):
+    scores = np.zeros(data.n_documents)
+    with pytest.raises(ParameterError, match=r"expected a name that ends in \.txt, got"):
+        write_scores(scores, tmp_path / f"scores{ending}")
+    with pytest.raises(ParameterError, match=r"expected a name that ends in \.run, got"):
+        tierank.write_run(data, scores, tmp_path / f"run{ending}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_gzip_scores_are_refused(data, tmp_path):
+    write_scores(np.arange(data.n_documents), tmp_path / "scores.txt.gz")
+    content = (tmp_path / "scores.txt.gz").read_bytes()
+    for damaged in (content[:-9], b"0.5\n", content[:-8] + bytes(8)):
+        (tmp_path / "scores.txt.gz").write_bytes(damaged)
+        with pytest.raises(
+            DataError, match=r"scores\.txt\.gz: expected a whole gzip file, got a damaged or truncated one"
+        ):
+            read_scores(tmp_path / "scores.txt.gz", data)
 
 
 def test_row_numbers_of_pandas_are_no_features(tmp_path):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import os
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -38,7 +35,8 @@ from tierank.readers.columns import (
     read_parts,
     taken,
 )
-from tierank.readers.letor import NUMBER, created
+from tierank.readers.letor import NUMBER
+from tierank.readers.paths import created, lines_of
 from tierank.tables import as_column, check_columns, column_names, take_columns
 
 # Bytes of features converted to a table at a time when a file is written.
@@ -210,7 +208,7 @@ class _Csv:
 
         None if the rows cannot be told.
         """
-        with _lines(self.path) as lines, suppress(csv.Error):
+        with lines_of(self.path) as lines, suppress(csv.Error):
             rows = csv.reader(lines, delimiter=self._form.delimiter)
             places = (rows.line_num for fields in rows if fields)
             return next(islice(places, row + 1, None), None)
@@ -287,18 +285,9 @@ def csv_form(path: Path) -> Any:
 def _separator(path: Path) -> str:
     """The separator of a CSV file: the most frequent one in its header line; if there is none, by the file name."""
     usual = "\t" if ".tsv" in path.suffixes else ","
-    with _lines(path) as lines:
+    with lines_of(path) as lines:
         header = re.sub('"[^"]*"', "", next(lines, ""))
     return max((usual, *_SEPARATORS), key=header.count)
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[Iterator[str]]:
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield TextIOWrapper(file, "utf-8-sig", errors="replace", newline="")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: expected a whole gzip file, got a damaged or truncated one ({error})") from None
 
 
 def read_parquet(path: Path, *, allocate: Allocator, **named: Any) -> RankingDataset:
@@ -316,6 +305,7 @@ def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: s
     if kind not in ("csv", "parquet") or (format is None and kind == "csv" and not _is_csv(path)):
         raise _nameless(path)
     needs_arrow("CSV" if kind == "csv" else "Parquet")
+    names = list(dict.fromkeys(names))
     parts = [_Csv(path).texts(names)] if kind == "csv" else [_of_parquet(file, names) for file in files_of(path)]
     return {name: np.concatenate([as_column(part, name) for part in parts]) for name in names}
 
@@ -331,11 +321,11 @@ def read_attributes(
     known = _column_names(path)
     query = query or next((name for name in QUERY_NAMES if name in known), QUERY_NAMES[0])
     columns = read_columns(path, [query, *names])
-    rows = [str(i) for i in columns.pop(query).tolist()]
+    rows = [str(i) for i in columns[query].tolist()]
     attributes: dict[str, dict[Any, Any]] = {}
-    for name, values in columns.items():
+    for name in names:
         by_text: dict[str, Any] = {}
-        for text, value in zip(rows, values.tolist(), strict=True):
+        for text, value in zip(rows, columns[name].tolist(), strict=True):
             if by_text.setdefault(text, value) != value and value == value:
                 raise DataError(
                     f"{path}: column {name!r}: expected one value for query {text}, got {by_text[text]} and {value}"
