@@ -803,3 +803,19 @@ def test_query_ids_of_parts_that_no_type_holds(tmp_path):
         )
     with pytest.raises(DataError, match=r"a\.parquet: expected query ids that int64 can hold, got: Integer value"):
         read(tmp_path / "parts.parquet")
+
+
+def test_names_of_files_need_not_be_utf8_unless_arrow_reads_them(data, tmp_path):
+    for ending in (".txt", ".txt.gz", ".tierank"):
+        path = tmp_path / os.fsdecode(b"\xff" + ending.encode())
+        write(data, path)
+        np.testing.assert_array_equal(read(path).features, data.features)
+    for ending in (".csv", ".csv.gz", ".parquet"):
+        path = tmp_path / os.fsdecode(b"\xff" + ending.encode())
+        write(data, path)
+        with pytest.raises(
+            DataError, match=r"the name of a (CSV|Parquet) file: expected text that can be encoded as UTF-8"
+        ):
+            read(path)
+        path.rename(tmp_path / f"renamed{ending}")
+        np.testing.assert_array_equal(read(tmp_path / f"renamed{ending}").features, data.features)

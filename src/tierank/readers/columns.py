@@ -24,6 +24,7 @@ from tierank.checks import (
     as_positions,
     as_weights,
     check_ratings,
+    check_texts,
     group_codes,
     group_rows,
 )
@@ -155,6 +156,7 @@ class ParquetPart:
 
     def __post_init__(self) -> None:
         self.where = str(self.path)
+        check_texts([self.where], "the name of a Parquet file")
         with self._opened(1) as file:
             self.names, self.n_rows = file.schema_arrow.names, file.metadata.num_rows
 

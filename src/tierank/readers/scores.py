@@ -128,8 +128,8 @@ def write_columns(columns: Mapping[str, NDArray[Any] | Texts], path: Path) -> No
         import pyarrow.parquet
 
         made = {name: list(v) if isinstance(v, Texts) else plain_column(v) for name, v in columns.items()}
-        with replacing(path) as fresh:
-            pyarrow.parquet.write_table(arrow.table(made), fresh)
+        with replacing(path) as fresh, fresh.open("wb") as file:
+            pyarrow.parquet.write_table(arrow.table(made), file)
         return
     with text_file(path) as file:
         writer = csv.writer(file)

@@ -279,6 +279,7 @@ def csv_form(path: Path) -> Any:
     """How Arrow parses a CSV file; a quoted cell may span several lines, even across blocks."""
     import pyarrow.csv
 
+    check_texts([str(path)], "the name of a CSV file")
     return pyarrow.csv.ParseOptions(delimiter=_separator(path), newlines_in_values=True)
 
 
@@ -390,7 +391,11 @@ def write_parquet(data: RankingDataset, path: Path) -> None:
     floats = [field.name for field in first.schema if str(field.type) == "float"]
     others = [field.name for field in first.schema if str(field.type) != "float"]
     packing = {"compression": "zstd", "use_dictionary": others, "use_byte_stream_split": floats}
-    with replacing(path) as fresh, pyarrow.parquet.ParquetWriter(fresh, first.schema, **packing) as file:
+    with (
+        replacing(path) as fresh,
+        fresh.open("wb") as out,  # names need not be UTF-8, as Arrow expects
+        pyarrow.parquet.ParquetWriter(out, first.schema, **packing) as file,
+    ):
         for table in chain([first], tables):
             file.write_table(table)
 
