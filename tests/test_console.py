@@ -1,5 +1,6 @@
 """The command line's own ways: settings as they are written, places, pipes, lists, and words."""
 
+import gzip
 import io
 import json
 import re
@@ -432,11 +433,60 @@ def test_what_is_read_is_never_replaced(model, capsys):
         ["predict", model, "data.txt", "--out", model.parent / "data.txt"],
         ["evaluate", "data.txt", "a.scores", "--per-query", "a.scores"],
         ["describe", "data.txt", "--html", "data.txt"],
+        ["describe", "a.scores", "--against", "data.txt", "--html", "data.txt"],
+        ["predict", model, "data.txt", "--out", Path(model) / "model.json"],
+        ["evaluate", "a.scores", model, "--per-query", Path(model) / "model.json"],
+        ["evaluate", "a.scores", "b.scores", "--by", "x", "--attributes", "data.txt", "--per-query", "data.txt"],
+        ["tune", "umart", "--data", "data.txt", "--valid", "a.scores", "--out", "data.txt"],
+        ["tune", "umart", "--data", "a.scores", "--valid", "data.txt", "--out", "data.txt"],
+        ["report", "run", "--titles", "data.txt", "--out", "data.txt"],
+        ["report", "run", "--by", "x", "--attributes", "data.txt", "--out", "data.txt"],
+        ["export", model, "--to", "c", "--out", "data.txt", "--verify", "data.txt"],
+        ["convert", "a.scores", "data.run", "--scores", "data.run"],
+        ["clicks", "judge", "a.scores", "--data", "data.csv", "--out", "data.csv"],
     ):
+        for name in ("data.run", "data.csv"):
+            Path(name).write_text(before)
         code, _, err = run(capsys, *arguments)
         assert code == 2
         assert "expected a file other than the one that is read; choose another name" in err
-    assert Path("data.txt").read_text() == before
+        for name in ("data.txt", "data.run", "data.csv"):
+            assert Path(name).read_text() == before
+    assert tierank.load(model).n_features_in_
+
+
+def test_names_say_what_is_in_a_file(model, capsys):
+    for name in ("p.json", "p.npy", "p.xlsx", "p.npy.gz", "p.parquet.gz"):
+        assert (
+            "expected a name that ends in .txt, .csv or .parquet"
+            in run(capsys, "predict", model, "data.txt", "--out", name)[2]
+        )
+        assert "expected a name that ends in .csv" in run(capsys, "evaluate", "data.txt", model, "--per-query", name)[2]
+        assert not Path(name).exists()
+    assert run(capsys, "predict", model, "data.txt", "--out", "p.txt")[0] == 0
+    expected = Path("p.txt").read_text()
+    assert run(capsys, "predict", model, "data.txt", "--out", "p.txt.gz")[0] == 0
+    assert gzip.decompress(Path("p.txt.gz").read_bytes()).decode() == expected
+    assert run(capsys, "predict", model, "data.txt", "--out", "p.csv.gz")[0] == 0
+    assert gzip.decompress(Path("p.csv.gz").read_bytes()).startswith(b"query,")
+    data = tierank.read("data.txt")
+    scores = tierank.read_scores("p.txt", data)
+    for name in ("p.txt.gz", "p.csv.gz"):
+        np.testing.assert_array_equal(tierank.read_scores(name, data), scores)
+
+
+def test_a_column_that_is_named_twice_is_one_attribute(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("shop.csv").write_text(
+        "qid,label,price,device\n" + "".join(f"{q // 2},{q % 2},{q}.5,{q // 6}\n" for q in range(12))
+    )
+    Path("shop.scores").write_text("".join(f"{q}\n" for q in range(12)))
+    once = run(capsys, "evaluate", "shop.csv", "shop.scores", "--by", "device")
+    assert once[0] == 0
+    assert run(capsys, "evaluate", "shop.csv", "shop.scores", "--by", "device,device") == once
+    of_queries = ("evaluate", "shop.csv", "shop.scores", "--attributes", "shop.csv")
+    assert run(capsys, *of_queries, "--by", "device") == once
+    assert run(capsys, *of_queries, "--by", "qid")[0] == 0
 
 
 def test_the_name_of_a_rule_is_no_module(folder, capsys):

@@ -269,3 +269,12 @@ def test_other_arguments_of_compare_are_checked():
         ranker.permutation_importance(made, n_repeats=10**15)
     with pytest.raises(ParameterError, match="n_resamples: expected an integer >= 1 and <= 1000000, got 10000000000"):
         compare(data, {"a": [1, 2], "b": [2, 1]}, n_resamples=10**15)
+
+
+def test_differences_too_large_for_any_number_of_queries_are_described():
+    ratings, queries = np.tile([90.0, 0.0, 50.0], 4), np.repeat(np.arange(4), 3)
+    rng = np.random.default_rng(0)
+    found = compare((ratings, queries), {"a": rng.normal(size=12), "b": rng.normal(size=12)}, metrics="dcg")
+    contrast = found.to_dict()["contrasts"]["b"]["dcg"]
+    assert contrast["spread"] > 1e20
+    assert contrast["queries_needed"] is None

@@ -136,6 +136,66 @@ def pair(ratings, scores):
     return [1.0, 2.0]
 
 
+def test_own_metrics_do_not_change_what_they_get(data):
+    test = data[2]
+    ratings, scores = test.ratings.copy(), np.random.default_rng(0).normal(size=test.n_documents)
+    given = scores.copy()
+    found = tierank.evaluate(test, scores, [sorts_in_place, "ndcg@5"])
+    np.testing.assert_array_equal(test.ratings, ratings)
+    np.testing.assert_array_equal(scores, given)
+    assert found.mean("ndcg@5") == tierank.evaluate(test, given, "ndcg@5").mean("ndcg@5")
+
+
+def sorts_in_place(ratings, scores):
+    ratings.sort()
+    scores[:] = 0
+    return ratings[-1]
+
+
+def test_queries_without_a_value_are_left_out_of_an_own_metric_alone():
+    """The difference of each metric is that of its means over the queries for which both systems have a value."""
+    rng = np.random.default_rng(0)
+    ratings, queries = rng.integers(0, 3, 120), np.repeat(np.arange(30), 4)
+    systems = {"a": rng.normal(size=120), "b": rng.normal(size=120)}
+    alone = tierank.compare((ratings, queries), systems, metrics="ndcg", rule="letor")
+    both = tierank.compare((ratings, queries), systems, metrics=[lowest_first, "ndcg"], rule="letor")
+    assert both.contrasts["b"]["ndcg"] == alone.contrasts["b"]["ndcg"]
+    values = [both.evaluations[system].per_query["lowest_first"] for system in systems]
+    has_value = ~np.isnan(values[0])
+    assert 0 < has_value.sum() < 30
+    assert both.contrasts["b"]["lowest_first"].n_queries == has_value.sum()
+    assert both.contrasts["b"]["lowest_first"].difference == pytest.approx((values[1] - values[0])[has_value].mean())
+
+
+def lowest_first(ratings, scores):
+    return np.nan if ratings.min() > 0 else float(ratings[scores.argmax()])
+
+
+@pytest.mark.parametrize("value", [np.inf, None, 1j, 10**400])
+def test_an_own_metric_returns_a_number(value):
+    def odd(ratings, scores):
+        return value if ratings[0] == 2 else 1.0
+
+    with pytest.raises(tierank.ParameterError, match=r"expected odd\(ratings, scores\) to return one number for"):
+        tierank.evaluate(([1, 0, 2, 1], [1, 1, 2, 2]), [1, 2, 3, 4], odd)
+
+
+def test_an_own_metric_that_never_has_a_value_is_refused():
+    def never(ratings, scores):
+        return np.nan
+
+    def ascending(ratings, scores):
+        return 1.0 if scores[1] > scores[0] else np.nan
+
+    data = tierank.RankingDataset([[1.0], [2.0], [4.0], [3.0]], [1, 0, 2, 1], qid=[1, 1, 2, 2])
+    with pytest.raises(tierank.ParameterError, match=r"expected never\(ratings, scores\) to return a number for"):
+        tierank.evaluate(data, [1, 2, 3, 4], ["ndcg", never])
+    with pytest.raises(tierank.ParameterError, match=r"expected never\(ratings, scores\) to return a number for"):
+        tierank.UMart(n_trees=2, select_by=never).fit(data, valid=data)
+    with pytest.raises(tierank.ParameterError, match=r"expected ascending to have a value in all systems for at least"):
+        tierank.compare(data, {"a": [1, 2, 2, 1], "b": [2, 1, 1, 2]}, metrics=ascending)
+
+
 def test_an_own_metric_chooses_the_round(shop, data):
     train, valid, _ = data
     settings = {"n_trees": 12, "select_by": shop.first_is_best, "select_over": 1, "n_jobs": 1}

@@ -575,6 +575,22 @@ def test_clicks_at_random_favour_nobody(method):
 
 
 @pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("a", "bcd"), ("ab", "bcdefg"), ("ab", "abcdef"), ("abc", "cabdef"), ("abcd", "e"), ("ab", "ab")],
+)
+def test_clicks_at_random_do_not_favour_the_longer_list(method, first, second):
+    """The mean credit at each rank is 0, whoever has more documents."""
+    n = 3000
+    for k in (1, 2, 3, 8):
+        rng = np.random.default_rng(k)
+        shown = [interleave(first, second, method=method, k=k, seed=rng) for _ in range(n)]
+        assert {len(one.documents) for one in shown} == {min(k, len({*first, *second}))}
+        credit = np.array([one.credit for one in shown])
+        assert (np.abs(credit.mean(axis=0)) <= 5 * credit.std(axis=0) / math.sqrt(n) + 1e-12).all()
+
+
+@pytest.mark.parametrize("method", sorted(INTERLEAVINGS))
 def test_the_ranker_with_the_relevant_document_on_top_wins(method):
     rng = np.random.default_rng(1)
     good, poor = list("xabcde"), list("abcdex")
@@ -596,9 +612,10 @@ def test_team_draft_teams_are_even():
 
 
 def test_probabilistic_credit_worked_by_hand():
-    # One document each: drawn from the first with chance 1, from the second with 0, and so on.
-    shown = interleave(["a"], ["b"], method="probabilistic", k=2, seed=0)
-    assert dict(zip(shown.documents, shown.credit, strict=True)) == {"a": 1, "b": -1}
+    # No document in common: drawn from the first with some chance, from the second with 0, and so on.
+    for seed in range(10):
+        shown = interleave(["a", "c"], ["b", "d"], method="probabilistic", k=2, seed=seed)
+        assert shown.credit == tuple({"a": 1, "c": 1, "b": -1, "d": -1}[document] for document in shown.documents)
     # Same lists: nobody earns anything.
     assert interleave(A, A, method="probabilistic", seed=3).credit == (0.0,) * 6
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 import tierank
-from tierank import DataError, ParameterError, RankingDataset, read, read_fold, read_scores, write
+from tierank import DataError, ParameterError, RankingDataset, read, read_fold, read_scores, write, write_scores
 from tierank.readers import FORMATS, cache, convert, read_attributes
 from tierank.readers.columns import DOCUMENT_NAMES, WEIGHT_NAMES
 
@@ -727,3 +728,94 @@ def test_text_is_not_written_under_the_name_of_another_format(data, tmp_path, en
     assert not path.exists()
     tierank.write(data, path, format="letor")
     assert read(path, format="letor").n_documents == data.n_documents
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [("0,5", "1,25"), ("1.234,5", "7,0"), ("1,234", "56,789.5"), ("5%", "12.5 %"), ("+1,5", ""), ("1'000,5", "2,5")],
+)
+def test_numbers_in_another_notation_are_no_categories(tmp_path, cells):
+    path = tmp_path / "shop.csv"
+    path.write_text("qid;label;price\n" + "".join(f"1;0;{cell}\n" for cell in cells))
+    got = re.escape(f"got {cells[0]!r} in line 2, a number in another notation")
+    with pytest.raises(DataError, match=rf"column 'price': .* {got}"):
+        read(path)
+    assert read(path, columns=tierank.Columns(categories=["price"])).kinds["price"].levels[0] in cells
+
+
+@pytest.mark.parametrize(
+    "cells", [("1.2.3", "1.3.1"), ("1.1.2025", "31.12.2024"), ("1,2,3", "4,5,6"), ("1,5", "a,b"), ("10-20", "30-40")]
+)
+def test_texts_with_digits_are_texts(tmp_path, cells):
+    path = tmp_path / "shop.csv"
+    path.write_text("qid;label;size\n" + "".join(f"1;0;{cell}\n" for cell in cells))
+    assert read(path).kinds["size"].levels == cells
+
+
+@pytest.mark.parametrize("ending", [".txt", ".run", ".txt.gz", ".run.gz", ".tsv", ".csv"])
+def test_scores_and_runs_read_back_from_what_their_names_say(data, tmp_path, ending):
+    scores = np.linspace(-1, 1, data.n_documents)
+    write_scores(scores, tmp_path / f"scores{ending}")
+    np.testing.assert_array_equal(read_scores(tmp_path / f"scores{ending}", data), scores)
+    if ending != ".csv":
+        tierank.write_run(data, scores, tmp_path / f"run{ending}")
+        np.testing.assert_array_equal(read_scores(tmp_path / f"run{ending}", data), scores)
+    is_packed = (tmp_path / f"scores{ending}").read_bytes()[:2] == bytes([31, 139])
+    assert is_packed == ending.endswith(".gz")
+
+
+@pytest.mark.parametrize("ending", [".npy", ".NPY", ".parquet", ".pq.gz", ".json", ".xlsx", ".tierank", ".zip"])
+def test_scores_are_not_written_under_the_name_of_another_format(data, tmp_path, ending):
+    scores = np.zeros(data.n_documents)
+    with pytest.raises(ParameterError, match=r"expected a name that ends in \.txt, got"):
+        write_scores(scores, tmp_path / f"scores{ending}")
+    with pytest.raises(ParameterError, match=r"expected a name that ends in \.run, got"):
+        tierank.write_run(data, scores, tmp_path / f"run{ending}")
+    assert not list(tmp_path.iterdir())
+
+
+def test_damaged_gzip_scores_are_refused(data, tmp_path):
+    write_scores(np.arange(data.n_documents), tmp_path / "scores.txt.gz")
+    content = (tmp_path / "scores.txt.gz").read_bytes()
+    for damaged in (content[:-9], b"0.5\n", content[:-8] + bytes(8)):
+        (tmp_path / "scores.txt.gz").write_bytes(damaged)
+        with pytest.raises(
+            DataError, match=r"scores\.txt\.gz: expected a whole gzip file, got a damaged or truncated one"
+        ):
+            read_scores(tmp_path / "scores.txt.gz", data)
+
+
+def test_row_numbers_of_pandas_are_no_features(tmp_path):
+    table = pd.DataFrame({"qid": [1, 1], "label": [0, 1], "price": [0.5, 1.5]})
+    table.to_csv(tmp_path / "once.csv")
+    assert read(tmp_path / "once.csv").feature_names == ("price",)
+    pd.read_csv(tmp_path / "once.csv").to_csv(tmp_path / "twice.csv")
+    assert read(tmp_path / "twice.csv").feature_names == ("price",)
+    assert read(pd.read_csv(tmp_path / "twice.csv")).feature_names == ("price",)
+    assert read(tmp_path / "twice.csv", features=["Unnamed: 0", "price"]).feature_names == ("Unnamed: 0", "price")
+
+
+def test_query_ids_of_parts_that_no_type_holds(tmp_path):
+    (tmp_path / "parts.parquet").mkdir()
+    for name, ids in (("a", np.array([2**63 + 5], np.uint64)), ("b", np.array([-1]))):
+        pd.DataFrame({"qid": ids, "label": [1], "price": [0.5]}).to_parquet(
+            tmp_path / "parts.parquet" / f"{name}.parquet"
+        )
+    with pytest.raises(DataError, match=r"a\.parquet: expected query ids that int64 can hold, got: Integer value"):
+        read(tmp_path / "parts.parquet")
+
+
+def test_names_of_files_need_not_be_utf8_unless_arrow_reads_them(data, tmp_path):
+    for ending in (".txt", ".txt.gz", ".tierank"):
+        path = tmp_path / os.fsdecode(b"\xff" + ending.encode())
+        write(data, path)
+        np.testing.assert_array_equal(read(path).features, data.features)
+    for ending in (".csv", ".csv.gz", ".parquet"):
+        path = tmp_path / os.fsdecode(b"\xff" + ending.encode())
+        write(data, path)
+        with pytest.raises(
+            DataError, match=r"the name of a (CSV|Parquet) file: expected text that can be encoded as UTF-8"
+        ):
+            read(path)
+        path.rename(tmp_path / f"renamed{ending}")
+        np.testing.assert_array_equal(read(tmp_path / f"renamed{ending}").features, data.features)

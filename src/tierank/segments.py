@@ -206,9 +206,7 @@ def _rows_by_metric(
     if not metrics or not attributes:
         return rows
     every = np.array([[by_metric[metric] for metric in metrics] for by_metric in differences.values()])
-    are_judged, pattern = np.unique(~np.isnan(every).any(axis=0), axis=0, return_inverse=True)
-    for k, judged in enumerate(are_judged):
-        chosen = np.flatnonzero(pattern.reshape(-1) == k).tolist()
+    for judged, chosen in judged_alike(every):
         by_system = every[:, chosen]  # systems x metrics x queries
         for attribute, code, inside in _queries_of(attributes, judged):
             numbers = _contrasts(by_system[..., inside], seed, n_resamples)
@@ -217,6 +215,19 @@ def _rows_by_metric(
                     names = (attribute.name, attribute.values[code], system)
                     rows[metrics[metric]].append((names, tuple(number[s][m] for number in numbers)))
     return rows
+
+
+def judged_alike(every: Floats) -> Iterator[tuple[NDArray[np.bool_], list[int]]]:
+    """The queries that all systems have a value for, and the indices of the metrics in which it is these queries.
+
+    ``every`` has a value for each system, metric and query, NaN if there is none.
+
+    >>> [(judged.tolist(), chosen) for judged, chosen in judged_alike(np.array([[[1, 2], [3, np.nan], [4, 5]]]))]
+    [([True, False], [1]), ([True, True], [0, 2])]
+    """
+    are_judged, pattern = np.unique(~np.isnan(every).any(axis=0), axis=0, return_inverse=True)
+    for k, judged in enumerate(are_judged):
+        yield judged, np.flatnonzero(pattern.reshape(-1) == k).tolist()
 
 
 def cut(

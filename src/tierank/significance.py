@@ -105,8 +105,12 @@ class Contrast:
         return detectable_difference(self.spread, self.n_queries, power=power)
 
     def to_dict(self) -> dict[str, Any]:
-        """A dict for JSON: the fields, ``verdict``, and ``queries_needed`` to see a difference of 0.005."""
-        return for_json(asdict(self)) | {"verdict": self.verdict, "queries_needed": self.queries_needed()}
+        """A dict for JSON: the fields, ``verdict``, and ``queries_needed`` to see a difference of 0.005, if known."""
+        try:
+            needed = self.queries_needed()
+        except ParameterError:  # values so large that no number of queries would do
+            needed = None
+        return for_json(asdict(self)) | {"verdict": self.verdict, "queries_needed": needed}
 
 
 def verdict_of(difference: float, adjusted_p: float) -> Verdict:

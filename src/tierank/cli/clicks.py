@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.console import check_place, made, say
+from tierank.cli.console import check_place, inputs_of, made, say
 from tierank.cli.options import Parser, add_command
 from tierank.cli.printing import print_json, print_table
 from tierank.errors import ParameterError, TierankError
@@ -239,7 +239,7 @@ def _fit(options: argparse.Namespace) -> None:
 
     Number(above=0, below=1).check("--held-out", options.held_out)
     names = options.model or list(CLICK_MODELS)
-    check_place(options.out, read=[options.log])
+    check_place(options.out, read=inputs_of(options))
     models = {name: make_model(name, **_settings(name, options)) for name in names}
     log = _read(options)
     by_model = compare_models(log, models, held_out=options.held_out, seed=options.seed)
@@ -275,7 +275,7 @@ def _propensities(options: argparse.Namespace) -> None:
     from tierank.evaluation import format_number
     from tierank.report.figures import check_figure, save_figure
 
-    check_place(options.plot, read=[options.log])
+    check_place(options.plot, read=inputs_of(options))
     if options.plot is not None:
         check_figure(options.plot)
     propensities = _estimated(options, options.bootstrap)[1]
@@ -387,7 +387,7 @@ def _check_table(options: argparse.Namespace) -> None:
     """Raise an error before the work if no table can be written."""
     from tierank.clicks.log import check_ending
 
-    check_place(options.out, read=[one for one in (options.log, getattr(options, "data", None)) if one is not None])
+    check_place(options.out, read=inputs_of(options))
     check_ending(options.out)
 
 

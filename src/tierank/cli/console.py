@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import copy
 import os
@@ -18,6 +19,9 @@ from tierank.errors import ParameterError, TierankError
 
 # Standard input or standard output, as a path.
 PIPE = "-"
+
+# Arguments and options, as argparse calls them, whose values are paths that are read.
+_INPUTS = ("data", "valid", "against", "model", "scores", "runs", "titles", "attributes", "verify", "log")
 
 
 def _joined(names: str) -> str:
@@ -131,11 +135,11 @@ def _has_current_folder() -> bool:
 def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[str | Path] = ()) -> None:
     """Raise an error before the work if a path cannot be written. Parent folders are created on writing.
 
-    ``read`` are the input files, which must not be overwritten.
+    ``read`` are the inputs, which must not be overwritten: see ``inputs_of``.
     """
     if path is None:
         return
-    if path.exists() and any(Path(one).exists() and path.samefile(one) for one in read):
+    if path.exists() and any(_is_in(path, Path(one)) for one in read):
         raise ParameterError(where=path, expected="a file other than the one that is read", fix="choose another name")
     if str(path) == PIPE:
         raise ParameterError(f"{PIPE}: expected the name of a {'folder' if is_folder else 'file'}, got standard output")
@@ -150,6 +154,21 @@ def check_place(path: Path | None, *, is_folder: bool = False, read: Iterable[st
         )
     if not os.access(above, os.W_OK):
         raise ParameterError(where=path, expected="a path that can be written", got=f"{above}, which is not writable")
+
+
+def inputs_of(options: argparse.Namespace) -> list[str]:
+    """All paths that a command may read, with and without NAME= in front of them."""
+    given = [getattr(options, name, None) for name in _INPUTS]
+    texts = [str(one) for some in given if some is not None for one in (some if isinstance(some, list) else [some])]
+    return texts + [text.partition("=")[2] for text in texts if "=" in text]
+
+
+def _is_in(path: Path, source: Path) -> bool:
+    """Whether a path is an input, or a file in the folder of a model, a data set or a run, which may hold a page."""
+    if not source.exists() or path.samefile(source):
+        return source.exists()
+    is_kept = any((source / name).is_file() for name in ("model.json", "meta.json", "run.json"))
+    return is_kept and path.suffix != ".html" and path.resolve().is_relative_to(source.resolve())
 
 
 def made(path: Path) -> Path:

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.console import check_place, made, say
+from tierank.cli.console import check_place, inputs_of, made, say
 from tierank.cli.options import add_command, add_data
 from tierank.cli.printing import print_json, print_table
 from tierank.cli.reading import read_data, read_like, reading_options
@@ -76,7 +76,7 @@ def _describe(options: argparse.Namespace) -> None:
     from tierank.report import tabulate_description, tabulate_drift
     from tierank.report.profile import write_profile
 
-    check_place(options.html, read=[options.data])
+    check_place(options.html, read=inputs_of(options))
     if is_folder_of_folds(options.data):
         # The three parts of any fold are all of the data.
         data = RankingDataset.concat(read_fold(options.data, 1, **reading_options(options)))
@@ -106,7 +106,7 @@ def _convert(options: argparse.Namespace) -> None:
     is_run = options.out.suffix == ".run"
     if is_run != (options.scores is not None):
         raise ParameterError("expected --scores with an OUT that ends in .run, and only with it")
-    check_place(options.out, is_folder=options.out.suffix == ".tierank")
+    check_place(options.out, is_folder=options.out.suffix == ".tierank", read=inputs_of(options))
     if is_run:
         scores = options.pipes.as_file(options.scores)
         data = read_data(options)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.console import PIPE, check_place, made, say
+from tierank.cli.console import PIPE, check_place, inputs_of, made, say
 from tierank.cli.options import add_command, add_data, add_judging, add_segments, check_judging, named_pairs
 from tierank.cli.printing import show
 from tierank.cli.reading import attributes_by_query, attributes_of, load_systems, read_to_judge, scores_of
@@ -83,12 +83,16 @@ def add_report(commands: Any) -> None:
 
 def _evaluate(options: argparse.Namespace) -> None:
     from tierank.evaluation import evaluate
+    from tierank.readers.paths import check_text_ending
+    from tierank.readers.scores import NOT_TEXT
     from tierank.report import tabulate_evaluation, tabulate_segments, tabulate_worst, write_per_query
     from tierank.report.tables import per_query_lines
 
     check_judging(options)
     is_piped = str(options.per_query) == PIPE
-    check_place(None if is_piped else options.per_query, read=[options.data, options.scores])
+    check_place(None if is_piped else options.per_query, read=inputs_of(options))
+    if not is_piped and options.per_query is not None:
+        check_text_ending(options.per_query, "a name that ends in .csv", NOT_TEXT)
     systems = load_systems(options, [options.scores])
     data = read_to_judge(options, systems)
     by = attributes_of(options, data)
@@ -137,7 +141,7 @@ def _report(options: argparse.Namespace) -> None:
 
     folders = _folders_of_runs(options.runs)
     out = options.out or next(iter(folders.values())) / "report.html"
-    check_place(out)
+    check_place(out, read=inputs_of(options))
     titles = None if options.titles is None else Titles.read(options.titles)
     runs = {name: Run.open(_of_demo(folder)) for name, folder in folders.items()}
     run = side_by_side(runs) if len(runs) > 1 else next(iter(runs.values()))

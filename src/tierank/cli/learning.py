@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.console import check_place, made, say
+from tierank.cli.console import check_place, inputs_of, made, say
 from tierank.cli.options import Parser, add_command, add_judging, add_reading, check_judging, named_pairs
 from tierank.cli.own import as_own, import_own, is_own, load_model
 from tierank.cli.printing import print_json, print_table, show
@@ -562,7 +562,7 @@ def _tune(parser: Parser, options: argparse.Namespace) -> None:
     space = {name: values for name, values in space_of(ranker).items() if name not in held}
     if not space:
         raise ParameterError(f"--set: expected at least one setting left to tune, got all of {', '.join(held)}")
-    check_place(options.out)
+    check_place(options.out, read=inputs_of(options))
     train, valid = _data_to_tune_on(parser, options)
     study = options.out.with_name(options.out.name + ".trials")
     tuning = tune(

@@ -8,22 +8,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tierank.cli.console import PIPE, check_place, made, say
+from tierank.cli.console import PIPE, check_place, inputs_of, made, say
 from tierank.cli.options import add_command, add_data, add_reading
 from tierank.cli.own import add_import, as_own, load_model
 from tierank.cli.printing import print_json, print_table
 from tierank.cli.reading import read_for
 from tierank.errors import DataError, ParameterError
-from tierank.files import replacing
 from tierank.serve.limits import Connections, Limits
 from tierank.serve.signals import Signals
 
 if TYPE_CHECKING:
     from tierank.dataset import RankingDataset
     from tierank.rankers import Ranker
-
-# Endings of tables that ``predict`` writes.
-_TABLES = (".csv", ".parquet", ".pq")
 
 
 def add_predict(commands: Any) -> None:
@@ -128,16 +124,21 @@ def add_serve(commands: Any) -> None:
 
 
 def _predict(options: argparse.Namespace) -> None:
-    from tierank.readers.scores import rank_lines, score_lines, write_columns
+    from tierank.readers.columns import PARQUET_ENDINGS
+    from tierank.readers.paths import check_text_ending, ending_of
+    from tierank.readers.scores import NOT_TEXT, rank_lines, score_lines, text_file, write_columns
     from tierank.settings import as_whole
 
     if options.k is not None:
         as_whole("--k", options.k)  # before anything is read
     is_piped = options.out is None or str(options.out) == PIPE
-    check_place(None if is_piped else options.out, read=[options.data])
+    check_place(None if is_piped else options.out, read=inputs_of(options))
+    is_table = not is_piped and (ending_of(options.out) == ".csv" or options.out.suffix.lower() in PARQUET_ENDINGS)
+    if not is_piped and not is_table:
+        check_text_ending(options.out, "a name that ends in .txt, .csv or .parquet", NOT_TEXT)
     ranker = load_model(options, options.model)
     data = read_for(options, ranker)
-    if not is_piped and options.out.suffix in _TABLES:
+    if is_table:
         write_columns(_predicted_columns(ranker, data, options.k), made(options.out))
         say(f"wrote {options.out}")
         return
@@ -150,7 +151,7 @@ def _predict(options: argparse.Namespace) -> None:
     if is_piped:
         sys.stdout.writelines(lines)
     else:
-        with replacing(made(options.out)) as fresh, fresh.open("w", encoding="utf-8") as file:
+        with text_file(made(options.out)) as file:
             file.writelines(lines)
         say(f"wrote {options.out}")
 
@@ -173,7 +174,7 @@ def _export(options: argparse.Namespace) -> None:
     from tierank.export import as_target, check_export_place, verify
 
     target = as_target(as_own(options.to))
-    check_place(options.out, is_folder=options.out.is_dir())  # the target says which
+    check_place(options.out, is_folder=options.out.is_dir(), read=inputs_of(options))  # the target says which
     check_export_place(options.out)
     ranker = load_model(options, options.model)
     data = None if options.verify is None else read_for(options, ranker, options.verify)
@@ -193,7 +194,7 @@ def _explain(options: argparse.Namespace) -> None:
     from tierank.settings import as_whole
 
     top = as_whole("top", options.top)
-    check_place(options.out, read=[options.data])
+    check_place(options.out, read=inputs_of(options))
     if options.out is not None:
         check_figure(options.out)
     ranker = load_model(options, options.model)

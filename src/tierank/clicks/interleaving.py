@@ -68,6 +68,9 @@ def interleave(
                        (Radlinski and Craswell 2013)
     =================  ================================================================================================
 
+    Once a ranker has no document left, the list continues with those of the other, and clicks on them count for
+    neither: at random clicks, the ranker with the longer list would win.
+
     Parameters
     ----------
     first, second : sequences
@@ -106,15 +109,18 @@ def interleave(
 
 def _team_draft(first: list[Any], second: list[Any], k: int, rng: np.random.Generator) -> Interleaved:
     shown: dict[Any, float] = {}
-    size = [0, 0]
     while len(shown) < k:
-        free = [[d for d in ranked if d not in shown][:1] for ranked in (first, second)]
-        if not any(free):
+        left = [[d for d in ranked if d not in shown] for ranked in (first, second)]
+        if not any(left):
             break
-        turn = int(size[0] > size[1]) if size[0] != size[1] else int(rng.integers(2))
-        turn = turn if free[turn] else 1 - turn
-        shown[free[turn][0]] = 1.0 - 2.0 * turn
-        size[turn] += 1
+        both = bool(left[0] and left[1])
+        begins = int(rng.integers(2)) if both else int(not left[0])
+        # The second pick counts if there is one whoever begins; otherwise random clicks would favour a ranker.
+        answers = both and (left[0][0] != left[1][0] or min(map(len, left)) > 1)
+        for turn, counts in ((begins, both), (1 - begins, answers))[: k - len(shown)]:
+            free = [d for d in (*left[turn], *left[1 - turn]) if d not in shown]
+            if free:
+                shown[free[0]] = 1.0 - 2.0 * turn if counts else 0.0
     return Interleaved(tuple(shown), tuple(shown.values()))
 
 
@@ -123,12 +129,12 @@ def _probabilistic(first: list[Any], second: list[Any], k: int, rng: np.random.G
     shown: list[Any] = []
     credit: list[float] = []
     while len(shown) < k and any(chances):
-        turn = int(rng.integers(2))
+        turn, counts = int(rng.integers(2)), all(chances)
         turn = turn if chances[turn] else 1 - turn
         documents, weights = list(chances[turn]), np.array(list(chances[turn].values()))
         drawn = documents[int(rng.choice(len(documents), p=weights / weights.sum()))]
         likely = [one[drawn] / sum(one.values()) if drawn in one else 0.0 for one in chances]
-        credit.append((likely[0] - likely[1]) / sum(likely))
+        credit.append((likely[0] - likely[1]) / sum(likely) if counts else 0.0)
         shown.append(drawn)
         for one in chances:
             one.pop(drawn, None)
@@ -165,7 +171,12 @@ def optimized_lists(
     def worth(one: dict[int, int], document: int) -> float:
         return 1 / one[document] if document in one else 0.0
 
-    credits = [tuple(worth(ranks[0], d) - worth(ranks[1], d) for d in shown) for shown in lists]
+    def credit_of(shown: tuple[int, ...], place: int) -> float:
+        if any(one.keys() <= set(shown[:place]) for one in ranks):  # a ranker has nothing left
+            return 0.0
+        return worth(ranks[0], shown[place]) - worth(ranks[1], shown[place])
+
+    credits = [tuple(credit_of(shown, place) for place in range(len(shown))) for shown in lists]
     n, length = len(lists), len(lists[0])
     table = np.array(credits)
     spread = (table**2 / np.arange(1, length + 1)).sum(axis=1)

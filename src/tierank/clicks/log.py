@@ -409,11 +409,9 @@ def write_columns(columns: Mapping[str, NDArray[Any]], path: Path) -> None:
             expected=f"values of one type in the column {name!r}, numbers or texts",
             got=f": {first_line(error)}",
         ) from None
-    with replacing(path) as fresh:
-        if path.suffix == ".csv":
-            pyarrow.csv.write_csv(arrow.table(arrays), fresh)
-        else:
-            pyarrow.parquet.write_table(arrow.table(arrays), fresh)
+    with replacing(path) as fresh, fresh.open("wb") as file:
+        write = pyarrow.csv.write_csv if path.suffix == ".csv" else pyarrow.parquet.write_table
+        write(arrow.table(arrays), file)
 
 
 def flat_ids(ids: NDArray[Any]) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from tierank import notebook
 from tierank.dataset import RankingDataset
@@ -23,7 +23,7 @@ from tierank.evaluation.showing import (
     segments_to_pandas,
 )
 from tierank.metrics import Judge, Metric, Rule
-from tierank.segments import Attribute, SegmentContrast, as_attributes, compare_segments
+from tierank.segments import Attribute, SegmentContrast, as_attributes, compare_segments, judged_alike
 from tierank.settings import MOST_REPEATS, as_choice, as_whole
 from tierank.significance import ROUNDING, SIGNIFICANT, Contrast, bootstrap_interval, holm, paired_p
 from tierank.types import Floats
@@ -332,15 +332,24 @@ def _contrast(
         return {}
     metrics = list(next(iter(by_system.values())))
     every = np.array([[by_metric[metric] for metric in metrics] for by_metric in by_system.values()])
-    differences = every[..., ~np.isnan(every).any(axis=(0, 1))]  # systems x metrics x queries
+    contrasts: dict[str, dict[str, Contrast]] = {system: {} for system in by_system}
+    for judged, chosen in judged_alike(every):
+        if not judged.any():
+            expected = f"{metrics[chosen[0]]} to have a value in all systems for at least one query"
+            raise ParameterError(argument="metrics", expected=expected, got="none")
+        numbers = _contrasts(every[:, chosen][..., judged], seed, n_resamples)
+        for i, by_metric in enumerate(contrasts.values()):
+            for j, k in enumerate(chosen):
+                by_metric[metrics[k]] = Contrast(*(number[i, j].item() for number in numbers))
+    return {system: {metric: found[metric] for metric in metrics} for system, found in contrasts.items()}
+
+
+def _contrasts(differences: Floats, seed: int, n_resamples: int) -> tuple[NDArray[Any], ...]:
+    """The fields of ``Contrast`` of each system and metric, for differences by system, metric and query."""
     p = paired_p(differences)
     adjusted = np.apply_along_axis(holm, 0, p)
     low, high = bootstrap_interval(differences, seed, n_resamples)
     wins, losses = (differences > 0).sum(axis=-1), (differences < 0).sum(axis=-1)
     ties = differences.shape[-1] - wins - losses
     spread = differences.std(axis=-1, ddof=1) if differences.shape[-1] > 1 else np.full(p.shape, np.nan)
-    numbers = (differences.mean(axis=-1), low, high, p, adjusted, wins, ties, losses, spread)
-    return {
-        system: {metric: Contrast(*(number[i, j].item() for number in numbers)) for j, metric in enumerate(metrics)}
-        for i, system in enumerate(by_system)
-    }
+    return differences.mean(axis=-1), low, high, p, adjusted, wins, ties, losses, spread

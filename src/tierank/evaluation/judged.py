@@ -24,7 +24,7 @@ from tierank.evaluation.showing import (
     segments_to_pandas,
 )
 from tierank.files import for_json
-from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores, ordered_mean
+from tierank.metrics import WHY_LEFT_OUT, Judge, Metric, Rule, as_scores, check_defined, ordered_mean
 from tierank.segments import Attribute, Segment, as_attributes, judge_segments
 from tierank.settings import as_choice
 from tierank.tables import warn_of_row_order
@@ -50,7 +50,8 @@ def evaluate(
         One score per row.
     metrics : str, callable, or list of them, optional
         Names such as ``"ndcg@10"`` or ``"map"``, or your own functions ``metric(ratings, scores)``, which get the
-        documents of one query and return a number. Default: NDCG at 1, 3, 5 and 10, and ERR at 10 if the rule has it.
+        documents of one query and return a number, or NaN if the query has no value. Default: NDCG at 1, 3, 5 and 10,
+        and ERR at 10 if the rule has it.
     rule : str or Rule, default "tierank"
         A key of ``RULES``, or a ``Rule``. With ``:condense`` after the key, unjudged documents are taken out of the
         lists; without, they count as not relevant.
@@ -117,7 +118,9 @@ def evaluate_by(judge: Judge, scores: ArrayLike, attributes: Sequence[Attribute]
         )
     per_query = judge(data.arrange(as_scores(scores, data.n_documents)))
     segments = judge_segments(per_query, attributes)
-    return Evaluation(per_query, data.query_ids, judge.rule, judge.n_empty, n_left_out, segments, judge.n_unjudged)
+    found = Evaluation(per_query, data.query_ids, judge.rule, judge.n_empty, n_left_out, segments, judge.n_unjudged)
+    check_defined({metric: found.mean(metric) for metric in found.metrics})
+    return found
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -34,7 +34,7 @@ class Judge:
         Data with ratings.
     metrics : str, callable, or list of them, optional
         Names such as ``"ndcg@10"``, or your own functions: ``metric(ratings, scores)`` gets the ratings and scores of
-        one query and returns a number. Default: those of the rule.
+        one query and returns a number, or NaN if the query has no value. Default: those of the rule.
     rule : str or Rule, default "tierank"
         The rule of the metrics. What it says about empty queries and unjudged documents holds for your own metrics too.
     n_jobs : int, optional
@@ -134,8 +134,10 @@ class Judge:
         return {metric: own[metric] if metric in own else found[metric] for metric in self.metrics}
 
     def _each_query(self, metric: Callable[[Floats, Floats], float], scores: Floats) -> Floats:
-        """The values of a caller's metric."""
-        ratings, is_judged, offsets = self.data.ratings, self.data.is_judged, self.data.offsets
+        """The values of a caller's metric; NaN where it returns NaN."""
+        # Copies: a function that sorts its arguments in place must not change the data or the caller's scores.
+        ratings, scores = self.data.ratings.copy(), scores.copy()
+        is_judged, offsets = self.data.is_judged, self.data.offsets
         if self.data.n_unjudged and self.rule.unjudged == "zero":
             ratings = np.where(is_judged, ratings, 0.0)
         elif self.data.n_unjudged:
@@ -143,14 +145,7 @@ class Judge:
         spans = pairwise(offsets.tolist())
         # A condensed list may be empty; it then has no value, as no document of the query has a rating above 0.
         values = [metric(ratings[start:end], scores[start:end]) if end > start else 0.0 for start, end in spans]
-        try:
-            return np.array([float(value) for value in values])
-        except (TypeError, ValueError):
-            raise ParameterError(
-                argument="metrics",
-                expected=f"{metric_name(metric)}(ratings, scores) to return one number for a query",
-                got=repr(values[0]),
-            ) from None
+        return np.array([_as_value(value, metric) for value in values])
 
     @property
     def n_unjudged(self) -> int:
@@ -265,6 +260,29 @@ def _tie_order(data: RankingDataset, levels: Floats, ties: Ties) -> NDArray[np.i
             for start, end in zip(data.offsets[:-1], data.offsets[1:], strict=True)
         ]
     ).astype(np.int64)
+
+
+def _as_value(value: object, metric: Metric) -> float:
+    """The value of a caller's metric for a query: a finite number, or NaN if the query has none."""
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        number = math.inf
+    if math.isinf(number):
+        raise ParameterError(
+            argument="metrics",
+            expected=f"{metric_name(metric)}(ratings, scores) to return one number for a query, NaN if it has none",
+            got=repr(value),
+        )
+    return number
+
+
+def check_defined(means: Mapping[str, float]) -> None:
+    """Raise ``ParameterError`` if a metric has no value for any query: a caller's function that returns only NaN."""
+    undefined = next((metric for metric, mean in means.items() if math.isnan(mean)), None)
+    if undefined is not None:
+        expected = f"{undefined}(ratings, scores) to return a number for at least one query"
+        raise ParameterError(argument="metrics", expected=expected, got="NaN for all of them")
 
 
 def ordered_mean(values: Floats) -> float:

@@ -19,7 +19,7 @@ from tierank.memory import Allocator, check_width, in_memory
 from tierank.readers.cache import SUFFIX, held_beside, held_in, read_folder, write_folder
 from tierank.readers.columns import PARQUET_ENDINGS, files_of, left_over
 from tierank.readers.letor import read_letor, write_letor
-from tierank.readers.paths import kind_of, nearby, piped, unreadable
+from tierank.readers.paths import check_text_ending, ending_of, kind_of, nearby, piped, unreadable
 from tierank.readers.scores import read_scores, write_qrels, write_run, write_scores
 from tierank.readers.signatures import naming_content
 from tierank.readers.tables import (
@@ -67,12 +67,6 @@ FORMATS = {
     "tierank": Format((SUFFIX,), read_folder, write_folder),
     "qrels": Format((".qrels",), None, write_qrels),
 }
-
-# Endings of formats that are not written: text in such a file would mislead its readers.
-_OTHER_ENDINGS = (
-    *(".json", ".jsonl", ".xls", ".xlsx", ".feather", ".arrow", ".orc", ".npy", ".npz", ".pkl", ".h5"),
-    *(".zip", ".xz", ".bz2", ".zst"),
-)
 
 # What arguments are for, and what has been given instead, where they would have no effect.
 _A_TABLE = "a table with such a column, CSV or Parquet"
@@ -344,14 +338,9 @@ def write(data: RankingDataset, path: str | os.PathLike[str], *, format: str | N
     """
     check_dataset("data", data)
     target = as_path(path)
-    ending = target.suffix.lower()
-    if format is None and ending in _OTHER_ENDINGS:
-        raise ParameterError(
-            where=target,
-            expected="a name that ends in .txt, .csv, .parquet, .tierank or .qrels",
-            got=repr(ending),
-            fix="rename it, or name the format: `format`='letor'",
-        )
+    if format is None:
+        expected = "a name that ends in .txt, .csv, .parquet, .tierank or .qrels"
+        check_text_ending(target, expected, fix="rename it, or name the format: `format`='letor'")
     name = _format_of(target, format)
     FORMATS[name].write(data, target)
 
@@ -388,7 +377,7 @@ def check_conversion(source: str | os.PathLike[str], path: str | os.PathLike[str
     """Raise ``DataError`` if a file would be overwritten by itself, or its name does not say the format."""
     target = as_path(path)
     known = [ending for form in FORMATS.values() for ending in form.endings]
-    if _ending(target) not in known:
+    if ending_of(target) not in known:
         raise ParameterError(f"{target}: expected a name that ends in {', '.join(known)}, got {target.name!r}")
     if target.exists() and _as_path(source).exists() and target.samefile(source):
         raise ParameterError(f"{target}: expected a file other than the one that is read; choose another name")
@@ -530,9 +519,4 @@ def _format_of(path: Path, format: str | None) -> str:
     """The name of the format: the given one, or by the ending."""
     if format is not None:
         return as_choice("format", format, FORMATS)
-    return next((name for name, form in FORMATS.items() if _ending(path) in form.endings), "letor")
-
-
-def _ending(path: Path) -> str:
-    """The ending that determines the format, without that of compression."""
-    return (Path(path.stem).suffix if path.suffix == ".gz" else path.suffix).lower()
+    return next((name for name, form in FORMATS.items() if ending_of(path) in form.endings), "letor")

@@ -24,6 +24,7 @@ from tierank.checks import (
     as_positions,
     as_weights,
     check_ratings,
+    check_texts,
     group_codes,
     group_rows,
 )
@@ -41,8 +42,8 @@ QUERY_NAMES = ("qid", "query", "query_id")
 RATING_NAMES = ("rating", "label", "relevance", "grade")
 DOCUMENT_NAMES = ("document", "document_id", "docid", "doc_id")
 WEIGHT_NAMES = ("row_weight", "query_weight")
-# Row numbers that pandas and Dask leave in Parquet files: not features.
-_ROW_NUMBERS = re.compile(r"__index_level_\d+__|__null_dask_index__")
+# Row numbers that pandas and Dask leave in Parquet and CSV files, and columns without a name: not features.
+_ROW_NUMBERS = re.compile(r"__index_level_\d+__|__null_dask_index__|Unnamed: 0(\.\d+)*|")
 # Plain integers, with few enough digits for int64, as in the reader of LETOR text.
 _PLAIN_INTEGER = re.compile("0|-?[1-9][0-9]{0,17}")
 # Cells that mean a missing value in a column of numbers.
@@ -155,6 +156,7 @@ class ParquetPart:
 
     def __post_init__(self) -> None:
         self.where = str(self.path)
+        check_texts([self.where], "the name of a Parquet file")
         with self._opened(1) as file:
             self.names, self.n_rows = file.schema_arrow.names, file.metadata.num_rows
 
@@ -392,7 +394,12 @@ def _unite_ids(heads: list[_Heads]) -> None:
             raise DataError(
                 f"{odd.where}: expected query ids of type {first}, as in {heads[0].where}, got {odd.query.type}"
             )
-        head.query = head.query.cast(wide)
+        try:
+            head.query = head.query.cast(wide)
+        except arrow.ArrowInvalid as error:
+            raise DataError(
+                f"{head.where}: expected query ids that {wide} can hold, got: {first_line(error)}"
+            ) from None
 
 
 def _grouped(ids: list[Any]) -> tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64] | None]:

@@ -23,7 +23,7 @@ from tierank.errors import DataError
 from tierank.files import replacing
 from tierank.kernels import in_threads, letor
 from tierank.memory import Allocator, in_memory, release_pages
-from tierank.readers.paths import unreadable
+from tierank.readers.paths import created, unreadable
 from tierank.text_blocks import Texts
 
 # Bytes that a thread reads at a time: fits the processor's cache, and is large enough that calls cost little.
@@ -506,11 +506,6 @@ def _numbers(path: Path) -> NDArray[np.float64]:
     except OSError as error:
         raise unreadable(path, error) from None
     return np.array([_value(field, f"{path}: expected a number") for field in fields])
-
-
-def created(fresh: Path, path: Path) -> Any:
-    """A new binary file that will be named ``path``, compressed if that ends in ``.gz``."""
-    return gzip.open(fresh, "wb", compresslevel=6) if path.suffix == ".gz" else fresh.open("wb")
 
 
 def _written_ids(data: RankingDataset) -> list[str]:

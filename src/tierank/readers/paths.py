@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import difflib
+import gzip
 import os
 import select
 import stat
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
+from typing import Any
 
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError
+
+# Endings of formats that are not text: text in such a file would mislead its readers.
+_OTHER_ENDINGS = (
+    *(".json", ".jsonl", ".xls", ".xlsx", ".feather", ".arrow", ".orc", ".npy", ".npz", ".pkl", ".h5"),
+    *(".zip", ".xz", ".bz2", ".zst"),
+)
 
 # Seconds to wait for a writer of a named pipe to start. Once it has started, it may take any time.
 _PATIENCE = 10.0
@@ -35,6 +45,37 @@ def kind_of(path: Path, expected: str = "a file") -> str:
     if kind is None:
         raise DataError(f"{path}: expected a file, a folder or a pipe, got a device or a socket; copy it to a file")
     return kind
+
+
+def ending_of(path: Path) -> str:
+    """The ending that determines the format, without that of compression.
+
+    >>> ending_of(Path("shop.CSV.gz"))
+    '.csv'
+    """
+    return (Path(path.stem).suffix if path.suffix == ".gz" else path.suffix).lower()
+
+
+def check_text_ending(path: Path, expected: str, others: tuple[str, ...] = (), fix: str = "rename it") -> None:
+    """Raise ``ParameterError`` if text would get the name of another format; ``others`` are more endings of those."""
+    ending = ending_of(path)
+    if ending in (*_OTHER_ENDINGS, *others):
+        raise ParameterError(where=path, expected=expected, got=repr(ending), fix=fix)
+
+
+def created(fresh: Path, path: Path) -> Any:
+    """A new binary file that will be named ``path``, compressed if that ends in ``.gz``."""
+    return gzip.open(fresh, "wb", compresslevel=6) if path.suffix == ".gz" else fresh.open("wb")
+
+
+@contextmanager
+def lines_of(path: Path) -> Iterator[Iterator[str]]:
+    """The lines of a text file, which is compressed if its name ends in ``.gz``."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            yield TextIOWrapper(file, "utf-8-sig", errors="replace", newline="")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: expected a whole gzip file, got a damaged or truncated one ({error})") from None
 
 
 def unreadable(path: object, error: Exception) -> DataError:

@@ -7,9 +7,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,8 +22,8 @@ from tierank.errors import DataError, ParameterError
 from tierank.files import as_path, replacing
 from tierank.readers.arrays import read_array
 from tierank.readers.columns import PARQUET_ENDINGS, ParquetPart, needs_arrow
-from tierank.readers.letor import created, number_of, plain_number
-from tierank.readers.paths import kind_of, piped, unreadable
+from tierank.readers.letor import number_of, plain_number
+from tierank.readers.paths import check_text_ending, created, ending_of, kind_of, lines_of, piped, unreadable
 from tierank.tables import as_column, check_once
 from tierank.text_blocks import Texts
 
@@ -42,6 +44,8 @@ def read_scores(path: str | os.PathLike[str], data: RankingDataset) -> NDArray[n
     - ``query Q0 document rank score run``, a TREC run: joined by document id, every document must have one score;
     - ``.npy``: one number per row;
     - ``.csv`` with a header line, or ``.parquet``: the column ``score``, in the order of the rows of the data.
+
+    Text and CSV may be compressed, with a name that ends in ``.gz``.
 
     Parameters
     ----------
@@ -77,14 +81,15 @@ def read_scores(path: str | os.PathLike[str], data: RankingDataset) -> NDArray[n
     if kind == "pipe":
         with piped(path) as file:
             return read_scores(file, data)
-    if path.suffix == ".npy":
+    ending = ending_of(path)
+    if ending == ".npy":
         return _checked(as_numbers(read_array(path), str(path)).astype(np.float64), path, data)
-    if path.suffix in PARQUET_ENDINGS:
+    if ending in PARQUET_ENDINGS:
         part = ParquetPart(path)
         _check_has_score(part.names, path)
         return _checked(as_numbers(as_column(part.read(["score"]), "score"), str(path)).astype(np.float64), path, data)
     try:
-        if path.suffix == ".csv" and (header := _csv_header(path)) is not None:
+        if ending == ".csv" and (header := _csv_header(path)) is not None:
             return _checked(_from_csv(path, header), path, data)
         return _checked(_from_text(path, data), path, data)
     except OSError as error:
@@ -95,8 +100,8 @@ def read_scores(path: str | os.PathLike[str], data: RankingDataset) -> NDArray[n
 
 def _csv_header(path: Path) -> list[str] | None:
     """The names in the first line of a CSV file; None if the line is a number."""
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        first = next(csv.reader(file), [])
+    with lines_of(path) as lines:
+        first = next(csv.reader(lines), [])
     return None if not first or number_of(first[0].strip().encode()) is not None else first
 
 
@@ -109,8 +114,8 @@ def _check_has_score(names: list[str], path: Path) -> None:
 def _from_csv(path: Path, header: list[str]) -> NDArray[np.float64]:
     _check_has_score(header, path)
     place = header.index("score")
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        rows = csv.reader(file)
+    with lines_of(path) as lines:
+        rows = csv.reader(lines)
         next(rows)
         cells = ((rows.line_num, row[place] if len(row) > place else "") for row in rows if row)
         return np.fromiter((_number(cell, path, line) for line, cell in cells), np.float64)
@@ -118,19 +123,34 @@ def _from_csv(path: Path, header: list[str]) -> NDArray[np.float64]:
 
 def write_columns(columns: Mapping[str, NDArray[Any] | Texts], path: Path) -> None:
     """Write columns of equal length as a Parquet or CSV table, by the ending of the path."""
-    with replacing(path) as fresh:
-        if path.suffix in PARQUET_ENDINGS:
-            arrow = needs_arrow("Parquet")
-            import pyarrow.parquet
+    if path.suffix.lower() in PARQUET_ENDINGS:
+        arrow = needs_arrow("Parquet")
+        import pyarrow.parquet
 
-            made = {name: list(v) if isinstance(v, Texts) else plain_column(v) for name, v in columns.items()}
-            pyarrow.parquet.write_table(arrow.table(made), fresh)
-            return
-        with fresh.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(columns)
-            rows = zip(*(v if isinstance(v, Texts) else v.tolist() for v in columns.values()), strict=True)
-            writer.writerows([repr(v) if isinstance(v, float) else v for v in row] for row in rows)
+        made = {name: list(v) if isinstance(v, Texts) else plain_column(v) for name, v in columns.items()}
+        with replacing(path) as fresh, fresh.open("wb") as file:
+            pyarrow.parquet.write_table(arrow.table(made), file)
+        return
+    with text_file(path) as file:
+        writer = csv.writer(file)
+        writer.writerow(columns)
+        rows = zip(*(v if isinstance(v, Texts) else v.tolist() for v in columns.values()), strict=True)
+        writer.writerows([repr(v) if isinstance(v, float) else v for v in row] for row in rows)
+
+
+@contextmanager
+def text_file(path: str | os.PathLike[str]) -> Iterator[TextIO]:
+    """A new text file that replaces the one at a path, compressed if the name ends in ``.gz``."""
+    with (
+        replacing(path) as fresh,
+        created(fresh, as_path(path)) as file,
+        TextIOWrapper(file, "utf-8", newline="") as text,
+    ):
+        yield text
+
+
+# Names under which text is not written, as it would not read back.
+NOT_TEXT = (*PARQUET_ENDINGS, ".tierank")
 
 
 def plain_column(values: NDArray[Any]) -> Any:
@@ -141,8 +161,8 @@ def plain_column(values: NDArray[Any]) -> Any:
 
 
 def _from_text(path: Path, data: RankingDataset) -> NDArray[np.float64]:
-    with path.open(encoding="utf-8-sig", errors="replace") as file:
-        rows = ((number, fields) for number, line in enumerate(file, 1) if (fields := line.split()))
+    with lines_of(path) as lines:
+        rows = ((number, fields) for number, line in enumerate(lines, 1) if (fields := line.split()))
         first = next(rows, None)
         if first is None:
             raise DataError(f"{path}: expected one score per line, got an empty file")
@@ -163,7 +183,7 @@ def write_scores(scores: ArrayLike, path: str | os.PathLike[str]) -> None:
     scores : array
         One score per row.
     path : path
-        The file.
+        The file; compressed if the name ends in ``.gz``.
 
     Examples
     --------
@@ -174,7 +194,8 @@ def write_scores(scores: ArrayLike, path: str | os.PathLike[str]) -> None:
     ['0.25', '0.75']
     """
     numbers = _as_scores(scores)
-    with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
+    check_text_ending(as_path(path), "a name that ends in .txt", NOT_TEXT)
+    with text_file(path) as file:
         file.writelines(score_lines(numbers))
 
 
@@ -227,7 +248,7 @@ def write_run(data: RankingDataset, scores: ArrayLike, path: str | os.PathLike[s
     scores : array
         One score per document, in the order of the caller's rows.
     path : path
-        The file.
+        The file; compressed if the name ends in ``.gz``.
     name : str, default "tierank"
         The name of the run, the last field of each line.
 
@@ -245,7 +266,8 @@ def write_run(data: RankingDataset, scores: ArrayLike, path: str | os.PathLike[s
     if not isinstance(name, str) or len(name.split()) != 1 or name != name.strip():
         raise ParameterError(argument="name", expected="a name without blanks", got=repr(name))
     arranged = data.arrange(_as_scores(scores))
-    with replacing(path) as fresh, fresh.open("w", encoding="utf-8") as file:
+    check_text_ending(as_path(path), "a name that ends in .run", (*NOT_TEXT, ".csv"))
+    with text_file(path) as file:
         for query, (start, end) in zip(queries, pairwise(data.offsets.tolist()), strict=True):
             order = start + np.argsort(-arranged[start:end], kind="stable")
             file.writelines(

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import os
 import re
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from io import TextIOWrapper
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -38,7 +35,8 @@ from tierank.readers.columns import (
     read_parts,
     taken,
 )
-from tierank.readers.letor import NUMBER, created
+from tierank.readers.letor import NUMBER
+from tierank.readers.paths import created, lines_of
 from tierank.tables import as_column, check_columns, column_names, take_columns
 
 # Bytes of features converted to a table at a time when a file is written.
@@ -194,27 +192,23 @@ class _Csv:
         what = f"{cell!r}" + (f" in line {line}" if line else "")
         if is_head:
             return what
-        truths = compute.or_(
-            compute.match_substring_regex(cells, _TRUTH_CELL), compute.match_substring_regex(cells, _MISSING_CELL)
-        )
-        if _first_false(truths) is None:
+        if _all_match(cells, _TRUTH_CELL):
             return "truths"
         if not _is_utf8(cells):
             return f"{what}, which is not UTF-8"
         number = _first_false(compute.invert(compute.match_substring_regex(cells, _NUMBER_CELL)))
         if number is not None:
             return f"numbers and {what}"
-        words = compute.or_(
-            compute.match_substring_regex(cells, _MISSING_CELL), compute.match_substring_regex(cells, _NO_NUMBER_CELL)
-        )
-        return what if _first_false(words) is None else "texts"
+        if _all_match(cells, _NO_NUMBER_CELL):
+            return what
+        return f"{what}, a number in another notation" if _all_match(cells, _FORMATTED_CELL) else "texts"
 
     def line_of(self, row: int) -> int | None:
         """The line number of a row, by a pass over the file: rows may span several lines, and empty lines are skipped.
 
         None if the rows cannot be told.
         """
-        with _lines(self.path) as lines, suppress(csv.Error):
+        with lines_of(self.path) as lines, suppress(csv.Error):
             rows = csv.reader(lines, delimiter=self._form.delimiter)
             places = (rows.line_num for fields in rows if fields)
             return next(islice(places, row + 1, None), None)
@@ -227,6 +221,8 @@ _MISSING_CELL = f"^[ \\t]*({'|'.join(MISSING)}|(?i:nan|null))[ \\t]*$"
 _TRUTH_CELL = "(?i)^[ \\t]*(true|false)[ \\t]*$"
 # Cells that other programs write for undefined or infinite numbers.
 _NO_NUMBER_CELL = "^[ \\t]*[+-]?(?i:nan|inf|infinity)[ \\t]*$"
+# Numbers with a decimal comma, with commas between thousands, or in percent.
+_FORMATTED_CELL = r"^[ \t]*[+-]?([0-9][0-9.' ]*,[0-9]+|[0-9]{1,3}(,[0-9]{3})+(\.[0-9]+)?|[0-9]*[.,]?[0-9]+ ?%)[ \t]*$"
 
 
 def _are_numbers(cells: Any) -> Any:
@@ -235,6 +231,14 @@ def _are_numbers(cells: Any) -> Any:
     return compute.or_(
         compute.match_substring_regex(cells, _NUMBER_CELL), compute.match_substring_regex(cells, _MISSING_CELL)
     )
+
+
+def _all_match(cells: Any, pattern: str) -> bool:
+    """Whether all cells that are not missing match a pattern."""
+    from pyarrow import compute
+
+    are_missing = compute.match_substring_regex(cells, _MISSING_CELL)
+    return _first_false(compute.or_(are_missing, compute.match_substring_regex(cells, pattern))) is None
 
 
 def _as_digits(cells: Any) -> Any:
@@ -275,24 +279,16 @@ def csv_form(path: Path) -> Any:
     """How Arrow parses a CSV file; a quoted cell may span several lines, even across blocks."""
     import pyarrow.csv
 
+    check_texts([str(path)], "the name of a CSV file")
     return pyarrow.csv.ParseOptions(delimiter=_separator(path), newlines_in_values=True)
 
 
 def _separator(path: Path) -> str:
     """The separator of a CSV file: the most frequent one in its header line; if there is none, by the file name."""
     usual = "\t" if ".tsv" in path.suffixes else ","
-    with _lines(path) as lines:
+    with lines_of(path) as lines:
         header = re.sub('"[^"]*"', "", next(lines, ""))
     return max((usual, *_SEPARATORS), key=header.count)
-
-
-@contextmanager
-def _lines(path: Path) -> Iterator[Iterator[str]]:
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            yield TextIOWrapper(file, "utf-8-sig", errors="replace", newline="")
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path}: expected a whole gzip file, got a damaged or truncated one ({error})") from None
 
 
 def read_parquet(path: Path, *, allocate: Allocator, **named: Any) -> RankingDataset:
@@ -310,6 +306,7 @@ def read_columns(source: str | os.PathLike[str], names: Sequence[str], format: s
     if kind not in ("csv", "parquet") or (format is None and kind == "csv" and not _is_csv(path)):
         raise _nameless(path)
     needs_arrow("CSV" if kind == "csv" else "Parquet")
+    names = list(dict.fromkeys(names))
     parts = [_Csv(path).texts(names)] if kind == "csv" else [_of_parquet(file, names) for file in files_of(path)]
     return {name: np.concatenate([as_column(part, name) for part in parts]) for name in names}
 
@@ -325,11 +322,11 @@ def read_attributes(
     known = _column_names(path)
     query = query or next((name for name in QUERY_NAMES if name in known), QUERY_NAMES[0])
     columns = read_columns(path, [query, *names])
-    rows = [str(i) for i in columns.pop(query).tolist()]
+    rows = [str(i) for i in columns[query].tolist()]
     attributes: dict[str, dict[Any, Any]] = {}
-    for name, values in columns.items():
+    for name in names:
         by_text: dict[str, Any] = {}
-        for text, value in zip(rows, values.tolist(), strict=True):
+        for text, value in zip(rows, columns[name].tolist(), strict=True):
             if by_text.setdefault(text, value) != value and value == value:
                 raise DataError(
                     f"{path}: column {name!r}: expected one value for query {text}, got {by_text[text]} and {value}"
@@ -394,7 +391,11 @@ def write_parquet(data: RankingDataset, path: Path) -> None:
     floats = [field.name for field in first.schema if str(field.type) == "float"]
     others = [field.name for field in first.schema if str(field.type) != "float"]
     packing = {"compression": "zstd", "use_dictionary": others, "use_byte_stream_split": floats}
-    with replacing(path) as fresh, pyarrow.parquet.ParquetWriter(fresh, first.schema, **packing) as file:
+    with (
+        replacing(path) as fresh,
+        fresh.open("wb") as out,  # names need not be UTF-8, as Arrow expects
+        pyarrow.parquet.ParquetWriter(out, first.schema, **packing) as file,
+    ):
         for table in chain([first], tables):
             file.write_table(table)
 

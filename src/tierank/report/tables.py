@@ -24,8 +24,8 @@ from tierank.drift import Drift
 from tierank.errors import DataError, ParameterError
 from tierank.evaluation import Comparison, Evaluation, format_number
 from tierank.experiments import LEAKS, PAPERS, Run
-from tierank.files import replacing
 from tierank.notebook import on_one_line
+from tierank.readers.scores import text_file
 from tierank.segments import HOW, Segment, SegmentContrast
 from tierank.settings import as_choice, as_flag, check_type
 from tierank.significance import POWER, SMALL, Contrast
@@ -398,7 +398,7 @@ def tabulate_drift(found: Drift, title: str) -> Table:
 
 def write_per_query(evaluation: Evaluation, path: Path) -> None:
     """Write a CSV file with a row per query and a column per metric; empty if the rule leaves the query out."""
-    with replacing(path) as fresh, fresh.open("w", newline="", encoding="utf-8") as file:
+    with text_file(path) as file:
         file.writelines(per_query_lines(evaluation))
 
 

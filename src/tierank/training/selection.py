@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError
 from tierank.export import StandardisedMean
-from tierank.metrics import Judge, Rule, as_rule, ordered_mean
+from tierank.metrics import Judge, Rule, as_rule, check_defined, ordered_mean
 from tierank.team import Team
 
 # Scores of documents -> metrics of each query.
@@ -106,10 +107,12 @@ def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = N
     """
     known = {metric: values[~np.isnan(values)] for metric, values in per_query.items()}
     if team is None or team.size == 1:
-        return {metric: ordered_mean(values) for metric, values in known.items()}
-    sums = np.array([[np.sort(values).sum(), len(values)] for values in known.values()])
-    totals = team.all_reduce(sums)
-    return {metric: float(total / n) for metric, (total, n) in zip(per_query, totals, strict=True)}
+        means = {metric: ordered_mean(values) for metric, values in known.items()}
+    else:
+        totals = team.all_reduce(np.array([[np.sort(values).sum(), len(values)] for values in known.values()]))
+        means = {metric: float(total / n) if n else math.nan for metric, (total, n) in zip(known, totals, strict=True)}
+    check_defined(means)
+    return means
 
 
 def mean_of_standardised(
