@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
-from tierank.errors import DataError
+from tierank.errors import DataError, ParameterError
 from tierank.export import StandardisedMean
 from tierank.metrics import Judge, Rule, as_rule, ordered_mean
 from tierank.team import Team
@@ -99,17 +100,26 @@ def reads_row_order(select_by: str | Sequence[Any], rule: str | Rule) -> bool:
 
 
 def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = None) -> dict[str, float]:
-    """The mean of each metric over the queries where it is defined, of all processes.
+    """The mean of each metric over the queries where it is defined, of all processes. Refused if it is not finite.
 
     >>> means_of({"ndcg@1": np.array([1.0, np.nan, 0.5])})
     {'ndcg@1': 0.75}
     """
     known = {metric: values[~np.isnan(values)] for metric, values in per_query.items()}
     if team is None or team.size == 1:
-        return {metric: ordered_mean(values) for metric, values in known.items()}
-    sums = np.array([[np.sort(values).sum(), len(values)] for values in known.values()])
-    totals = team.all_reduce(sums)
-    return {metric: float(total / n) for metric, (total, n) in zip(per_query, totals, strict=True)}
+        means = {metric: ordered_mean(values) for metric, values in known.items()}
+    else:
+        totals = team.all_reduce(np.array([[np.sort(values).sum(), len(values)] for values in known.values()]))
+        means = {m: float(total / n) if n else math.nan for m, (total, n) in zip(per_query, totals, strict=True)}
+    odd = next((metric for metric, mean in means.items() if not math.isfinite(mean)), None)
+    if odd is not None:  # no round would be better than another
+        raise ParameterError(
+            argument="select_by",
+            expected=f"a finite mean of {odd} over the validation queries",
+            got=str(means[odd]),
+            fix="a function of yours may return NaN for some queries, but not for all of them",
+        )
+    return means
 
 
 def mean_of_standardised(
