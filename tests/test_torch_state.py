@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tierank
-from tierank import LambdaLoss, TreeRanker, UBoost, UMart, URank, UrBoost
+from tierank import LambdaLoss, NetworkRanker, TreeRanker, UBoost, UMart, URank, UrBoost
 
 torch = pytest.importorskip("torch")
 from tierank.torch_state import own_torch
@@ -126,3 +126,60 @@ def test_threads_share_what_applies_to_the_whole_process():
         first_left.set()
         assert seen.result() is torch.float32
         assert torch.get_default_dtype() is torch.float64
+
+
+# Networks and losses of callers that draw from torch's global generator
+
+
+class Plain(torch.nn.Module):
+    """A network as one writes it for torch alone: it knows no seed."""
+
+    def __init__(self, n_features):
+        super().__init__()
+        self.layers = torch.nn.Sequential(
+            torch.nn.Linear(n_features, 6), torch.nn.ReLU(), torch.nn.Dropout(0.5), torch.nn.Linear(6, 1)
+        )
+
+    def forward(self, features, batch):
+        return self.layers(features).squeeze(1)
+
+
+def shaken(scores, batch):
+    """Squares, each at a random place near the score."""
+    errors = (scores + 0.1 * torch.rand(len(scores)) - batch.gains) ** 2
+    return torch.zeros(batch.n_queries).index_add(0, batch.query, errors)
+
+
+OWN = {
+    "network": lambda **more: URank(network=Plain, max_epochs=3, n_seeds=2, n_jobs=1, **more),
+    "loss of a network": lambda **more: NetworkRanker(shaken, **SMALL, **more),
+    "loss of trees": lambda **more: TreeRanker(shaken, **TREES, **more),
+}
+
+
+@pytest.mark.parametrize("name", list(OWN))
+def test_the_seed_is_that_of_callers_networks_and_losses_too(name, parts):
+    train, valid, test = parts
+    torch.manual_seed(1)
+    first = OWN[name]().fit(train, valid=valid).predict(test)
+    state = torch.get_rng_state()
+    np.testing.assert_array_equal(OWN[name]().fit(train, valid=valid).predict(test), first)
+    assert torch.equal(torch.get_rng_state(), state)  # the program's own random numbers go on as before
+    assert not np.array_equal(OWN[name](seed=5).fit(train, valid=valid).predict(test), first)
+
+
+@pytest.mark.parametrize("name", ["network", "loss of a network"])
+def test_training_with_callers_random_numbers_is_resumed_exactly(name, parts, tmp_path, monkeypatch):
+    train, valid, test = parts
+    monkeypatch.setattr("tierank.training.networks.loop._EVERY", 0.0)  # a checkpoint after each epoch
+    whole = OWN[name]().fit(train, valid=valid).predict(test)
+
+    def interrupt(step):
+        if step.number == 2:
+            raise KeyError("as if killed")
+
+    with pytest.raises(KeyError, match="as if killed"):
+        OWN[name]().fit(train, valid=valid, checkpoint=tmp_path / "kept", callbacks=[interrupt])
+    torch.manual_seed(99)
+    resumed = OWN[name]().fit(train, valid=valid, checkpoint=tmp_path / "kept")
+    np.testing.assert_array_equal(resumed.predict(test), whole)

@@ -182,8 +182,11 @@ class _Point:
     def _gradient_at(self, scores: Tensor, *, create_graph: bool = False) -> Tensor:
         import torch
 
+        from tierank.torch_state import seeded
+
         self.batch.generator = self.generator.manual_seed(self.seed)  # the same draws at all points
-        values = self.loss(scores, self.batch)
+        with seeded(self.seed):
+            values = self.loss(scores, self.batch)
         check_values(values, self.batch.n_queries)
         return torch.autograd.grad(values.sum(), scores, create_graph=create_graph)[0]
 
