@@ -1217,7 +1217,10 @@ def test_members_that_cancel_score_nothing_in_exports_too(target, tmp_path):
     ranker = UMart(n_trees=5, min_documents=5, n_jobs=1).fit(data)
     model = ranker.portable()
     own = model.scorer
-    opposite = StandardisedMean((StandardisedMean((own, Sum(((-0.7, own),)))),))
+    members = StandardisedMean((own, Sum(((-0.7, own),))))
+    opposite = StandardisedMean((members,))
     write_model(replace(model, scorer=Sum(((1.0, opposite), (0.25, own)))), tmp_path / "m", target)
     found = TARGETS[target].open(tmp_path / "m")(data.features, data.offsets)
     np.testing.assert_allclose(found, 0.25 * data.arrange(ranker.predict(data)), rtol=1e-6, atol=1e-9)
+    write_model(replace(model, scorer=members), tmp_path / "members", target)
+    np.testing.assert_array_equal(TARGETS[target].open(tmp_path / "members")(data.features, data.offsets), 0.0)

@@ -522,3 +522,18 @@ def test_what_is_kept_between_epochs_changes_no_bit(halves, queries_per_step, mo
     monkeypatch.setattr("tierank.training.networks.lists._KEPT_BYTES", 0)
     monkeypatch.setattr("tierank.training.networks.lists._KEPT_DOCUMENTS", 0)
     np.testing.assert_array_equal(ranker.fit(train, valid=valid).predict(valid), kept)
+
+
+def test_networks_that_cancel_leave_no_order(tmp_path):
+    """One network, and the same with its output reversed: the mean of both ranks nothing, also in lists of two."""
+    data = tierank.make_ranking(20, n_features=4, mean_length=3, max_length=8, seed=3)
+    ranker = tierank.URank(max_epochs=2, hidden=(6,), n_seeds=2, n_jobs=1).fit(data)
+    first, second = ranker.members_
+    for name in first:
+        second[name].copy_(-2 * first[name] if name.startswith("output.") else first[name])
+    ranker.save(tmp_path / "model")
+    loaded = tierank.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(data), np.zeros(data.n_documents))
+    np.testing.assert_array_equal(loaded.rank(data, k=1).row, data.offsets[:-1])
+    loaded.export(tmp_path / "model.c", to="c")
+    assert tierank.verify(loaded, tmp_path / "model.c", "c", data).holds

@@ -46,6 +46,7 @@ LAYERS = [
     "transforms",
     "metrics",
     "doubts",
+    "torch_state",
     "losses",
     "networks",
     "objectives",
@@ -73,7 +74,7 @@ LAYERS = [
 ]
 HOMES = {
     "numba": {"kernels"},
-    "torch": {"losses", "networks", "objectives", "training", "distributed"},
+    "torch": {"torch_state", "losses", "networks", "objectives", "training", "distributed"},
     "lightgbm": {"training", "rankers"},
     "starlette": {"serve"},
     "uvicorn": {"serve"},

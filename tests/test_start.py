@@ -301,3 +301,14 @@ def test_a_start_that_cannot_work_is_refused_before_data_are_read(tmp_path, monk
     assert "start: expected" in capsys.readouterr().err
     assert cli.main(["train", "lambdamart", "--train", "missing.txt", "--start", "nothing", "--out", "new"]) == 2
     assert "nothing" in capsys.readouterr().err
+
+
+def test_a_start_has_as_many_networks_as_were_trained(parts):
+    """A callback stopped the start in its first network of three: one more network can continue, three cannot."""
+    old, new, _, test = parts
+    stopped = URank(**NETWORK, n_seeds=3).fit(old, callbacks=[lambda step: True])
+    assert len(stopped.members_) == 1
+    with pytest.raises(ParameterError, match=r"start: expected a model with n_seeds=3, .* got n_seeds=1"):
+        URank(**NETWORK, n_seeds=3).fit(new, start=stopped)
+    later = URank(**NETWORK).fit(new, start=stopped)
+    assert not np.array_equal(later.predict(test), stopped.predict(test))

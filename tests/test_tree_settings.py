@@ -320,6 +320,9 @@ def test_a_parameter_of_a_later_lightgbm_is_refused(monkeypatch):
         ({"boosting": "dart"}, "boosting: expected gbdt, because only the best number of trees is kept, got 'dart'"),
         ({"boosting": "goss"}, "got 'goss'; give data_sample_strategy='goss'"),
         ({**GOSS, **BAGGING}, "bagging_fraction: expected 1.0 with data_sample_strategy='goss'"),
+        ({**GOSS, "top_rate": 0.0}, "top_rate: expected a number > 0 and <= 1, got 0"),
+        ({**GOSS, "top_rate": 0.0, "other_rate": 0.0}, "top_rate: expected a number > 0 and <= 1, got 0"),
+        ({**GOSS, "other_rate": 0.0}, "other_rate: expected a number > 0 and <= 1, got 0"),
         (
             {**GOSS, "top_rate": 0.8, "other_rate": 0.3},
             "top_rate, other_rate: expected fractions that sum to",

@@ -122,18 +122,18 @@ class _Writer:
         if isinstance(scorer, Sum):
             parts = [(self.scorer(part), (weight,)) for weight, part in scorer.parts]
             return self.combination("add_scaled", parts)
-        weight, rounding = 1.0 / len(scorer.parts), scorer.ROUNDING
-        means = [(self.scorer(part), (weight, rounding, scorer.least(part))) for part in scorer.parts]
-        return self.combination("add_standardised", means)
+        means = [(self.scorer(part), (1.0 / len(scorer.parts), scorer.ROUNDING)) for part in scorer.parts]
+        last = f"  drop_cancelled(scores, n, {_number(scorer.CANCELLED)});\n" if len(means) > 1 else ""
+        return self.combination("add_standardised", means, last)
 
-    def combination(self, how: str, parts: Sequence[tuple[str, tuple[float, ...]]]) -> str:
-        """The sum of parts, each scaled or standardised first with these numbers."""
+    def combination(self, how: str, parts: Sequence[tuple[str, tuple[float, ...]]], last: str = "") -> str:
+        """The sum of parts, each scaled or standardised first with these numbers, and a last step."""
         calls = "".join(
             f"  failed = failed || {name}(features, made, n, part);\n"
             f"  if (!failed) {how}(part, n, {', '.join(map(_number, numbers))}, scores);\n"
             for name, numbers in parts
         )
-        return self.function("combined", COMBINED.format(calls=calls))
+        return self.function("combined", COMBINED.format(calls=calls + last))
 
     def function(self, kind: str, body: str) -> str:
         """One function that scores."""

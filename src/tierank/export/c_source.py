@@ -135,8 +135,7 @@ static void add_scaled(const double *part, size_t n, double weight, double *scor
 }
 """,
     "add_standardised": """\
-static void add_standardised(const double *part, size_t n, double weight, double rounding, double least,
-                             double *scores) {
+static void add_standardised(const double *part, size_t n, double weight, double rounding, double *scores) {
   double mean = 0, square = 0, largest = 0;
   for (size_t i = 0; i < n; i++) mean += part[i];
   for (size_t i = 0; i < n; i++) largest = fmax(largest, fabs(part[i]));
@@ -144,8 +143,15 @@ static void add_standardised(const double *part, size_t n, double weight, double
   for (size_t i = 0; i < n; i++) square += (part[i] - mean) * (part[i] - mean);
   double spread = sqrt(square / (double)(n ? n : 1));
   /* A deviation that rounding alone could have made is none. */
-  if (!(spread > fmax(largest * rounding, least))) return;
+  if (!(spread > largest * rounding)) return;
   for (size_t i = 0; i < n; i++) scores[i] += weight * ((part[i] - mean) / spread);
+}
+""",
+    "drop_cancelled": """\
+/* Only rounding remains of parts that cancel. */
+static void drop_cancelled(double *scores, size_t n, double cancelled) {
+  for (size_t i = 0; i < n; i++) if (fabs(scores[i]) > cancelled) return;
+  for (size_t i = 0; i < n; i++) scores[i] = 0;
 }
 """,
     "apply_layer": """\

@@ -145,16 +145,20 @@ class _Graph:
 
     def standardised_mean(self, mean: StandardisedMean) -> str:
         """The mean of the standardised scores of the parts."""
-        parts = [self.standardised(self.score(part), mean.least(part)) for part in mean.parts]
-        return self.add("Div", self.total(parts), float(len(parts)))
+        parts = [self.standardised(self.score(part)) for part in mean.parts]
+        if len(parts) == 1:
+            return parts[0]
+        scores = self.add("Div", self.total(parts), float(len(parts)))
+        largest = self.add("ReduceMax", self.add("Abs", scores), np.array([0]))
+        return self.add("Where", self.add("Greater", largest, mean.CANCELLED), scores, 0.0)
 
-    def standardised(self, scores: str, least: float) -> str:
+    def standardised(self, scores: str) -> str:
         """(score - mean) / deviation; 0 if the deviation does not count."""
         centred = self.add("Sub", scores, self.add("ReduceMean", scores, np.array([0])))
         squares = self.add("Mul", centred, centred)
         spread = self.add("Sqrt", self.add("ReduceMean", squares, np.array([0])))
         largest = self.add("ReduceMax", self.add("Abs", scores), np.array([0]))
-        limit = self.add("Max", self.add("Mul", largest, StandardisedMean.ROUNDING), least)
+        limit = self.add("Mul", largest, StandardisedMean.ROUNDING)
         return self.add("Div", centred, self.add("Where", self.add("Greater", spread, limit), spread, math.inf))
 
     def trees(self, trees: Trees, values: str, width: int) -> str:

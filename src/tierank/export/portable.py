@@ -424,18 +424,14 @@ class StandardisedMean:
     """The mean of (score - mean of the query) / (deviation of the query) over the parts.
 
     A part is 0 for all documents of a query in which rounding alone could have made the deviation: up to ``ROUNDING``
-    times the largest score there, and for parts that are such means themselves up to ``CANCELLED``, because only
-    rounding remains of standardised scores that cancel.
+    times the largest score there. The mean of several parts is 0 for all documents of a query in which none is further
+    from 0 than ``CANCELLED``: only rounding remains of standardised scores that cancel.
     """
 
     ROUNDING: ClassVar[float] = 2.0**-40
     CANCELLED: ClassVar[float] = 2.0**-20  # some sums of an ONNX export have single precision
 
     parts: tuple[Scorer, ...]
-
-    def least(self, part: Scorer) -> float:
-        """The least deviation of a part that counts, whatever the size of its scores."""
-        return self.CANCELLED if isinstance(part, StandardisedMean) else 0.0
 
 
 Scorer = Trees | QueryCopies | Network | Sum | StandardisedMean

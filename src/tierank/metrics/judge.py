@@ -277,12 +277,12 @@ def _as_value(value: object, metric: Metric) -> float:
     return number
 
 
-def check_defined(means: Mapping[str, float]) -> None:
+def check_defined(means: Mapping[str, float], argument: str = "metrics") -> None:
     """Raise ``ParameterError`` if a metric has no value for any query: a caller's function that returns only NaN."""
     undefined = next((metric for metric, mean in means.items() if math.isnan(mean)), None)
     if undefined is not None:
         expected = f"{undefined}(ratings, scores) to return a number for at least one query"
-        raise ParameterError(argument="metrics", expected=expected, got="NaN for all of them")
+        raise ParameterError(argument=argument, expected=expected, got="NaN for all of them")
 
 
 def ordered_mean(values: Floats) -> float:

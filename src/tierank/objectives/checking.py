@@ -65,13 +65,15 @@ def check_gradient(loss: str | Callable[..., Tensor], *, gain: Gain = "exp2", se
     """
     import torch
 
+    from tierank.torch_state import own_torch
+
     function = as_loss(loss)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # the default for tensors that the function creates
-    try:
-        return _check_loss(function, _probe_queries(as_whole("seed", seed, 0)), gain)
-    finally:
-        torch.set_default_dtype(before)
+    with own_torch():
+        torch.set_default_dtype(torch.float64)  # the default for tensors that the function creates
+        try:
+            return _check_loss(function, _probe_queries(as_whole("seed", seed, 0)), gain)
+        finally:
+            torch.set_default_dtype(torch.float32)
 
 
 def _probe_queries(seed: int) -> list[tuple[Floats, Floats]]:

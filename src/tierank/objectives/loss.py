@@ -94,11 +94,13 @@ class LossObjective(Objective):
     ) -> Self:
         """Prepare for these documents; weights and propensities as in ``Objective.prepare``. Positions are not used."""
         from tierank.losses import Batch
+        from tierank.torch_state import own_torch
 
         edges = as_offsets(offsets)
         weights = None if propensity is None else 1 / as_propensities(propensity)
-        whole = Batch(edges, ratings, gain=self.gain, weights=weights)
-        parts = [(int(edges[a]), int(edges[b]), whole.take(np.arange(a, b))) for a, b in _spans_of_queries(edges)]
+        with own_torch():
+            whole = Batch(edges, ratings, gain=self.gain, weights=weights)
+            parts = [(int(edges[a]), int(edges[b]), whole.take(np.arange(a, b))) for a, b in _spans_of_queries(edges)]
         self._data = (parts, edges, scale_of(edges, row_weight, query_weight))
         self._seen = None
         return self
@@ -106,6 +108,8 @@ class LossObjective(Objective):
     def gradients(self, scores: ArrayLike) -> Gradients:
         """Gradient and hessian at these scores, one number per document."""
         import torch
+
+        from tierank.torch_state import own_torch
 
         parts, edges, scale = self._prepared()
         checked = self._checked_scores(scores, int(edges[-1])).astype(np.float32)
@@ -116,10 +120,11 @@ class LossObjective(Objective):
         threads = torch.get_num_threads()
         torch.set_num_threads(n_threads(self.n_jobs, worth=1))  # a part is too small for more
         try:
-            for first, (start, end, batch) in enumerate(parts):
-                at = _Point(self._function(), torch.from_numpy(checked[start:end]), batch, seed + first)
-                gradient[start:end] = at.gradient.numpy()
-                hessian[start:end] = at.hessian(signs[start:end]).numpy()
+            with own_torch():
+                for first, (start, end, batch) in enumerate(parts):
+                    at = _Point(self._function(), torch.from_numpy(checked[start:end]), batch, seed + first)
+                    gradient[start:end] = at.gradient.numpy()
+                    hessian[start:end] = at.hessian(signs[start:end]).numpy()
         finally:
             torch.set_num_threads(threads)
         np.maximum(np.abs(hessian), np.abs(gradient) / _LONGEST_STEP, out=hessian)
@@ -177,8 +182,11 @@ class _Point:
     def _gradient_at(self, scores: Tensor, *, create_graph: bool = False) -> Tensor:
         import torch
 
+        from tierank.torch_state import seeded
+
         self.batch.generator = self.generator.manual_seed(self.seed)  # the same draws at all points
-        values = self.loss(scores, self.batch)
+        with seeded(self.seed):
+            values = self.loss(scores, self.batch)
         check_values(values, self.batch.n_queries)
         return torch.autograd.grad(values.sum(), scores, create_graph=create_graph)[0]
 

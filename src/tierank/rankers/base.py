@@ -34,6 +34,7 @@ from tierank.rankers.training_data import (
     Given,
     Lesson,
     check_kinds,
+    of_validation,
     settle_unjudged,
     warn_of_columns,
     warn_of_odd_queries,
@@ -322,7 +323,8 @@ class Ranker(Configured):
         else:
             plan, train = start.seen_.columns, raw
         if valid is not None:
-            valid = plan.apply(self._with_features_of(plan.expand(valid), train.n_features, train.feature_names))
+            with of_validation():
+                valid = plan.apply(self._with_features_of(plan.expand(valid), train.n_features, train.feature_names))
         settings = self.checked_settings()
         train, valid = with_propensities(train, valid, given.propensity, settings.get("clip"))
         self.check_shown(train, settings)

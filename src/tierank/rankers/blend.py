@@ -27,7 +27,7 @@ from tierank.kinds import Category, Mean
 from tierank.models import Known, class_name, write_folder
 from tierank.progress import Progress
 from tierank.rankers.base import Ranker, fitted_copy
-from tierank.rankers.judged import JudgedRanker
+from tierank.rankers.judged import LARGEST_SEED, JudgedRanker
 from tierank.rankers.linear import LinearRanker
 from tierank.rankers.loading import read_ranker
 from tierank.rankers.networks import URank
@@ -215,9 +215,14 @@ class Blend(JudgedRanker):
                 expected="the data that the blend was fitted on, and valid if it was given",
                 got="other data",
             )
-        scores = np.zeros(pool.n_documents)
+        scores, families = np.zeros(pool.n_documents), {member.family for member in model.members}
         for turn, queries in enumerate(parts):
             members = [member for member in model.members if member.part == turn or len(parts) < 2]
+            if {member.family for member in members} != families:
+                raise ParameterError(
+                    "a blend that a callback stopped has no scores out of fold: expected members of every family for"
+                    f" each of {len(parts)} parts of the queries, got too few for part {turn}"
+                )
             rows = np.isin(pool.query_of_row, queries)
             found = model.by_family(pool.select(queries), members, self.resources())
             scores[rows] = model.weighted(found, model.weights)
@@ -504,7 +509,7 @@ def _jobs(plans: list[tuple[str, Ranker]], n_turns: int, seed: int) -> list[_Job
     for number, (turn, (plan, (family, ranker))) in enumerate(product(range(n_turns), enumerate(plans))):
         own = clone(ranker)
         if "seed" in own.declared_settings():
-            own.set_params(seed=seed + number)
+            own.set_params(seed=(seed + number) % (LARGEST_SEED + 1))
         jobs.append(_Job(number, turn, plan, family, own))
     return jobs
 

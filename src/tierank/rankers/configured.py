@@ -46,7 +46,7 @@ class Configured(Estimator):
         >>> tierank.UMart.from_preset("paper-ohsumed", n_trees=50).n_leaves
         31
         """
-        if name not in cls.PRESETS:
+        if not isinstance(name, str) or name not in cls.PRESETS:
             raise ParameterError.unknown(f"preset of {cls.__name__}", name, cls.PRESETS)
         return cls(**{**cls.PRESETS[name], **settings})
 

@@ -13,6 +13,9 @@ from tierank.rankers.base import Ranker
 from tierank.rankers.training_data import UNJUDGED
 from tierank.settings import Checked, Choice, Integer, Number, Optional, setting
 
+# Columns of history_ beside the metrics.
+_COLUMNS = ("family", "part", "member", "learner", "epoch", "loss", "ridge", "kept")
+
 
 def _as_metrics(value: Any) -> tuple[Any, ...]:
     """The setting ``select_by``: metrics, the most important first."""
@@ -25,7 +28,13 @@ def _as_metrics(value: Any) -> tuple[Any, ...]:
     for metric in metrics:
         if isinstance(metric, str):
             parse_metric(metric)
-        metric_name(metric)
+        if metric_name(metric) in _COLUMNS:
+            raise ParameterError(
+                argument="select_by",
+                expected="functions whose names are not columns of history_",
+                got=metric_name(metric),
+                fix="give it another name",
+            )
     return tuple(metrics)
 
 
@@ -47,6 +56,8 @@ def as_base(value: Any) -> Ranker:
     return value
 
 
+# The largest seed that LightGBM accepts.
+LARGEST_SEED = 2**31 - 1
 BASE = Optional(Checked("a ranker, such as UMart()", as_base), "no base")
 _METRICS = Checked("a metric or a list of metrics", _as_metrics)
 _RULE = Checked("a rule", _as_rule)
@@ -80,7 +91,7 @@ class SelectingRanker(Ranker):
 class JudgedRanker(SelectingRanker):
     """A ranker whose training is judged by metrics on validation data, and draws random numbers."""
 
-    seed: int = setting(0, Integer(0, 2**31 - 1), "random seed")
+    seed: int = setting(0, Integer(0, LARGEST_SEED), "random seed")
     clip: float = setting(
         10.0,
         Number(1),

@@ -260,7 +260,7 @@ class NeuralRanker(JudgedRanker):
 
         if type(start.model_) is not NetworkModel:
             raise ParameterError(argument="start", expected="a network ranker, such as URank", got=type(start).__name__)
-        theirs = start.settings_
+        theirs = start.settings_ | {"n_seeds": len(start.model_.members)}  # fewer if a callback stopped it
         for name in OF_WEIGHTS:
             if described_settings(settings[name]) != described_settings(theirs[name]):
                 raise ParameterError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -15,7 +16,7 @@ from tierank.columns import Plan
 from tierank.dataset import RankingDataset
 from tierank.doubts import find_doubts
 from tierank.encoding import as_features, check_declared
-from tierank.errors import ColumnWarning, DataError, ParameterError
+from tierank.errors import ColumnWarning, DataError, ParameterError, TierankError
 from tierank.estimators import HOW_TO_ROUTE, as_dataset
 from tierank.kinds import Columns
 from tierank.settings import as_choice
@@ -74,7 +75,21 @@ class Given(NamedTuple):
 
     def validation_rows(self) -> RankingDataset | None:
         """The validation data, if any, with ratings."""
-        return None if self.valid is None else as_validation(self.valid, self.has_queries, self.columns, self.ignore)
+        with of_validation():
+            return (
+                None if self.valid is None else as_validation(self.valid, self.has_queries, self.columns, self.ignore)
+            )
+
+
+@contextmanager
+def of_validation() -> Iterator[None]:
+    """Errors inside say that they are about the validation data, whose arrays are called like those of ``fit``."""
+    try:
+        yield
+    except TierankError as error:
+        if error.argument != "valid":
+            error.at("valid")
+        raise
 
 
 class Lesson(NamedTuple):

@@ -134,7 +134,6 @@ _SEED = Optional(Integer(0, _MOST), "drawn from seed")
 _COUNT = Integer(1, _MOST)
 _POSITIVE = Number(0)
 _FRACTION = Number(above=0, most=1)
-_SHARE = Number(0, 1)
 _INTEGER = Integer(-_MOST, _MOST)
 _BINS = Integer(2, _MOST)
 _PENALTIES = Optional(_ForEach(_POSITIVE))
@@ -240,10 +239,10 @@ class TreeSettings(JudgedRanker):
         "bagging", Choice(("bagging", "goss")), "how documents are sampled: bagging, or goss by size of gradient"
     )
     top_rate: float = _lightgbm(
-        0.2, _SHARE, "fraction with the largest gradients that goss keeps", needs=("data_sample_strategy",)
+        0.2, _FRACTION, "fraction with the largest gradients that goss keeps", needs=("data_sample_strategy",)
     )
     other_rate: float = _lightgbm(
-        0.1, _SHARE, "fraction of the others that goss keeps", needs=("data_sample_strategy",)
+        0.1, _FRACTION, "fraction of the others that goss keeps", needs=("data_sample_strategy",)
     )
     feature_fraction: float = _lightgbm(
         1.0, _FRACTION, "fraction of the features that a tree sees", search=Between(0.4, 1.0)

@@ -102,9 +102,7 @@ class BlendModel(FittedModel):
         for family, own in _families(members):
             scores = self._scores(own, self._seen_by(family, data, resources), resources)
             if self.seen.has_queries:
-                found[family] = mean_of_standardised(
-                    [mean_of_standardised(scores, data)], data, least=StandardisedMean.CANCELLED
-                )
+                found[family] = mean_of_standardised([mean_of_standardised(scores, data)], data)
             else:
                 fixed = [member.standardised(one) for member, one in zip(own, scores, strict=True)]
                 found[family] = np.asarray(np.mean(fixed, axis=0), np.float64)
@@ -126,7 +124,7 @@ class BlendModel(FittedModel):
             mean = np.mean([one / spread for one, spread in zip(of_members, spreads, strict=True)], axis=0)
             spread = 1.0
             if self.seen.has_queries:
-                spread = spread_of(mean_of_standardised(scores, data), least=StandardisedMean.CANCELLED)
+                spread = spread_of(mean_of_standardised(scores, data))
             total += self.weights[family] * mean / spread
         return np.asarray(total * self._unit, np.float64)
 

@@ -100,7 +100,7 @@ def reads_row_order(select_by: str | Sequence[Any], rule: str | Rule) -> bool:
 
 
 def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = None) -> dict[str, float]:
-    """The mean of each metric over the queries where it is defined, of all processes.
+    """The mean of each metric over the queries where it is defined, of all processes. Refused if it is not finite.
 
     >>> means_of({"ndcg@1": np.array([1.0, np.nan, 0.5])})
     {'ndcg@1': 0.75}
@@ -111,28 +111,30 @@ def means_of(per_query: Mapping[str, NDArray[np.float64]], team: Team | None = N
     else:
         totals = team.all_reduce(np.array([[np.sort(values).sum(), len(values)] for values in known.values()]))
         means = {metric: float(total / n) if n else math.nan for metric, (total, n) in zip(known, totals, strict=True)}
-    check_defined(means)
+    check_defined(means, "select_by")
     return means
 
 
-def mean_of_standardised(
-    scores: Sequence[NDArray[np.float64]], data: RankingDataset, *, least: float = 0.0
-) -> NDArray[np.float64]:
+def mean_of_standardised(scores: Sequence[NDArray[np.float64]], data: RankingDataset) -> NDArray[np.float64]:
     """The mean of several scores, each standardised within each query; see ``StandardisedMean``."""
     total, query, starts, lengths = np.zeros(data.n_documents), data.query_of_row, data.offsets[:-1], data.lengths
     for one in scores:
         order = np.lexsort((one, query))  # sums of sorted numbers are the same bits for rows in any order
         centred = one - (np.add.reduceat(one[order], starts) / lengths)[query]
         spread = np.sqrt(np.add.reduceat(centred[order] ** 2, starts) / lengths)
-        total += centred / _that_counts(spread, np.maximum.reduceat(abs(one), starts), least)[query]
-    return total / len(scores)
+        total += centred / _that_counts(spread, np.maximum.reduceat(abs(one), starts))[query]
+    if len(scores) == 1:
+        return total
+    mean = total / len(scores)
+    is_left = np.maximum.reduceat(abs(mean), starts) > StandardisedMean.CANCELLED
+    return np.where(is_left[query], mean, 0.0)
 
 
-def spread_of(scores: NDArray[np.float64], *, least: float = 0.0) -> float:
+def spread_of(scores: NDArray[np.float64]) -> float:
     """The standard deviation of the scores of one query, or infinity; see ``StandardisedMean``."""
-    return float(_that_counts(scores.std(), abs(scores).max(), least))
+    return float(_that_counts(scores.std(), abs(scores).max()))
 
 
-def _that_counts(spread: Any, largest: Any, least: float) -> NDArray[np.float64]:
+def _that_counts(spread: Any, largest: Any) -> NDArray[np.float64]:
     """The deviations, or infinity where rounding alone could have made them: what is divided by that is 0."""
-    return np.where(spread > np.maximum(StandardisedMean.ROUNDING * largest, least), spread, np.inf)
+    return np.where(spread > StandardisedMean.ROUNDING * largest, spread, np.inf)

@@ -13,6 +13,7 @@ from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.networks import NETWORKS, Embedded, draw_glorot, has_shapes_alone
 from tierank.team import Team
+from tierank.torch_state import seeded
 from tierank.training.networks.device import as_device
 from tierank.training.networks.inputs import Inputs
 from tierank.transforms import Piecewise, SideBySide, Transform, make_transform
@@ -46,7 +47,9 @@ def build_network(settings: Mapping[str, Any], inputs: Inputs, seed: int, device
     chosen = {name: settings[name] for name in OF_NETWORKS if name in takes} | (settings["network_settings"] or {})
     if "seed" in takes:
         chosen["seed"] = seed
-    return initialised(kind(inputs.width, **chosen), settings, inputs, seed, device)
+    with seeded(seed):
+        network = kind(inputs.width, **chosen)
+    return initialised(network, settings, inputs, seed, device)
 
 
 def initialised(network: nn.Module, settings: Mapping[str, Any], inputs: Inputs, seed: int, device: str) -> nn.Module:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tierank.losses import Batch
 from tierank.progress import Progress
+from tierank.torch_state import seeded
 from tierank.training.model import TrainingStopped
 from tierank.training.networks.checkpoint import NetworkCheckpoint, NetworkState
 from tierank.training.networks.compiled_steps import CompiledDescent, CompiledLoss, as_urank, suits
@@ -107,7 +108,8 @@ class Training:
             return 0.0
         first, n_steps = (self.state.epoch - 1) * self.steps_per_epoch, self.n_epochs * self.steps_per_epoch
         numbers = range(first, first + self.steps_per_epoch)
-        total, wrong = self.descent.epoch(order, [rate_of(self.settings, number, n_steps) for number in numbers])
+        with seeded(generator.initial_seed()):
+            total, wrong = self.descent.epoch(order, [rate_of(self.settings, number, n_steps) for number in numbers])
         if wrong is not None:
             self._refuse(wrong)
         return total / len(order)

@@ -11,6 +11,7 @@ from torch import nn
 
 from tierank.dataset import RankingDataset
 from tierank.networks import WithTower
+from tierank.torch_state import own_torch
 from tierank.training.model import FitContext, Resources, TrainingStopped, inside
 from tierank.training.networks.building import build_network
 from tierank.training.networks.device import torch_threads
@@ -22,6 +23,7 @@ from tierank.training.networks.weights import Weights
 from tierank.training.selection import make_judge, means_of
 
 
+@own_torch()
 def train_networks(
     model: NetworkModel,
     loss: Loss,

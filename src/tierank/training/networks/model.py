@@ -16,6 +16,7 @@ from tierank.errors import DataError
 from tierank.export import Network, Scorer
 from tierank.networks import Embedded
 from tierank.settings import as_whole
+from tierank.torch_state import own_torch
 from tierank.training.attribution import integrate_gradients
 from tierank.training.model import FittedModel, Resources, SavedModel, Seen, as_best, as_history, inside
 from tierank.training.networks.building import build_network, make_inputs, network_class
@@ -97,6 +98,7 @@ class NetworkModel(FittedModel):
                 raise unscored(data, one)
         return scores
 
+    @own_torch()
     def _member_scores(self, data: RankingDataset, resources: Resources) -> list[Floats]:
         """The scores of each member by compiled code if possible, otherwise by torch."""
         on_cpu = as_device(resources.device).type == "cpu"
@@ -118,6 +120,7 @@ class NetworkModel(FittedModel):
         scaled = [one / spread for one, spread in zip(of_members, spreads, strict=True)]
         return np.asarray(np.mean(scaled, axis=0), np.float64)
 
+    @own_torch()
     def member_contributions(
         self, data: RankingDataset, above: Rows, below: Rows, resources: Resources
     ) -> list[Floats]:
@@ -146,6 +149,7 @@ class NetworkModel(FittedModel):
         np.add.at(sums, sources, of_learners.sum(axis=1).T)
         return sums.T
 
+    @own_torch()
     def portable(self) -> Scorer:
         """The layers of the networks, with their transform."""
         return mean_scorer([self.portable_member(self.build(weights, "cpu")) for weights in self.members])
@@ -159,6 +163,7 @@ class NetworkModel(FittedModel):
         """A network with its initial weights."""
         return build_network(self.settings, self.inputs, self.settings["seed"], "cpu")
 
+    @own_torch()
     def outline(self) -> Scorer:
         """The form that the trained model will have."""
         return mean_scorer([self.portable_member(self.untrained())] * self.settings["n_seeds"])
@@ -179,6 +184,7 @@ class NetworkModel(FittedModel):
         }
 
     @classmethod
+    @own_torch()
     def restore(cls, settings: Mapping[str, Any], saved: SavedModel, **more: Any) -> Self:
         """Restore a saved model; weights are compared with the settings before memory is allocated."""
         try:
