@@ -578,6 +578,24 @@ def test_c_compiles_without_warnings_and_does_nothing_undefined(name, fitted, pl
         assert len(done.stdout.split()) == len(rows)
 
 
+@pytest.mark.parametrize(
+    "ranker",
+    [
+        URank(**AS_IT_COMES),
+        URank(**NETWORK | {"feature_transform": "query_minmax"}),
+        UMart(query_features=True, **TREES),
+    ],
+)
+def test_c_takes_little_stack_however_many_features_there_are(ranker, plain, tmp_path):
+    """Threads of some systems have stacks of 128 KB, and a stack that is too small ends the process."""
+    rng = np.random.default_rng(0)
+    ranker.fit(plain.with_features(rng.standard_normal((plain.n_documents, 1500), np.float32), None))
+    ranker.export(tmp_path / "model.c", to="c")
+    command = ["cc", *c_target.FLAGS, "-Wframe-larger-than=8192", "-Werror", "-c", "model.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_c_program_reads_text(fitted, tmp_path):
     ranker, data = fitted("urank")
     ranker.export(tmp_path / "model.c", to="c")
