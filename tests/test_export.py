@@ -1040,6 +1040,27 @@ def test_more_trees_than_the_constant_leaves_digits_to(target, tmp_path):
         write_model(Model(forest(10_001, 1.0), 1, None, False), tmp_path / "m", target)
 
 
+@pytest.mark.parametrize("target", ["elasticsearch", "opensearch"])
+@pytest.mark.parametrize("n_documents", [1, 12])
+def test_equal_scores_near_0_prove_what_others_prove(target, n_documents, counted, tmp_path):
+    """Above the constant, single precision holds a score of 1e-9 as 0: nothing that an order could depend on."""
+    text = split_text([0.0, 0.0], [(0, 1)] * 2, [(0.1, -0.3), (1e-9 - 0.1, -0.3)])
+    ranker = with_trees(text, counted)
+    data = RankingDataset(np.full((n_documents, 1), -1, np.float32), qid=np.zeros(n_documents))
+    ranker.export(tmp_path / "m", to=target)
+    proof = verify(ranker, tmp_path / "m", target, data)
+    assert proof.holds, str(proof)
+
+
+def test_a_constant_that_takes_the_digits_of_an_order_is_found_out(counted, tmp_path):
+    """A leaf of -1e9 makes the constant so large that single precision cannot tell documents apart above it."""
+    text = split_text([0.0, 1.0, 2.0, 3.0], [(0, 1)] * 4, [(-1e9, 0.1), (0.1, 0.2), (0.1, 0.3), (0.1, 0.2)])
+    ranker = with_trees(text, counted)
+    data = RankingDataset(np.arange(0.5, 5, dtype=np.float32)[:, None], qid=np.zeros(5))
+    ranker.export(tmp_path / "m", to="elasticsearch")
+    assert not verify(ranker, tmp_path / "m", "elasticsearch", data).holds
+
+
 @pytest.mark.parametrize("learning_rate", [1e-9, 1e-3, 10.0])
 def test_any_learning_rate(learning_rate, plain, tmp_path):
     ranker = UMart(n_trees=8, n_jobs=1, learning_rate=learning_rate).fit(plain)
