@@ -467,6 +467,16 @@ def test_what_python_callers_get_wrong(trees):
         app({"m": trees}, threads=0)
     with pytest.raises(ParameterError, match="max_bytes: expected an integer"):
         Limits(max_bytes=0)
+    for models in (trees, [trees], "folder"):
+        with pytest.raises(ParameterError, match=r"models: expected a dict of fitted rankers by name, got .*app\("):
+            app(models)
+    with pytest.raises(ParameterError, match=r"letters, digits, .*, got 1"):
+        app({1: trees})
+    for limits in ({"timeout": 2}, Limits):
+        with pytest.raises(ParameterError, match=r"limits: expected tierank.serve.Limits, got .*Limits\(timeout=2\)"):
+            app({"m": trees}, limits=limits)
+    with pytest.raises(ParameterError, match="keys: expected a list of texts, got int"):
+        app({"m": trees}, keys=7)
 
 
 JSON = st.recursive(

@@ -52,6 +52,7 @@ def app(
     >>> ranker = tierank.UMart(n_trees=5).fit(data)
     >>> service = Starlette(routes=[Mount("/ranking", app({"products": ranker}))])
     """
+    from tierank.errors import ParameterError
     from tierank.extras import require
 
     require("tierank serve", "starlette", "uvicorn", "msgspec")
@@ -59,6 +60,12 @@ def app(
     from tierank.serve.keys import Keys
     from tierank.serve.models import ServedModel
 
+    if not isinstance(models, Mapping):
+        got, fix = type(models).__name__, 'give names: app({"products": ranker})'
+        raise ParameterError(argument="models", expected="a dict of fitted rankers by name", got=got, fix=fix)
+    if limits is not None and not isinstance(limits, Limits):
+        got, fix = type(limits).__name__, "limits=Limits(timeout=2), for example"
+        raise ParameterError(argument="limits", expected="tierank.serve.Limits", got=got, fix=fix)
     admitted = None if keys is None else Keys(keys)
     served = [ServedModel.of(name, ranker) for name, ranker in models.items()]
     return Service(served, limits, threads, keys=admitted).application()
