@@ -764,12 +764,18 @@ def test_networks_of_callers_are_refused(network, plain, tmp_path):
         ranker.export(tmp_path / "m", to="c")
 
 
-def test_what_cannot_be_exported_is_refused(plain, tmp_path):
+def test_what_cannot_be_exported_is_refused(plain, tmp_path, monkeypatch):
     with pytest.raises(NotFittedError, match="is not fitted: call fit first"):
         UMart().export(tmp_path / "m", to="onnx")
     ranker = UMart(linear_tree=True, **TREES).fit(plain)
     with pytest.raises(ParameterError, match="linear_tree: expected trees with constant leaves to export"):
         ranker.export(tmp_path / "m", to="onnx")
+    categories = np.arange(300) % 8
+    ranker = UMart(categorical_feature=[0], **TREES).fit(categories[:, None], categories % 3, qid=np.arange(300) // 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(tree_text, "MAX_MEMBERS", 0)
+        with pytest.raises(ParameterError, match="categorical_feature: expected lower numbers to export; number"):
+            ranker.export(tmp_path / "m", to="onnx")
     codes = np.random.default_rng(0).integers(8, size=(300, 1)).astype(float)
     data = lightgbm.Dataset(codes, label=codes[:, 0] % 3 == 0, categorical_feature=[0])
     booster = lightgbm.train({"verbosity": -1, "objective": "binary", "num_threads": 1}, data, num_boost_round=1)
@@ -824,6 +830,16 @@ def test_an_export_with_other_features_is_found_out(plain, tmp_path):
             DataError, match="expected the features of the model, in their order, got 'b' in place of 'a'"
         ):
             verify(ranker, tmp_path / target, target, plain.with_features(plain.features, names))
+
+
+@pytest.mark.parametrize("name", ["a\\", "a\\b", "\\u0041", '"', "*/", "new\nline", "ünï", "a b"])
+def test_any_name_can_be_exported(name, plain, tmp_path):
+    """LightGBM writes most names into its own formats as they are."""
+    data = plain.with_features(plain.features, [name, *"bcdefg"])
+    ranker = UMart(**TREES).fit(data)
+    for target in TARGETS:
+        ranker.export(tmp_path / target, to=target)
+        assert verify(ranker, tmp_path / target, target, data).holds
 
 
 def test_names_of_features(plain, tmp_path):
