@@ -172,6 +172,13 @@ def test_an_explanation_sums_to_the_difference(service, model):
     assert ["why" in one for one in found["ranking"]] == [True, False]
 
 
+def test_a_model_that_cannot_be_explained_is_not_blamed_on_the_documents(data):
+    service = app({"m": quick("umart", linear_tree=True).fit(data)})
+    code, _, found = ask(service, "/rank", {"features": data.features[:3].tolist(), "k": 2, "explain": True})
+    assert (code, found["error"]["where"], found["error"]["fix"]) == (422, "explain", "leave it out")
+    assert "linear_tree: expected False, to explain scores" in found["error"]["got"]
+
+
 def test_the_first_model_answers_where_none_is_named(service):
     assert ask(service, "/rank", {"documents": []})[2]["model"] == "trees"
     assert ask(service, "/rank", {"documents": [], "model": "network"})[2]["model"] == "network"
