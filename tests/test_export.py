@@ -52,6 +52,7 @@ from tierank.export import c as c_target
 from tierank.export.portable import NEAR_ZERO, floor_float32
 from tierank.export.proof import generate_rows
 from tierank.export.solr import _Scaled
+from tierank.kinds import Category
 from tierank.networks import MLP, TierRNN
 from tierank.training import tree_text
 from tierank.training.tree_text import MAX_DEPTH
@@ -593,6 +594,19 @@ def test_c_takes_little_stack_however_many_features_there_are(ranker, plain, tmp
     ranker.export(tmp_path / "model.c", to="c")
     command = ["cc", *c_target.FLAGS, "-Wframe-larger-than=8192", "-Werror", "-c", "model.c"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "level", ["*\\", "*\\ int main(void) { return 7; } /\\*", "*/", "/*", "/*/", "*//", "??/", "\n", "\0"]
+)
+def test_no_text_of_a_model_is_read_as_c(level, tmp_path):
+    """The levels of categories stand in a comment, which none of them can end."""
+    levels = [level, "a", "b"]
+    kind = Category(tuple(sorted(levels)))
+    trees = replace(Trees.stump(0, 0.5, (0.0, 1.0)), category=np.zeros(1, np.int64), members=np.array([[True]]))
+    write_model(Model(trees, 1, ("brand",), False, {"brand": kind}), tmp_path / "model.c", "c")
+    done = subprocess.run(["cc", *STRICT, "-c", "model.c"], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
