@@ -52,6 +52,7 @@ from tierank.export import c as c_target
 from tierank.export.portable import NEAR_ZERO, floor_float32
 from tierank.export.proof import generate_rows
 from tierank.export.solr import _Scaled
+from tierank.kinds import Category
 from tierank.networks import MLP, TierRNN
 from tierank.training import tree_text
 from tierank.training.tree_text import MAX_DEPTH
@@ -578,6 +579,37 @@ def test_c_compiles_without_warnings_and_does_nothing_undefined(name, fitted, pl
         assert len(done.stdout.split()) == len(rows)
 
 
+@pytest.mark.parametrize(
+    "ranker",
+    [
+        URank(**AS_IT_COMES),
+        URank(**NETWORK | {"feature_transform": "query_minmax"}),
+        UMart(query_features=True, **TREES),
+    ],
+)
+def test_c_takes_little_stack_however_many_features_there_are(ranker, plain, tmp_path):
+    """Threads of some systems have stacks of 128 KB, and a stack that is too small ends the process."""
+    rng = np.random.default_rng(0)
+    ranker.fit(plain.with_features(rng.standard_normal((plain.n_documents, 1500), np.float32), None))
+    ranker.export(tmp_path / "model.c", to="c")
+    command = ["cc", *c_target.FLAGS, "-Wframe-larger-than=8192", "-Werror", "-c", "model.c"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "level", ["*\\", "*\\ int main(void) { return 7; } /\\*", "*/", "/*", "/*/", "*//", "??/", "\n", "\0"]
+)
+def test_no_text_of_a_model_is_read_as_c(level, tmp_path):
+    """The levels of categories stand in a comment, which none of them can end."""
+    levels = [level, "a", "b"]
+    kind = Category(tuple(sorted(levels)))
+    trees = replace(Trees.stump(0, 0.5, (0.0, 1.0)), category=np.zeros(1, np.int64), members=np.array([[True]]))
+    write_model(Model(trees, 1, ("brand",), False, {"brand": kind}), tmp_path / "model.c", "c")
+    done = subprocess.run(["cc", *STRICT, "-c", "model.c"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_c_program_reads_text(fitted, tmp_path):
     ranker, data = fitted("urank")
     ranker.export(tmp_path / "model.c", to="c")
@@ -746,12 +778,18 @@ def test_networks_of_callers_are_refused(network, plain, tmp_path):
         ranker.export(tmp_path / "m", to="c")
 
 
-def test_what_cannot_be_exported_is_refused(plain, tmp_path):
+def test_what_cannot_be_exported_is_refused(plain, tmp_path, monkeypatch):
     with pytest.raises(NotFittedError, match="is not fitted: call fit first"):
         UMart().export(tmp_path / "m", to="onnx")
     ranker = UMart(linear_tree=True, **TREES).fit(plain)
     with pytest.raises(ParameterError, match="linear_tree: expected trees with constant leaves to export"):
         ranker.export(tmp_path / "m", to="onnx")
+    categories = np.arange(300) % 8
+    ranker = UMart(categorical_feature=[0], **TREES).fit(categories[:, None], categories % 3, qid=np.arange(300) // 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(tree_text, "MAX_MEMBERS", 0)
+        with pytest.raises(ParameterError, match="categorical_feature: expected lower numbers to export; number"):
+            ranker.export(tmp_path / "m", to="onnx")
     codes = np.random.default_rng(0).integers(8, size=(300, 1)).astype(float)
     data = lightgbm.Dataset(codes, label=codes[:, 0] % 3 == 0, categorical_feature=[0])
     booster = lightgbm.train({"verbosity": -1, "objective": "binary", "num_threads": 1}, data, num_boost_round=1)
@@ -806,6 +844,16 @@ def test_an_export_with_other_features_is_found_out(plain, tmp_path):
             DataError, match="expected the features of the model, in their order, got 'b' in place of 'a'"
         ):
             verify(ranker, tmp_path / target, target, plain.with_features(plain.features, names))
+
+
+@pytest.mark.parametrize("name", ["a\\", "a\\b", "\\u0041", '"', "*/", "new\nline", "ünï", "a b"])
+def test_any_name_can_be_exported(name, plain, tmp_path):
+    """LightGBM writes most names into its own formats as they are."""
+    data = plain.with_features(plain.features, [name, *"bcdefg"])
+    ranker = UMart(**TREES).fit(data)
+    for target in TARGETS:
+        ranker.export(tmp_path / target, to=target)
+        assert verify(ranker, tmp_path / target, target, data).holds
 
 
 def test_names_of_features(plain, tmp_path):
@@ -1020,6 +1068,27 @@ def test_scores_that_single_precision_does_not_hold_are_refused(target, tmp_path
 def test_more_trees_than_the_constant_leaves_digits_to(target, tmp_path):
     with pytest.raises(ParameterError, match=r"10,001 trees leave too few digits.*; train with n_trees=10000 at most"):
         write_model(Model(forest(10_001, 1.0), 1, None, False), tmp_path / "m", target)
+
+
+@pytest.mark.parametrize("target", ["elasticsearch", "opensearch"])
+@pytest.mark.parametrize("n_documents", [1, 12])
+def test_equal_scores_near_0_prove_what_others_prove(target, n_documents, counted, tmp_path):
+    """Above the constant, single precision holds a score of 1e-9 as 0: nothing that an order could depend on."""
+    text = split_text([0.0, 0.0], [(0, 1)] * 2, [(0.1, -0.3), (1e-9 - 0.1, -0.3)])
+    ranker = with_trees(text, counted)
+    data = RankingDataset(np.full((n_documents, 1), -1, np.float32), qid=np.zeros(n_documents))
+    ranker.export(tmp_path / "m", to=target)
+    proof = verify(ranker, tmp_path / "m", target, data)
+    assert proof.holds, str(proof)
+
+
+def test_a_constant_that_takes_the_digits_of_an_order_is_found_out(counted, tmp_path):
+    """A leaf of -1e9 makes the constant so large that single precision cannot tell documents apart above it."""
+    text = split_text([0.0, 1.0, 2.0, 3.0], [(0, 1)] * 4, [(-1e9, 0.1), (0.1, 0.2), (0.1, 0.3), (0.1, 0.2)])
+    ranker = with_trees(text, counted)
+    data = RankingDataset(np.arange(0.5, 5, dtype=np.float32)[:, None], qid=np.zeros(5))
+    ranker.export(tmp_path / "m", to="elasticsearch")
+    assert not verify(ranker, tmp_path / "m", "elasticsearch", data).holds
 
 
 @pytest.mark.parametrize("learning_rate", [1e-9, 1e-3, 10.0])

@@ -172,6 +172,13 @@ def test_an_explanation_sums_to_the_difference(service, model):
     assert ["why" in one for one in found["ranking"]] == [True, False]
 
 
+def test_a_model_that_cannot_be_explained_is_not_blamed_on_the_documents(data):
+    service = app({"m": quick("umart", linear_tree=True).fit(data)})
+    code, _, found = ask(service, "/rank", {"features": data.features[:3].tolist(), "k": 2, "explain": True})
+    assert (code, found["error"]["where"], found["error"]["fix"]) == (422, "explain", "leave it out")
+    assert "linear_tree: expected False, to explain scores" in found["error"]["got"]
+
+
 def test_the_first_model_answers_where_none_is_named(service):
     assert ask(service, "/rank", {"documents": []})[2]["model"] == "trees"
     assert ask(service, "/rank", {"documents": [], "model": "network"})[2]["model"] == "network"
@@ -467,6 +474,16 @@ def test_what_python_callers_get_wrong(trees):
         app({"m": trees}, threads=0)
     with pytest.raises(ParameterError, match="max_bytes: expected an integer"):
         Limits(max_bytes=0)
+    for models in (trees, [trees], "folder"):
+        with pytest.raises(ParameterError, match=r"models: expected a dict of fitted rankers by name, got .*app\("):
+            app(models)
+    with pytest.raises(ParameterError, match=r"letters, digits, .*, got 1"):
+        app({1: trees})
+    for limits in ({"timeout": 2}, Limits):
+        with pytest.raises(ParameterError, match=r"limits: expected tierank.serve.Limits, got .*Limits\(timeout=2\)"):
+            app({"m": trees}, limits=limits)
+    with pytest.raises(ParameterError, match="keys: expected a list of texts, got int"):
+        app({"m": trees}, keys=7)
 
 
 JSON = st.recursive(

@@ -495,6 +495,8 @@ def test_keys_are_read_from_a_file(tmp_path, caplog):
         False,
         False,
     ]
+    file.write_bytes(b"\xef\xbb\xbffirst-key\r\n")  # with a byte order mark, as some editors write it
+    assert Keys.read(file).admit("Bearer first-key")
     assert not caplog.text
     file.chmod(0o644)
     Keys.read(file)

@@ -32,7 +32,7 @@ from tierank.rankers import Ranker
 from tierank.serve import app
 from tierank.serve.server import Settings, _bound
 from tierank.serve.snapshots import Snapshot
-from tierank.serve.workers import Place
+from tierank.serve.workers import Place, _Worker
 
 
 @pytest.fixture(scope="module")
@@ -252,6 +252,25 @@ def test_a_parent_that_is_killed_ends_the_messages_whatever_it_had_read(was_hear
         return [first, *[message async for message in messages]]
 
     assert asyncio.run(heard()) == [{"load": "m"}]
+
+
+def test_any_number_of_keys_reaches_a_worker():
+    """As many different keys as a file can hold, which is far more than asyncio reads as one line by default."""
+    ours, theirs = socket.socketpair()
+    texts = [f"{number:064x}" for number in range(262_144)]
+    told = [{"keys": texts}, {"keys": ["last"]}]
+
+    def tell():
+        for message in told:
+            _Worker(0, 0, ours).tell(**message)
+        ours.close()
+
+    async def heard():
+        return [message async for message in Place(0, True, {}, None, theirs).messages()]
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(tell)
+        assert asyncio.run(heard()) == told
 
 
 def test_hangups_that_come_together_are_one(tmp_path):

@@ -35,6 +35,7 @@ from tierank.export.c_source import (
     LOOK_UP,
     MAIN,
     NETWORK,
+    RESCALE_IN_QUERY,
     RUNTIME,
     TRANSFORM,
     TREES,
@@ -275,9 +276,7 @@ class _Writer:
         take = f"  {'take_logs' if transform.TAKES_LOGS else 'copy_features'}(features, n, {out});\n"
         limits = ", ".join(_number(limit) for limit in transform.LIMITS)
         if per_query:
-            room = "  double center[N_FEATURES], scale[N_FEATURES];\n"
-            find = f"  find_spans({out}, n, {int(transform.STANDARDISES)}, center, scale);\n"
-            return f"{room}{take}{find}  rescale({out}, n, center, scale, {limits});\n"
+            return RESCALE_IN_QUERY.format(take=take, out=out, standard=int(transform.STANDARDISES), limits=limits)
         center, scale = (
             self.table("double", k, v) for k, v in (("center", transform.center_), ("scale", transform.scale_))
         )

@@ -29,8 +29,10 @@ HEAD = """/* A ranking model, written by tierank.
 int tierank_score(const float *features, size_t n_documents, double *scores);
 """
 
+# Rooms that grow with the model are on the heap: threads may have stacks of 128 KB.
 TREES = """  const float *rows = {rows};
-  float x[{n_columns} ? {n_columns} : 1][LANES];
+  float(*x)[LANES] = malloc(({n_columns} + 1) * sizeof *x);
+  if (x == NULL) return 1;
   for (size_t first = 0; first < n; first += LANES) {{
     size_t many = n - first < LANES ? n - first : LANES;
     for (size_t lane = 0; lane < LANES; lane++) {{
@@ -53,6 +55,7 @@ TREES = """  const float *rows = {rows};
     }}
     for (size_t lane = 0; lane < many; lane++) scores[first + lane] = sums[lane];
   }}
+  free(x);
   return 0;
 """
 
@@ -71,11 +74,14 @@ COMBINED = """  double *part = calloc(n ? n : 1, sizeof(double));
   return failed;
 """
 
-NETWORK = """  double one[TOGETHER * {width}], other[TOGETHER * {width}], *x = one, *y = other, *kept;
+NETWORK = """  double *room = malloc(2 * TOGETHER * {width} * sizeof(double));
+  if (room == NULL) return 1;
+  double *x = room, *y = room + TOGETHER * {width}, *kept;
   for (size_t first = 0; first < n; first += TOGETHER) {{
     size_t many = n - first < TOGETHER ? n - first : TOGETHER;
 {inputs}{layers}    for (size_t j = 0; j < many; j++) scores[first + j] = x[j * {width}];
   }}
+  free(room);
   return 0;
 """
 
@@ -90,6 +96,13 @@ LOOK_UP = """    for (size_t j = 0; j < TOGETHER; j++) {{
       size_t level = value > -1.0f && value < {n_levels}.0f ? (size_t)(int)value : {n_levels};
       memcpy(x + j * {width} + {first}, {table} + level * {size}, {size} * sizeof *x);
     }}
+"""
+
+RESCALE_IN_QUERY = """  double *center = malloc(2 * N_FEATURES * sizeof(double));
+  if (center == NULL) return 1;
+{take}  find_spans({out}, n, {standard}, center, center + N_FEATURES);
+  rescale({out}, n, center, center + N_FEATURES, {limits});
+  free(center);
 """
 
 ENCODE = """  float *scaled = malloc((n * N_FEATURES + 1) * sizeof(float));

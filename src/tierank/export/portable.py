@@ -460,7 +460,9 @@ class Model:
         """The names, with the kind of each feature that is not a plain number; safe in a C comment."""
         known = [self.kinds.get(name) for name in self.feature_names or [""] * self.n_features]
         texts = [name if kind is None else f"{name}: {kind}" for name, kind in zip(self.names, known, strict=True)]
-        return [" ".join(text.replace("*/", "* /").replace("\\", "/").split()) for text in texts]
+        # Backslashes first: what replaces them could otherwise end the comment.
+        safe = (text.replace("\\", "/").replace("*/", "* /").replace("/*", "/ *") for text in texts)
+        return [" ".join(text.split()) for text in safe]
 
     def seen_missing(self) -> NDArray[np.bool_]:
         """Which features may be missing."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tierank.dataset import RankingDataset
 from tierank.errors import DataError, ParameterError, TierankError
-from tierank.export.portable import NEAR_ZERO, ZERO, Model, Network, QueryCopies, Trees, walk
+from tierank.export.portable import NEAR_ZERO, ZERO, Model, Network, QueryCopies, StandardisedMean, Trees, walk
 from tierank.export.target import Target
 from tierank.files import as_path
 from tierank.transforms import Unchanged
@@ -100,11 +100,12 @@ def verify_export(ranker: Exportable, path: str | os.PathLike[str], target: Targ
         raise DataError(f"{place}: expected an export for {target.name}, got nothing; export the model first")
     data = ranker.match_features(data)
     generated = generate_rows(model, data, bounded=target.keeps_limits)
-    theirs = [scores - target.constant(model) for scores in _scores(target, place, model, (data, generated))]
+    constant = target.constant(model)
+    theirs = [scores - constant for scores in _scores(target, place, model, (data, generated))]
     ours = [np.asarray(ranker.predict(part), np.float64) for part in (data, generated)]
     ours[0] = data.arrange(ours[0])
     parts = zip(ours, theirs, (data, generated), strict=True)
-    comparisons = [_compare(a, b, part.offsets, float(a.std())) for a, b, part in parts]
+    comparisons = [_compare(a, b, part.offsets, _floor(a, constant)) for a, b, part in parts]
     same, close, swapped, largest = zip(*comparisons, strict=True)
     return Proof(
         target.name,
@@ -154,6 +155,16 @@ def _as_long(scores: Floats, n: int) -> Floats:
     if scores.shape != (n,):
         raise ValueError(f"scores of shape {scores.shape} for {n} documents")
     return scores
+
+
+def _floor(scores: Floats, constant: float) -> float:
+    """The deviation of the scores, which a difference is relative to if it is larger than the score.
+
+    If all scores are equal, there is no order that depends on the digits that the constant of an engine takes from a
+    score near 0: a difference is then relative to the constant.
+    """
+    deviation = float(scores.std())
+    return deviation if deviation > StandardisedMean.ROUNDING * constant else constant / 64
 
 
 def _compare(ours: Floats, theirs: Floats, offsets: NDArray[np.int64], floor: float) -> tuple[int, int, int, float]:

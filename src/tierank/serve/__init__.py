@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tierank.serve.limits import Limits
 
@@ -59,6 +59,18 @@ def app(
     from tierank.serve.keys import Keys
     from tierank.serve.models import ServedModel
 
+    _check_arguments(models, limits)
     admitted = None if keys is None else Keys(keys)
     served = [ServedModel.of(name, ranker) for name, ranker in models.items()]
     return Service(served, limits, threads, keys=admitted).application()
+
+
+def _check_arguments(models: Any, limits: Any) -> None:
+    from tierank.errors import ParameterError
+
+    if not isinstance(models, Mapping):
+        got, fix = type(models).__name__, 'give names: app({"products": ranker})'
+        raise ParameterError(argument="models", expected="a dict of fitted rankers by name", got=got, fix=fix)
+    if limits is not None and not isinstance(limits, Limits):
+        got, fix = type(limits).__name__, "limits=Limits(timeout=2), for example"
+        raise ParameterError(argument="limits", expected="tierank.serve.Limits", got=got, fix=fix)

@@ -372,7 +372,11 @@ def _explained(asked: Rank[Version], ranked: Ranked) -> Answer:
     """
     above, below = ranked.row[:-1], ranked.row[1:]
     start = time.monotonic()
-    whys = asked.version.explained(asked.documents, above[:1], below[:1])
+    try:
+        whys = asked.version.explained(asked.documents, above[:1], below[:1])
+    except ParameterError as error:  # a setting of the model: no request of this kind can succeed
+        expected = "false, as the scores of this model cannot be explained"
+        raise Refusal(422, "explain", expected, f"true ({error})", "leave it out") from None
     price = time.monotonic() - start
     if price * (len(above) - 1) > seconds_left():
         fits = 1 + int(seconds_left() / price)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import hmac
 import logging
@@ -30,6 +31,8 @@ class Keys:
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
+        if not isinstance(keys, Iterable):
+            raise ParameterError(f"keys: expected a list of texts, got {type(keys).__name__}")
         given = [keys] if isinstance(keys, str) else list(keys)
         for number, key in enumerate(given, 1):
             if not isinstance(key, str) or not _KEY.fullmatch(key):
@@ -49,7 +52,8 @@ class Keys:
             content = file.read(_LARGEST + 1)
             mode = os.fstat(file.fileno()).st_mode
         # Only the ends of lines that editors write: other control characters do not divide a key in two.
-        lines = [line.strip(" \t") for line in re.split("\r\n|\r|\n", content.decode("latin-1"))]
+        text = content.removeprefix(codecs.BOM_UTF8).decode("latin-1")
+        lines = [line.strip(" \t") for line in re.split("\r\n|\r|\n", text)]
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys or len(content) > _LARGEST:
             got = "none" if not keys else f"more than {_LARGEST} bytes"

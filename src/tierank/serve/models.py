@@ -197,7 +197,7 @@ def _change(old: Features, new: Features) -> str:
 
 def checked_name(name: str) -> str:
     """The name of a model, checked."""
-    if not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ParameterError(
             f"name of a model: expected letters, digits, '.', '_' and '-', got {name!r}; name it: NAME=MODEL"
         )

@@ -327,10 +327,12 @@ class _Told(_Control):
         self._loaded: dict[str, Version] = {}
 
     async def listen(self) -> None:
-        """Follow the messages of the parent, and stop when it is gone."""
-        async for message in self.place.messages():
-            await self._follow(message)
-        self.stop()
+        """Follow the messages of the parent, and stop when it is gone, or if one cannot be followed."""
+        try:
+            async for message in self.place.messages():
+                await self._follow(message)
+        finally:
+            self.stop()
 
     async def _follow(self, message: dict[str, Any]) -> None:
         if "load" in message:

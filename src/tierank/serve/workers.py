@@ -46,6 +46,8 @@ _BLOCKED = (*HEARD, signal.SIGCHLD) if hasattr(signal, "SIGCHLD") else HEARD
 _SHORT, _STEADY = 2.0, 60.0
 # The longest wait in seconds: `poll` takes no more than 24 days.
 _LONGEST = 86400.0
+# The largest message in bytes. One holds all API keys: at most 34 times the size of their file.
+_LARGEST = 1 << 26
 # Seconds between two checks of all models: SIGHUPs that arrive meanwhile count as one.
 PAUSE = 1.0
 
@@ -67,7 +69,7 @@ class Place:
 
     async def messages(self) -> AsyncIterator[dict[str, Any]]:
         """The messages of the parent, until it is gone for any reason."""
-        reader, writer = await asyncio.open_connection(sock=self.parent)
+        reader, writer = await asyncio.open_connection(sock=self.parent, limit=_LARGEST)
         try:
             # A parent that is killed before it has read all messages of this process resets the connection.
             with suppress(ConnectionError):

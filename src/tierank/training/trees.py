@@ -186,9 +186,14 @@ class TreeModel(FittedModel):
 
     def portable(self) -> Scorer:
         """The trees, and the base before them."""
+        # Not from LightGBM's JSON, which is invalid if a name has a backslash.
         read = read_trees(self.text)
-        if read is None or not read.is_category.any():
-            read = Trees.from_lightgbm(self.booster.dump_model())
+        if read is None and has_linear_leaves(self.text):
+            raise ParameterError("linear_tree: expected trees with constant leaves to export; train without it")
+        if read is None:
+            raise ParameterError(
+                argument="categorical_feature", expected="lower numbers to export", fix="number categories from 0"
+            )
         trees = widened_scorer(read, self.query_features)
         return trees if self.base is None else Sum(((1.0, self.base.portable()), (1.0, trees)))
 
