@@ -79,7 +79,7 @@ class Workspace(NamedTuple):
 
     numbers: OutMatrix[np.float64]
     places: OutMatrix[np.uint32]
-    ends: OutMatrix[np.uint32]
+    ends: Rows
     bits: NDArray[np.int64]  # a view of the first row of numbers
     line: Floats  # the scores in the old order, between _REACH higher and _REACH lower ones
     shifts: NDArray[np.int64]
@@ -89,7 +89,7 @@ class Workspace(NamedTuple):
         """A workspace for queries of at most this many documents and tiers."""
         numbers = np.empty((18, longest + 2 * _PADDING))
         places = np.zeros((5, longest + 2 * _PADDING), np.uint32)
-        ends = np.empty((2, most_tiers + 1), np.uint32)
+        ends = np.empty(2 * most_tiers + 1, np.uint32)
         line = np.full(longest + 2 * _REACH, np.inf)
         return cls(numbers, places, ends, numbers[0].view(np.int64), line, np.empty(longest, np.int64))
 
@@ -132,7 +132,6 @@ def umart_gradients(
     low, low_power, high, high_power = numbers[10], numbers[11], numbers[12], numbers[13]
     shared_discounts, tie_gap, tie_sum, tie_power = numbers[14], numbers[15], numbers[16], numbers[17]
     ranked_places, row, ranked_ties, tie, tie_count = places[0], places[1], places[2], places[3], places[4]
-    top_ends, rest_ends = ends[0], ends[1]
     sums = power if window == 1 else window_sum
     zero = np.int64(0)  # a literal 0 has another type in numba, which would compile again for it
     for query in range(first, last):
@@ -142,7 +141,7 @@ def umart_gradients(
             for place in range(start, start + n):
                 gradient[place], hessian[place] = 0.0, 0.0
             continue
-        _repair_order(start, n, scores, order, ranked_scores, work)
+        tied = _repair_order(start, n, scores, order, ranked_scores, work) and share_ties
         spread = ranked_scores[0] - ranked_scores[n - 1]
         if sigma * spread > _WIDEST:
             is_wide[query] = True
@@ -150,7 +149,6 @@ def umart_gradients(
         _take_powers(n, sigma, ranked_scores, bits, spare, ranked_powers)
         by_distance = by_rank and over_distance and spread > 0
         n_top = truncation if truncation < n else n
-        tied = share_ties and _has_ties(n, ranked_scores)
         ranked_discounts = shared_discounts if tied else discounts
         if tied:
             _share_ranks(n, ranked_scores, discounts, ranked_discounts, ranked_ties, tie_gap)
@@ -159,33 +157,32 @@ def umart_gradients(
         rest = n_top + _PADDING
         end = rest + n - n_top
         _lay_out(
-            start, zero, n_top, zero, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance,
-            ranked_scores, ranked_powers, ranked_places, top_ends, row, score, power, discount, gain,
-        )  # fmt: skip
-        _lay_out(
-            start, n_top, n, rest, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance,
-            ranked_scores, ranked_powers, ranked_places, rest_ends, row, score, power, discount, gain,
+            start, n, n_top, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance, ranked_scores,
+            ranked_powers, ranked_places, ends, row, score, power, discount, gain,
         )  # fmt: skip
         for rank in range(n if tied else 0):
             tie[ranked_places[rank]] = ranked_ties[rank]
         for behind in (n_top, end):
-            _pad(behind, score, power, window_sum, weight, weighted_discount)
-        _clear(end + _PADDING, low, low_power, high, high_power)
+            for place in range(behind, behind + _PADDING):  # without weight, and with values that do not overflow
+                score[place], power[place], window_sum[place] = 0.0, 1.0, 1.0
+                weight[place], weighted_discount[place] = 0.0, 0.0
+        for place in range(end + _PADDING):
+            low[place], low_power[place], high[place], high_power[place] = 0.0, 0.0, 0.0, 0.0
         least = _LEAST_DISTANCE if by_distance else 1.0
-        n_top_below, n_below = n_top, n
+        n_below = n
         top_start, rest_start = zero, rest
         for tier in range(n_tiers[query] - 1):
-            top_end, rest_end = np.int64(top_ends[tier]), np.int64(rest_ends[tier])
-            if window >= n:
-                _sum_all(top_end, n_top, rest_end, end, power, window_sum)
-            elif window > 1:
-                n_top_below, n_below = _keep_below(n_top_below, n_below, top_end, rest_end, ranked_places)
-                _sum_windows(n_below, window, ranked_places, power, window_sum)
+            top_end, rest_end = np.int64(ends[tier]), np.int64(ends[n_tiers[query] + tier])
+            if 1 < window < n:
+                n_below = _sum_windows(n_below, top_end, n_top, rest_end, window, ranked_places, power, window_sum)
                 if tied:
                     _share_windows(n_below, ranked_places, tie, window_sum)
             tier_gain = gain[top_start if top_start < top_end else rest_start]
-            _weigh(top_end, n_top, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
-            _weigh(rest_end, end, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
+            total = 0.0
+            for a, b in ((top_end, n_top), (rest_end, end)):
+                total += _weigh(a, b, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
+            for place in range(top_end, end if window >= n else top_end):
+                window_sum[place] = total
             for a, b, c, d in (
                 (top_start, top_end, top_end, n_top),
                 (top_start, top_end, rest_end, end),
@@ -202,7 +199,10 @@ def umart_gradients(
                     low, low_power, high, high_power,
                 )  # fmt: skip
             top_start, rest_start = top_end, rest_end
-        factor = _level(end, sigma, high) if levelled else 1.0
+        total = 0.0
+        for place in range(end if levelled else 0):
+            total += 2.0 * sigma * high[place]
+        factor = np.log2(1.0 + total) / total if total > 0.0 else 1.0  # lambdarank's, for queries with many pairs
         for a, b in ((zero, n_top), (rest, end)):
             _finish(
                 a, b, sigma, kappa, steep, factor, row, power, low, low_power, high, high_power, gradient, hessian
@@ -210,8 +210,8 @@ def umart_gradients(
 
 
 @inner
-def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, work: Workspace) -> None:
-    """Sort the rows of a query by score, highest first, and by row if scores are equal.
+def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, work: Workspace) -> bool:
+    """Sort the rows of a query by score, highest first, and by row if scores are equal; returns whether any are.
 
     A document moves by the number of higher ones after it, minus the number of lower ones before it. These are counted
     among its neighbours, further and further out, until no two documents that far apart are out of order: vectorised
@@ -243,8 +243,14 @@ def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores
     else:
         for rank in range(n):
             ranked_scores[rank] = line[_REACH + rank]
-    if n_wrong > 0 or _has_ties(n, ranked_scores):
-        sort_rows(start, n, n // 2 if n_wrong > 0 else 1, order, ranked_scores)
+    if n_wrong > 0:
+        sort_rows(start, n, n // 2, order, ranked_scores)
+    n_equal = 0
+    for rank in range(1, n):
+        n_equal += ranked_scores[rank] == ranked_scores[rank - 1]
+    if n_equal > 0:
+        sort_rows(start, n, np.int64(1), order, ranked_scores)
+    return n_equal > 0
 
 
 @inner
@@ -262,14 +268,6 @@ def _count_inverted(n: int, reach: int, line: Floats, shifts: NDArray[np.int64])
         shifts[rank] += higher - lower
         n_inverted += higher
     return n_inverted
-
-
-@inner
-def _has_ties(n: int, ranked_scores: Floats) -> bool:
-    n_equal = 0
-    for rank in range(1, n):
-        n_equal += ranked_scores[rank] == ranked_scores[rank - 1]
-    return n_equal > 0
 
 
 @inner
@@ -333,9 +331,8 @@ def _take_powers(
 @inner
 def _lay_out(
     start: int,
-    first: int,
-    last: int,
-    base: int,
+    n: int,
+    n_top: int,
     n_tiers: int,
     order: Rows,
     tiers: NDArray[np.uint32],
@@ -352,18 +349,21 @@ def _lay_out(
     discount: Floats,
     gain: Floats,
 ) -> None:
-    """Lay out the ranks first to last - 1 of a query from place ``base`` on; ``ends`` is where each tier ends."""
-    for tier in range(n_tiers + 1):
+    """Lay out the first ``n_top`` ranks of a query, and the others behind the padding.
+
+    ``ends`` is where each tier ends in the first layout, and then where each ends in the second one.
+    """
+    for tier in range(2 * n_tiers + 1):
         ends[tier] = 0
-    ends[0] = base
-    for rank in range(first, last):
-        ends[tiers[order[start + rank]] + 1] += 1
-    for tier in range(n_tiers):
+    for rank in range(n):
+        ends[tiers[order[start + rank]] + (n_tiers if rank >= n_top else 0) + 1] += 1
+    ends[n_tiers] += _PADDING
+    for tier in range(2 * n_tiers):
         ends[tier + 1] += ends[tier]
     # Each tier is filled from its start, so its start ends up as its end.
-    for rank in range(first, last):
+    for rank in range(n):
         this_row = order[start + rank]
-        tier = tiers[this_row]
+        tier = tiers[this_row] + (n_tiers if rank >= n_top else 0)
         place = ends[tier]
         ends[tier] = place + 1
         ranked_places[rank] = place
@@ -375,67 +375,38 @@ def _lay_out(
 
 
 @inner
-def _pad(end: int, score: Floats, power: Floats, window_sum: Floats, weight: Floats, weighted_discount: Floats) -> None:
-    """Add documents without weight after a layout, with values that do not overflow."""
-    for place in range(end, end + _PADDING):
-        score[place], power[place], window_sum[place] = 0.0, 1.0, 1.0
-        weight[place], weighted_discount[place] = 0.0, 0.0
+def _sum_windows(
+    n: int,
+    top_end: int,
+    n_top: int,
+    rest_end: int,
+    window: int,
+    ranked_places: Rows,
+    power: Floats,
+    window_sum: Floats,
+) -> int:
+    """Windows of this many documents below a tier, in order of score; keeps their places, and returns their number.
 
-
-@inner
-def _clear(n: int, low: Floats, low_power: Floats, high: Floats, high_power: Floats) -> None:
-    for place in range(n):
-        low[place], low_power[place], high[place], high_power[place] = 0.0, 0.0, 0.0, 0.0
-
-
-@inner
-def _keep_below(n_top_below: int, n_below: int, top_end: int, rest_end: int, ranked_places: Rows) -> tuple[int, int]:
-    """Keep the places below a tier, in order of score; returns the numbers left in the first part and in both.
-
-    Without a branch, because ratings cannot be predicted.
+    Without a branch, because ratings cannot be predicted; windows of two without loops, which is faster.
     """
-    kept = 0
-    for rank in range(n_top_below):
+    n_below = 0
+    for rank in range(n):
         place = ranked_places[rank]
-        ranked_places[kept] = place
-        kept += place >= np.uint32(top_end)
-    kept_top = kept
-    for rank in range(n_top_below, n_below):
-        place = ranked_places[rank]
-        ranked_places[kept] = place
-        kept += place >= np.uint32(rest_end)
-    return kept_top, kept
-
-
-@_in_vectors
-def _sum_all(top_end: int, n_top: int, rest_end: int, end: int, power: Floats, window_sum: Floats) -> None:
-    """One window with all documents below a tier."""
-    total = 0.0
-    for place in range(np.uint64(top_end), np.uint64(n_top)):
-        total += power[place]
-    for place in range(np.uint64(rest_end), np.uint64(end)):
-        total += power[place]
-    for place in range(np.uint64(top_end), np.uint64(n_top)):
-        window_sum[place] = total
-    for place in range(np.uint64(rest_end), np.uint64(end)):
-        window_sum[place] = total
-
-
-@inner
-def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window_sum: Floats) -> None:
-    """Windows of this many documents, in order of score; windows of two without loops, which is faster."""
-    n_paired = n - n % 2 if window == 2 else 0
+        ranked_places[n_below] = place
+        n_below += (place >= np.uint32(top_end)) & ((place < np.uint32(n_top)) | (place >= np.uint32(rest_end)))
+    n_paired = n_below - n_below % 2 if window == 2 else 0
     for rank in range(0, n_paired, 2):
         one, other = ranked_places[rank], ranked_places[rank + 1]
         total = power[one] + power[other]
         window_sum[one], window_sum[other] = total, total
-    for first in range(n_paired, n, window):
-        last = first + window if first + window < n else n
+    for first in range(n_paired, n_below, window):
+        last = first + window if first + window < n_below else n_below
         total = 0.0
         for rank in range(first, last):
             total += power[ranked_places[rank]]
         for rank in range(first, last):
             window_sum[ranked_places[rank]] = total
+    return n_below
 
 
 @inner
@@ -469,16 +440,20 @@ def _weigh(
     power: Floats,
     weight: Floats,
     weighted_discount: Floats,
-) -> None:
+) -> float:
     """The lower document's part of a pair's weight: its exponential times the gap of gains, and that times discount.
 
-    The weight is then |gap discount(d) - gap discount(d')|, up to the distance: one operation less per pair.
+    The weight is then |gap discount(d) - gap discount(d')|, up to the distance: one operation less per pair. Returns
+    the sum of the exponentials.
     """
     counted = 1.0 if by_rank else 0.0
+    total = 0.0
     for place in range(np.uint64(first), np.uint64(last)):
         gap = abs(tier_gain - counted * gain[place]) * power[place]
         weight[place] = gap
         weighted_discount[place] = counted * gap * discount[place]
+        total += power[place]
+    return total
 
 
 @_in_vectors
@@ -592,16 +567,6 @@ def _compare_ties(
         high[place] += tie_sum[tie[place]]
         high_power[place] += tie_power[tie[place]]
         tie_count[tie[place]] = 0
-
-
-@inner
-def _level(n: int, sigma: float, high: Floats) -> float:
-    """log2(1 + S) / S: the factor of lambdarank for queries with many pairs."""
-    total = 0.0
-    for place in range(n):
-        total += high[place]
-    total *= 2.0 * sigma
-    return np.log2(1.0 + total) / total if total > 0.0 else 1.0
 
 
 @_in_vectors
