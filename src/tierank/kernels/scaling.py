@@ -61,9 +61,9 @@ def find_ranges(
     for group in range(len(offsets) - 1):
         for row in range(offsets[group], offsets[group + 1]):
             for column in range(features.shape[1]):
-                value = features[row, column]
-                low[group, column] = value if value < low[group, column] else low[group, column]
-                high[group, column] = value if value > high[group, column] else high[group, column]
+                value, lowest, highest = features[row, column], low[group, column], high[group, column]
+                low[group, column] = value if value < lowest else lowest
+                high[group, column] = value if value > highest else highest
 
 
 def by_range(low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Floats, Floats]:
@@ -150,10 +150,11 @@ def rescale(
             for block in range(n_blocks):
                 at, first = group * n_blocks + block, np.uint64(block) * n_features
                 for column in range(n_features):
-                    value = (features[row, column] - center[at, column]) * scale[at, column]
+                    x = features[row, column]
+                    value = (x - center[at, column]) * scale[at, column]
                     value = value if value > least else least
                     value = value if value < most else most
-                    out[row, first + column] = value if features[row, column] == features[row, column] else 0.0
+                    out[row, first + column] = value if x == x else 0.0
 
 
 @inner

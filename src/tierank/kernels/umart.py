@@ -26,6 +26,7 @@ tenth longer to run.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ _PADDING = 8
 _WIDEST = 300.0
 # The most ranks that documents may move before their query is sorted from scratch, and ranks compared per iteration.
 _REACH, _STEP = 128, 4
+# 1 / 13!, ..., 1 / 1!, 1 / 0!: the series of the exponential.
+_SERIES = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 # Added to the distance of two scores, as LightGBM's lambdarank does.
 _LEAST_DISTANCE = 0.01
 
@@ -223,12 +226,20 @@ def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores
         line[_REACH + rank] = scores[order[start + rank]]
         shifts[rank] = rank
         ranked_scores[rank] = np.nan
-    n_found, n_inverted, reach = 0, 1, 0
-    while n_inverted > 0 and reach < _REACH:
+    n_found, n_before, reach = 0, -1, 0
+    while n_before < n_found and reach < _REACH:
+        n_before = n_found
         for place in range(_REACH + n + reach, _REACH + n + reach + _STEP):
             line[place] = -np.inf
-        n_inverted = _count_inverted(n, np.uint64(reach), line, shifts)
-        n_found += n_inverted
+        for rank in range(np.uint64(n)):
+            place = rank + np.uint64(_REACH)
+            score = line[place]
+            higher, lower = 0, 0
+            for distance in range(np.uint64(reach + 1), np.uint64(reach + 1 + _STEP)):
+                higher += score < line[place + distance]
+                lower += line[place - distance] < score
+            shifts[rank] += higher - lower
+            n_found += higher
         reach += _STEP
     n_wrong = 0
     if n_found > 0:
@@ -251,23 +262,6 @@ def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores
     if n_equal > 0:
         sort_rows(start, n, np.int64(1), order, ranked_scores)
     return n_equal > 0
-
-
-@inner
-def _count_inverted(n: int, reach: int, line: Floats, shifts: NDArray[np.int64]) -> int:
-    """Compare each document with those at a distance of reach + 1 to reach + 4 ranks, on both sides."""
-    n_inverted = np.int64(0)
-    for rank in range(np.uint64(n)):
-        before = rank + np.uint64(_REACH) - reach
-        behind = rank + np.uint64(_REACH) + reach
-        score = line[rank + np.uint64(_REACH)]
-        higher, lower = np.int64(0), np.int64(0)
-        for step in (np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)):
-            higher += np.int64(score < line[behind + step])
-            lower += np.int64(line[before - step] < score)
-        shifts[rank] += higher - lower
-        n_inverted += higher
-    return n_inverted
 
 
 @inner
@@ -309,20 +303,10 @@ def _take_powers(
         x = sigma * (ranked_scores[rank] - best)
         k = np.floor(x * 1.4426950408889634 + 0.5)
         r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10  # ln 2 in two parts: k times the first is exact
-        p = 1.0 / 6227020800.0
-        p = p * r + 1.0 / 479001600.0
-        p = p * r + 1.0 / 39916800.0
-        p = p * r + 1.0 / 3628800.0
-        p = p * r + 1.0 / 362880.0
-        p = p * r + 1.0 / 40320.0
-        p = p * r + 1.0 / 5040.0
-        p = p * r + 1.0 / 720.0
-        p = p * r + 1.0 / 120.0
-        p = p * r + 1.0 / 24.0
-        p = p * r + 1.0 / 6.0
-        p = p * r + 0.5
-        p = p * r + 1.0
-        ranked_powers[rank] = p * r + 1.0
+        p = 0.0
+        for coefficient in _SERIES:
+            p = p * r + coefficient
+        ranked_powers[rank] = p
         bits[rank] = (np.int64(k) + 1023) << 52
     for rank in range(n):
         ranked_powers[rank] *= scale[rank]
@@ -389,11 +373,12 @@ def _sum_windows(
 
     Without a branch, because ratings cannot be predicted; windows of two without loops, which is faster.
     """
+    top, n_top_below, rest = np.uint64(top_end), np.uint64(n_top - top_end), np.uint64(rest_end)
     n_below = 0
     for rank in range(n):
         place = ranked_places[rank]
         ranked_places[n_below] = place
-        n_below += (place >= np.uint32(top_end)) & ((place < np.uint32(n_top)) | (place >= np.uint32(rest_end)))
+        n_below += (place - top < n_top_below) | (place >= rest)  # unsigned: a difference below 0 is a large number
     n_paired = n_below - n_below % 2 if window == 2 else 0
     for rank in range(0, n_paired, 2):
         one, other = ranked_places[rank], ranked_places[rank + 1]
@@ -420,12 +405,12 @@ def _share_windows(n: int, ranked_places: Rows, tie: Rows, window_sum: Floats) -
     while first < n:
         last = first
         inverse = 0.0
-        while last < n and tie[ranked_places[last]] == tie[ranked_places[first]]:
+        name = tie[ranked_places[first]]
+        while last < n and tie[ranked_places[last]] == name:
             inverse += 1.0 / window_sum[ranked_places[last]]
             last += 1
-        if last - first > 1:
-            for rank in range(first, last):
-                window_sum[ranked_places[rank]] = (last - first) / inverse
+        for rank in range(first, last if last - first > 1 else first):
+            window_sum[ranked_places[rank]] = (last - first) / inverse
         first = last
 
 
@@ -449,10 +434,11 @@ def _weigh(
     counted = 1.0 if by_rank else 0.0
     total = 0.0
     for place in range(np.uint64(first), np.uint64(last)):
-        gap = abs(tier_gain - counted * gain[place]) * power[place]
+        e = power[place]
+        gap = abs(tier_gain - counted * gain[place]) * e
         weight[place] = gap
         weighted_discount[place] = counted * gap * discount[place]
-        total += power[place]
+        total += e
     return total
 
 
@@ -489,13 +475,14 @@ def _compare(
         f_other, e_other, d_other = score[other], power[other], discount[other]
         x_sum, y_sum, x_sum_other, y_sum_other = 0.0, 0.0, 0.0, 0.0
         for lower in range(begin, end):
-            distance = least + abs(f - score[lower])
-            distance_other = least + abs(f_other - score[lower])
-            a = distance * (e + sums[lower])
-            b = distance_other * (e_other + sums[lower])
+            f_lower, k, w, w_d = score[lower], sums[lower], weight[lower], weighted_discount[lower]
+            distance = least + abs(f - f_lower)
+            distance_other = least + abs(f_other - f_lower)
+            a = distance * (e + k)
+            b = distance_other * (e_other + k)
             r = 1.0 / (a * b)
-            x = abs(weight[lower] * d - weighted_discount[lower]) * (r * b)
-            x_other = abs(weight[lower] * d_other - weighted_discount[lower]) * (r * a)
+            x = abs(w * d - w_d) * (r * b)
+            x_other = abs(w * d_other - w_d) * (r * a)
             y = x * (distance * (r * b))
             y_other = x_other * (distance_other * (r * a))
             x_sum += x
@@ -549,8 +536,9 @@ def _compare_ties(
     document. x and y are as in ``_compare``.
     """
     for place in range(first, last):
-        tie_count[tie[place]] += 1
-        tie_sum[tie[place]], tie_power[tie[place]] = 0.0, 0.0
+        name = tie[place]
+        tie_count[name] += 1
+        tie_sum[name], tie_power[name] = 0.0, 0.0
     for lower in range(last, end):
         name = tie[lower]
         count = tie_count[name]
@@ -564,9 +552,10 @@ def _compare_ties(
         low[lower] += count * x
         low_power[lower] += count * y
     for place in range(first, last):
-        high[place] += tie_sum[tie[place]]
-        high_power[place] += tie_power[tie[place]]
-        tie_count[tie[place]] = 0
+        name = tie[place]
+        high[place] += tie_sum[name]
+        high_power[place] += tie_power[name]
+        tie_count[name] = 0
 
 
 @_in_vectors
@@ -588,9 +577,9 @@ def _finish(
 ) -> None:
     """From sums over pairs to gradient and hessian; only rounding can make the difference negative."""
     for place in range(np.uint64(first), np.uint64(last)):
-        e = power[place]
-        of_low = low[place] - e * low_power[place]
+        e, x_low, x_high, to = power[place], low[place], high[place], row[place]
+        of_low = x_low - e * low_power[place]
         of_low = of_low if of_low > 0.0 else 0.0
-        of_high = high[place] if steep else e * high_power[place]
-        gradient[row[place]] = factor * sigma * (low[place] - high[place])
-        hessian[row[place]] = factor * kappa * sigma * sigma * (of_low + of_high)
+        of_high = x_high if steep else e * high_power[place]
+        gradient[to] = factor * sigma * (x_low - x_high)
+        hessian[to] = factor * kappa * sigma * sigma * (of_low + of_high)
