@@ -1,5 +1,7 @@
 """What must change no model: bits that mean nothing, ids of queries, factors that are powers of two, files."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -200,3 +202,27 @@ def test_documents_with_the_same_features_have_the_same_score(network):
             assert len(set(scores[own][(features[own] == row).all(axis=1)])) == 1
     order = rng.permutation(len(queries))
     np.testing.assert_array_equal(ranker.predict(features[order], qid=queries[order]), scores[order])
+
+
+@pytest.mark.parametrize("n_queries", [1, 300])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_documents_with_the_same_form_are_sorted_by_values_then_weight(n_queries, weighted):
+    """Rows and their doubles have one form; NaN is above all values, and rows that are equal keep their order."""
+    rng = np.random.default_rng(n_queries)
+    qid = np.repeat(np.arange(n_queries), 40)
+    features = rng.choice(np.array([-2, -1, -0.0, 0.0, 1, 2, np.nan], np.float32), (len(qid), 2))
+    weights = rng.choice([1.0, 2.0], len(qid)) if weighted else np.ones(len(qid))
+    data = tierank.RankingDataset(features, rng.integers(0, 2, len(qid)), qid, row_weight=weights if weighted else None)
+    rows = canonical_rows(data, 1).rows
+
+    shown = np.nan_to_num(features, nan=9.0)
+
+    def form(row):
+        return qid[row], data.ratings[row], *np.sign(shown[row]).tolist(), *np.isnan(features[row]).tolist()
+
+    groups = [(name, list(group)) for name, group in itertools.groupby(rows.tolist(), key=form)]
+    assert len(groups) == len({name for name, _ in groups})
+    for _, group in groups:
+        keys = [(*shown[row].tolist(), weights[row], row) for row in group]
+        assert keys == sorted(keys)
+    assert sorted(rows.tolist()) == list(range(len(qid)))

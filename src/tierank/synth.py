@@ -16,7 +16,6 @@ from tierank.dataset import RankingDataset
 from tierank.errors import ParameterError
 from tierank.files import as_path
 from tierank.memory import Allocator, in_memory, release_pages
-from tierank.readers.cache import SUFFIX, build_folder
 from tierank.settings import as_number, as_whole
 from tierank.types import Features
 
@@ -119,6 +118,8 @@ def make_ranking(
     build = partial(_build, _World(n_features), rng, holes, lengths, noise, missing, shares)
     if out is None:
         return build(in_memory)
+    from tierank.readers.cache import SUFFIX, build_folder  # loads all readers, which data in memory does not need
+
     folder = as_path(out, "out", f"the name of a folder that ends in {SUFFIX}")
     if folder.suffix != SUFFIX:
         raise ParameterError(f"out: expected the name of a folder that ends in {SUFFIX}, got {str(out)!r}")

@@ -170,7 +170,7 @@ def find_places(
 ) -> None:
     """The number of leading pieces that are 1 (at most all but one) for each scaled feature, and the value of the next.
 
-    ``encode_pieces`` gives ones, then one fraction, then zeros, so their sum determines all of them. The sum is 0 if
+    ``Piecewise`` gives ones, then one fraction, then zeros, so their sum determines all of them. The sum is 0 if
     the feature is missing. ``totals`` is working space with one number per feature.
     """
     n_pieces, n_features = low.shape

@@ -29,30 +29,26 @@ _BITS_OF_ROOT_HALF = np.int64(0x3FE6A09E667F3BCD)
 _MANTISSA_BITS = np.int64(52)
 
 
-@inner
-def _log1p(value: float) -> float:
-    """ln(1 + value) for value >= 0, to 1e-10 of itself: 1 + value = 2^e m with m near 1, ln m = 2 artanh((m-1)/(m+1)).
-
-    The library's logarithm is one call per number. This is plain arithmetic, which the compiler vectorises: five times
-    as fast, with the same bits on every machine.
-    """
-    bits = np.float64(1.0 + value).view(np.int64)
-    exponent = (bits - _BITS_OF_ROOT_HALF) >> _MANTISSA_BITS
-    mantissa = np.int64(bits - (exponent << _MANTISSA_BITS)).view(np.float64)
-    above_one = value if exponent == 0 else mantissa - 1.0  # 1 + value would lose the digits of small values
-    s = above_one / (above_one + 2.0)
-    q = s * s
-    series = 1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q * (1 / 11 + q / 13))))
-    return exponent * _LN_2 + 2.0 * (s + s * q * series)
-
-
 @compiled
 def take_logs(features: Matrix[np.float32], out: OutMatrix[np.float32]) -> None:
-    """sign(x) ln(1 + |x|), or NaN if x is NaN."""
+    """sign(x) ln(1 + |x|) to 1e-10 of itself, or NaN if x is NaN.
+
+    1 + |x| = 2^e m with m near 1, and ln m = 2 artanh((m - 1) / (m + 1)). The library's logarithm is one call per
+    number. This is plain arithmetic, which the compiler vectorises: five times as fast, with the same bits on every
+    machine.
+    """
     for row in range(features.shape[0]):
         for column in range(features.shape[1]):
             value = np.float64(features[row, column])
-            log = _log1p(abs(value))
+            size = abs(value)
+            bits = np.float64(1.0 + size).view(np.int64)
+            exponent = (bits - _BITS_OF_ROOT_HALF) >> _MANTISSA_BITS
+            mantissa = np.int64(bits - (exponent << _MANTISSA_BITS)).view(np.float64)
+            above_one = size if exponent == 0 else mantissa - 1.0  # 1 + |x| would lose the digits of small values
+            s = above_one / (above_one + 2.0)
+            q = s * s
+            series = 1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q * (1 / 11 + q / 13))))
+            log = exponent * _LN_2 + 2.0 * (s + s * q * series)
             signed = log if value >= 0 else -log
             out[row, column] = signed if value == value else value
 
@@ -65,9 +61,9 @@ def find_ranges(
     for group in range(len(offsets) - 1):
         for row in range(offsets[group], offsets[group + 1]):
             for column in range(features.shape[1]):
-                value = features[row, column]
-                low[group, column] = value if value < low[group, column] else low[group, column]
-                high[group, column] = value if value > high[group, column] else high[group, column]
+                value, lowest, highest = features[row, column], low[group, column], high[group, column]
+                low[group, column] = value if value < lowest else lowest
+                high[group, column] = value if value > highest else highest
 
 
 def by_range(low: NDArray[np.float32], high: NDArray[np.float32]) -> tuple[Floats, Floats]:
@@ -142,37 +138,23 @@ def rescale(
     most: float,
     out: OutMatrix[np.float32],
 ) -> None:
-    """(x - center) scale with the values of the group, clipped to ``least`` and ``most``; 0 if x is missing."""
+    """(x - center) scale, clipped to ``least`` and ``most``; 0 if x is missing.
+
+    ``center`` and ``scale`` have the same number of rows for each group, one after the other; each of them makes a
+    block of columns.
+    """
+    n_features = np.uint64(features.shape[1])  # unsigned: numba checks every signed index for being negative
+    n_blocks = len(center) // max(len(offsets) - 1, 1)
     for group in range(len(offsets) - 1):
         for row in range(offsets[group], offsets[group + 1]):
-            for column in range(features.shape[1]):
-                value = (features[row, column] - center[group, column]) * scale[group, column]
-                value = value if value > least else least
-                value = value if value < most else most
-                out[row, column] = value if features[row, column] == features[row, column] else 0.0
-
-
-@compiled
-def encode_pieces(
-    features: Matrix[np.float32],
-    scaled: Matrix[np.float32],
-    low: Matrix[np.float64],
-    slope: Matrix[np.float64],
-    out: OutMatrix[np.float32],
-) -> None:
-    """(z - low) slope of each scaled feature z, clipped to 0..1, in a block of columns for each row of ``low``.
-
-    0 if the feature is missing.
-    """
-    n_pieces, n_features = low.shape
-    for row in range(len(features)):
-        for piece in range(n_pieces):
-            pieces = out[row, piece * n_features : (piece + 1) * n_features]
-            for column in range(n_features):
-                value = (scaled[row, column] - low[piece, column]) * slope[piece, column]
-                value = value if value > 0.0 else 0.0
-                value = value if value < 1.0 else 1.0
-                pieces[column] = value if features[row, column] == features[row, column] else 0.0
+            for block in range(n_blocks):
+                at, first = group * n_blocks + block, np.uint64(block) * n_features
+                for column in range(n_features):
+                    x = features[row, column]
+                    value = (x - center[at, column]) * scale[at, column]
+                    value = value if value > least else least
+                    value = value if value < most else most
+                    out[row, first + column] = value if x == x else 0.0
 
 
 @inner

@@ -26,6 +26,7 @@ tenth longer to run.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -46,6 +47,8 @@ _PADDING = 8
 _WIDEST = 300.0
 # The most ranks that documents may move before their query is sorted from scratch, and ranks compared per iteration.
 _REACH, _STEP = 128, 4
+# 1 / 13!, ..., 1 / 1!, 1 / 0!: the series of the exponential.
+_SERIES = tuple(1.0 / math.factorial(k) for k in range(13, -1, -1))
 # Added to the distance of two scores, as LightGBM's lambdarank does.
 _LEAST_DISTANCE = 0.01
 
@@ -79,7 +82,7 @@ class Workspace(NamedTuple):
 
     numbers: OutMatrix[np.float64]
     places: OutMatrix[np.uint32]
-    ends: OutMatrix[np.uint32]
+    ends: Rows
     bits: NDArray[np.int64]  # a view of the first row of numbers
     line: Floats  # the scores in the old order, between _REACH higher and _REACH lower ones
     shifts: NDArray[np.int64]
@@ -89,7 +92,7 @@ class Workspace(NamedTuple):
         """A workspace for queries of at most this many documents and tiers."""
         numbers = np.empty((18, longest + 2 * _PADDING))
         places = np.zeros((5, longest + 2 * _PADDING), np.uint32)
-        ends = np.empty((2, most_tiers + 1), np.uint32)
+        ends = np.empty(2 * most_tiers + 1, np.uint32)
         line = np.full(longest + 2 * _REACH, np.inf)
         return cls(numbers, places, ends, numbers[0].view(np.int64), line, np.empty(longest, np.int64))
 
@@ -132,7 +135,6 @@ def umart_gradients(
     low, low_power, high, high_power = numbers[10], numbers[11], numbers[12], numbers[13]
     shared_discounts, tie_gap, tie_sum, tie_power = numbers[14], numbers[15], numbers[16], numbers[17]
     ranked_places, row, ranked_ties, tie, tie_count = places[0], places[1], places[2], places[3], places[4]
-    top_ends, rest_ends = ends[0], ends[1]
     sums = power if window == 1 else window_sum
     zero = np.int64(0)  # a literal 0 has another type in numba, which would compile again for it
     for query in range(first, last):
@@ -142,7 +144,7 @@ def umart_gradients(
             for place in range(start, start + n):
                 gradient[place], hessian[place] = 0.0, 0.0
             continue
-        _repair_order(start, n, scores, order, ranked_scores, work)
+        tied = _repair_order(start, n, scores, order, ranked_scores, work) and share_ties
         spread = ranked_scores[0] - ranked_scores[n - 1]
         if sigma * spread > _WIDEST:
             is_wide[query] = True
@@ -150,7 +152,6 @@ def umart_gradients(
         _take_powers(n, sigma, ranked_scores, bits, spare, ranked_powers)
         by_distance = by_rank and over_distance and spread > 0
         n_top = truncation if truncation < n else n
-        tied = share_ties and _has_ties(n, ranked_scores)
         ranked_discounts = shared_discounts if tied else discounts
         if tied:
             _share_ranks(n, ranked_scores, discounts, ranked_discounts, ranked_ties, tie_gap)
@@ -159,33 +160,32 @@ def umart_gradients(
         rest = n_top + _PADDING
         end = rest + n - n_top
         _lay_out(
-            start, zero, n_top, zero, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance,
-            ranked_scores, ranked_powers, ranked_places, top_ends, row, score, power, discount, gain,
-        )  # fmt: skip
-        _lay_out(
-            start, n_top, n, rest, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance,
-            ranked_scores, ranked_powers, ranked_places, rest_ends, row, score, power, discount, gain,
+            start, n, n_top, n_tiers[query], order, tiers, gains, ranked_discounts, by_distance, ranked_scores,
+            ranked_powers, ranked_places, ends, row, score, power, discount, gain,
         )  # fmt: skip
         for rank in range(n if tied else 0):
             tie[ranked_places[rank]] = ranked_ties[rank]
         for behind in (n_top, end):
-            _pad(behind, score, power, window_sum, weight, weighted_discount)
-        _clear(end + _PADDING, low, low_power, high, high_power)
+            for place in range(behind, behind + _PADDING):  # without weight, and with values that do not overflow
+                score[place], power[place], window_sum[place] = 0.0, 1.0, 1.0
+                weight[place], weighted_discount[place] = 0.0, 0.0
+        for place in range(end + _PADDING):
+            low[place], low_power[place], high[place], high_power[place] = 0.0, 0.0, 0.0, 0.0
         least = _LEAST_DISTANCE if by_distance else 1.0
-        n_top_below, n_below = n_top, n
+        n_below = n
         top_start, rest_start = zero, rest
         for tier in range(n_tiers[query] - 1):
-            top_end, rest_end = np.int64(top_ends[tier]), np.int64(rest_ends[tier])
-            if window >= n:
-                _sum_all(top_end, n_top, rest_end, end, power, window_sum)
-            elif window > 1:
-                n_top_below, n_below = _keep_below(n_top_below, n_below, top_end, rest_end, ranked_places)
-                _sum_windows(n_below, window, ranked_places, power, window_sum)
+            top_end, rest_end = np.int64(ends[tier]), np.int64(ends[n_tiers[query] + tier])
+            if 1 < window < n:
+                n_below = _sum_windows(n_below, top_end, n_top, rest_end, window, ranked_places, power, window_sum)
                 if tied:
                     _share_windows(n_below, ranked_places, tie, window_sum)
             tier_gain = gain[top_start if top_start < top_end else rest_start]
-            _weigh(top_end, n_top, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
-            _weigh(rest_end, end, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
+            total = 0.0
+            for a, b in ((top_end, n_top), (rest_end, end)):
+                total += _weigh(a, b, tier_gain, by_rank, gain, discount, power, weight, weighted_discount)
+            for place in range(top_end, end if window >= n else top_end):
+                window_sum[place] = total
             for a, b, c, d in (
                 (top_start, top_end, top_end, n_top),
                 (top_start, top_end, rest_end, end),
@@ -202,7 +202,10 @@ def umart_gradients(
                     low, low_power, high, high_power,
                 )  # fmt: skip
             top_start, rest_start = top_end, rest_end
-        factor = _level(end, sigma, high) if levelled else 1.0
+        total = 0.0
+        for place in range(end if levelled else 0):
+            total += 2.0 * sigma * high[place]
+        factor = np.log2(1.0 + total) / total if total > 0.0 else 1.0  # lambdarank's, for queries with many pairs
         for a, b in ((zero, n_top), (rest, end)):
             _finish(
                 a, b, sigma, kappa, steep, factor, row, power, low, low_power, high, high_power, gradient, hessian
@@ -210,8 +213,8 @@ def umart_gradients(
 
 
 @inner
-def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, work: Workspace) -> None:
-    """Sort the rows of a query by score, highest first, and by row if scores are equal.
+def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores: Floats, work: Workspace) -> bool:
+    """Sort the rows of a query by score, highest first, and by row if scores are equal; returns whether any are.
 
     A document moves by the number of higher ones after it, minus the number of lower ones before it. These are counted
     among its neighbours, further and further out, until no two documents that far apart are out of order: vectorised
@@ -223,12 +226,20 @@ def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores
         line[_REACH + rank] = scores[order[start + rank]]
         shifts[rank] = rank
         ranked_scores[rank] = np.nan
-    n_found, n_inverted, reach = 0, 1, 0
-    while n_inverted > 0 and reach < _REACH:
+    n_found, n_before, reach = 0, -1, 0
+    while n_before < n_found and reach < _REACH:
+        n_before = n_found
         for place in range(_REACH + n + reach, _REACH + n + reach + _STEP):
             line[place] = -np.inf
-        n_inverted = _count_inverted(n, np.uint64(reach), line, shifts)
-        n_found += n_inverted
+        for rank in range(np.uint64(n)):
+            place = rank + np.uint64(_REACH)
+            score = line[place]
+            higher, lower = 0, 0
+            for distance in range(np.uint64(reach + 1), np.uint64(reach + 1 + _STEP)):
+                higher += score < line[place + distance]
+                lower += line[place - distance] < score
+            shifts[rank] += higher - lower
+            n_found += higher
         reach += _STEP
     n_wrong = 0
     if n_found > 0:
@@ -243,32 +254,13 @@ def _repair_order(start: int, n: int, scores: Floats, order: Rows, ranked_scores
     else:
         for rank in range(n):
             ranked_scores[rank] = line[_REACH + rank]
-    if n_wrong > 0 or _has_ties(n, ranked_scores):
-        sort_rows(start, n, n // 2 if n_wrong > 0 else 1, order, ranked_scores)
-
-
-@inner
-def _count_inverted(n: int, reach: int, line: Floats, shifts: NDArray[np.int64]) -> int:
-    """Compare each document with those at a distance of reach + 1 to reach + 4 ranks, on both sides."""
-    n_inverted = np.int64(0)
-    for rank in range(np.uint64(n)):
-        before = rank + np.uint64(_REACH) - reach
-        behind = rank + np.uint64(_REACH) + reach
-        score = line[rank + np.uint64(_REACH)]
-        higher, lower = np.int64(0), np.int64(0)
-        for step in (np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)):
-            higher += np.int64(score < line[behind + step])
-            lower += np.int64(line[before - step] < score)
-        shifts[rank] += higher - lower
-        n_inverted += higher
-    return n_inverted
-
-
-@inner
-def _has_ties(n: int, ranked_scores: Floats) -> bool:
+    if n_wrong > 0:
+        sort_rows(start, n, n // 2, order, ranked_scores)
     n_equal = 0
     for rank in range(1, n):
         n_equal += ranked_scores[rank] == ranked_scores[rank - 1]
+    if n_equal > 0:
+        sort_rows(start, n, np.int64(1), order, ranked_scores)
     return n_equal > 0
 
 
@@ -311,20 +303,10 @@ def _take_powers(
         x = sigma * (ranked_scores[rank] - best)
         k = np.floor(x * 1.4426950408889634 + 0.5)
         r = (x - k * 0.6931471803691238) - k * 1.9082149292705877e-10  # ln 2 in two parts: k times the first is exact
-        p = 1.0 / 6227020800.0
-        p = p * r + 1.0 / 479001600.0
-        p = p * r + 1.0 / 39916800.0
-        p = p * r + 1.0 / 3628800.0
-        p = p * r + 1.0 / 362880.0
-        p = p * r + 1.0 / 40320.0
-        p = p * r + 1.0 / 5040.0
-        p = p * r + 1.0 / 720.0
-        p = p * r + 1.0 / 120.0
-        p = p * r + 1.0 / 24.0
-        p = p * r + 1.0 / 6.0
-        p = p * r + 0.5
-        p = p * r + 1.0
-        ranked_powers[rank] = p * r + 1.0
+        p = 0.0
+        for coefficient in _SERIES:
+            p = p * r + coefficient
+        ranked_powers[rank] = p
         bits[rank] = (np.int64(k) + 1023) << 52
     for rank in range(n):
         ranked_powers[rank] *= scale[rank]
@@ -333,9 +315,8 @@ def _take_powers(
 @inner
 def _lay_out(
     start: int,
-    first: int,
-    last: int,
-    base: int,
+    n: int,
+    n_top: int,
     n_tiers: int,
     order: Rows,
     tiers: NDArray[np.uint32],
@@ -352,18 +333,21 @@ def _lay_out(
     discount: Floats,
     gain: Floats,
 ) -> None:
-    """Lay out the ranks first to last - 1 of a query from place ``base`` on; ``ends`` is where each tier ends."""
-    for tier in range(n_tiers + 1):
+    """Lay out the first ``n_top`` ranks of a query, and the others behind the padding.
+
+    ``ends`` is where each tier ends in the first layout, and then where each ends in the second one.
+    """
+    for tier in range(2 * n_tiers + 1):
         ends[tier] = 0
-    ends[0] = base
-    for rank in range(first, last):
-        ends[tiers[order[start + rank]] + 1] += 1
-    for tier in range(n_tiers):
+    for rank in range(n):
+        ends[tiers[order[start + rank]] + (n_tiers if rank >= n_top else 0) + 1] += 1
+    ends[n_tiers] += _PADDING
+    for tier in range(2 * n_tiers):
         ends[tier + 1] += ends[tier]
     # Each tier is filled from its start, so its start ends up as its end.
-    for rank in range(first, last):
+    for rank in range(n):
         this_row = order[start + rank]
-        tier = tiers[this_row]
+        tier = tiers[this_row] + (n_tiers if rank >= n_top else 0)
         place = ends[tier]
         ends[tier] = place + 1
         ranked_places[rank] = place
@@ -375,67 +359,39 @@ def _lay_out(
 
 
 @inner
-def _pad(end: int, score: Floats, power: Floats, window_sum: Floats, weight: Floats, weighted_discount: Floats) -> None:
-    """Add documents without weight after a layout, with values that do not overflow."""
-    for place in range(end, end + _PADDING):
-        score[place], power[place], window_sum[place] = 0.0, 1.0, 1.0
-        weight[place], weighted_discount[place] = 0.0, 0.0
+def _sum_windows(
+    n: int,
+    top_end: int,
+    n_top: int,
+    rest_end: int,
+    window: int,
+    ranked_places: Rows,
+    power: Floats,
+    window_sum: Floats,
+) -> int:
+    """Windows of this many documents below a tier, in order of score; keeps their places, and returns their number.
 
-
-@inner
-def _clear(n: int, low: Floats, low_power: Floats, high: Floats, high_power: Floats) -> None:
-    for place in range(n):
-        low[place], low_power[place], high[place], high_power[place] = 0.0, 0.0, 0.0, 0.0
-
-
-@inner
-def _keep_below(n_top_below: int, n_below: int, top_end: int, rest_end: int, ranked_places: Rows) -> tuple[int, int]:
-    """Keep the places below a tier, in order of score; returns the numbers left in the first part and in both.
-
-    Without a branch, because ratings cannot be predicted.
+    Without a branch, because ratings cannot be predicted; windows of two without loops, which is faster.
     """
-    kept = 0
-    for rank in range(n_top_below):
+    top, n_top_below, rest = np.uint64(top_end), np.uint64(n_top - top_end), np.uint64(rest_end)
+    n_below = 0
+    for rank in range(n):
         place = ranked_places[rank]
-        ranked_places[kept] = place
-        kept += place >= np.uint32(top_end)
-    kept_top = kept
-    for rank in range(n_top_below, n_below):
-        place = ranked_places[rank]
-        ranked_places[kept] = place
-        kept += place >= np.uint32(rest_end)
-    return kept_top, kept
-
-
-@_in_vectors
-def _sum_all(top_end: int, n_top: int, rest_end: int, end: int, power: Floats, window_sum: Floats) -> None:
-    """One window with all documents below a tier."""
-    total = 0.0
-    for place in range(np.uint64(top_end), np.uint64(n_top)):
-        total += power[place]
-    for place in range(np.uint64(rest_end), np.uint64(end)):
-        total += power[place]
-    for place in range(np.uint64(top_end), np.uint64(n_top)):
-        window_sum[place] = total
-    for place in range(np.uint64(rest_end), np.uint64(end)):
-        window_sum[place] = total
-
-
-@inner
-def _sum_windows(n: int, window: int, ranked_places: Rows, power: Floats, window_sum: Floats) -> None:
-    """Windows of this many documents, in order of score; windows of two without loops, which is faster."""
-    n_paired = n - n % 2 if window == 2 else 0
+        ranked_places[n_below] = place
+        n_below += (place - top < n_top_below) | (place >= rest)  # unsigned: a difference below 0 is a large number
+    n_paired = n_below - n_below % 2 if window == 2 else 0
     for rank in range(0, n_paired, 2):
         one, other = ranked_places[rank], ranked_places[rank + 1]
         total = power[one] + power[other]
         window_sum[one], window_sum[other] = total, total
-    for first in range(n_paired, n, window):
-        last = first + window if first + window < n else n
+    for first in range(n_paired, n_below, window):
+        last = first + window if first + window < n_below else n_below
         total = 0.0
         for rank in range(first, last):
             total += power[ranked_places[rank]]
         for rank in range(first, last):
             window_sum[ranked_places[rank]] = total
+    return n_below
 
 
 @inner
@@ -449,12 +405,12 @@ def _share_windows(n: int, ranked_places: Rows, tie: Rows, window_sum: Floats) -
     while first < n:
         last = first
         inverse = 0.0
-        while last < n and tie[ranked_places[last]] == tie[ranked_places[first]]:
+        name = tie[ranked_places[first]]
+        while last < n and tie[ranked_places[last]] == name:
             inverse += 1.0 / window_sum[ranked_places[last]]
             last += 1
-        if last - first > 1:
-            for rank in range(first, last):
-                window_sum[ranked_places[rank]] = (last - first) / inverse
+        for rank in range(first, last if last - first > 1 else first):
+            window_sum[ranked_places[rank]] = (last - first) / inverse
         first = last
 
 
@@ -469,16 +425,21 @@ def _weigh(
     power: Floats,
     weight: Floats,
     weighted_discount: Floats,
-) -> None:
+) -> float:
     """The lower document's part of a pair's weight: its exponential times the gap of gains, and that times discount.
 
-    The weight is then |gap discount(d) - gap discount(d')|, up to the distance: one operation less per pair.
+    The weight is then |gap discount(d) - gap discount(d')|, up to the distance: one operation less per pair. Returns
+    the sum of the exponentials.
     """
     counted = 1.0 if by_rank else 0.0
+    total = 0.0
     for place in range(np.uint64(first), np.uint64(last)):
-        gap = abs(tier_gain - counted * gain[place]) * power[place]
+        e = power[place]
+        gap = abs(tier_gain - counted * gain[place]) * e
         weight[place] = gap
         weighted_discount[place] = counted * gap * discount[place]
+        total += e
+    return total
 
 
 @_in_vectors
@@ -514,13 +475,14 @@ def _compare(
         f_other, e_other, d_other = score[other], power[other], discount[other]
         x_sum, y_sum, x_sum_other, y_sum_other = 0.0, 0.0, 0.0, 0.0
         for lower in range(begin, end):
-            distance = least + abs(f - score[lower])
-            distance_other = least + abs(f_other - score[lower])
-            a = distance * (e + sums[lower])
-            b = distance_other * (e_other + sums[lower])
+            f_lower, k, w, w_d = score[lower], sums[lower], weight[lower], weighted_discount[lower]
+            distance = least + abs(f - f_lower)
+            distance_other = least + abs(f_other - f_lower)
+            a = distance * (e + k)
+            b = distance_other * (e_other + k)
             r = 1.0 / (a * b)
-            x = abs(weight[lower] * d - weighted_discount[lower]) * (r * b)
-            x_other = abs(weight[lower] * d_other - weighted_discount[lower]) * (r * a)
+            x = abs(w * d - w_d) * (r * b)
+            x_other = abs(w * d_other - w_d) * (r * a)
             y = x * (distance * (r * b))
             y_other = x_other * (distance_other * (r * a))
             x_sum += x
@@ -574,8 +536,9 @@ def _compare_ties(
     document. x and y are as in ``_compare``.
     """
     for place in range(first, last):
-        tie_count[tie[place]] += 1
-        tie_sum[tie[place]], tie_power[tie[place]] = 0.0, 0.0
+        name = tie[place]
+        tie_count[name] += 1
+        tie_sum[name], tie_power[name] = 0.0, 0.0
     for lower in range(last, end):
         name = tie[lower]
         count = tie_count[name]
@@ -589,19 +552,10 @@ def _compare_ties(
         low[lower] += count * x
         low_power[lower] += count * y
     for place in range(first, last):
-        high[place] += tie_sum[tie[place]]
-        high_power[place] += tie_power[tie[place]]
-        tie_count[tie[place]] = 0
-
-
-@inner
-def _level(n: int, sigma: float, high: Floats) -> float:
-    """log2(1 + S) / S: the factor of lambdarank for queries with many pairs."""
-    total = 0.0
-    for place in range(n):
-        total += high[place]
-    total *= 2.0 * sigma
-    return np.log2(1.0 + total) / total if total > 0.0 else 1.0
+        name = tie[place]
+        high[place] += tie_sum[name]
+        high_power[place] += tie_power[name]
+        tie_count[name] = 0
 
 
 @_in_vectors
@@ -623,9 +577,9 @@ def _finish(
 ) -> None:
     """From sums over pairs to gradient and hessian; only rounding can make the difference negative."""
     for place in range(np.uint64(first), np.uint64(last)):
-        e = power[place]
-        of_low = low[place] - e * low_power[place]
+        e, x_low, x_high, to = power[place], low[place], high[place], row[place]
+        of_low = x_low - e * low_power[place]
         of_low = of_low if of_low > 0.0 else 0.0
-        of_high = high[place] if steep else e * high_power[place]
-        gradient[row[place]] = factor * sigma * (low[place] - high[place])
-        hessian[row[place]] = factor * kappa * sigma * sigma * (of_low + of_high)
+        of_high = x_high if steep else e * high_power[place]
+        gradient[to] = factor * sigma * (x_low - x_high)
+        hessian[to] = factor * kappa * sigma * sigma * (of_low + of_high)

@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 from tierank.dataset import RankingDataset
 from tierank.kernels import content, in_threads, n_threads
 from tierank.memory import release_pages, rows_in
+from tierank.relevance import blocks_of
 from tierank.training.sharing import share
 from tierank.types import Rows
 
 # Bytes of features after which pages of a mapped matrix are released.
 _KEPT_BYTES = 1 << 27
+
+# Documents that are sorted at a time: their keys stay in the processor's caches.
+_SORTED = 1 << 12
 
 # Odd, so that multiplication by it is invertible.
 _FACTOR, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(29)
@@ -73,10 +77,7 @@ def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool) -> Order:
     weights = np.ones(1) if data.row_weight is None else _plain(data.row_weight)
     forms, contents = _hash_rows(data, ratings if rated else None, n_jobs)
     held = (forms, contents, ratings, weights)
-    order, spare = np.empty((2, data.n_documents), np.int64)
-    parts = np.linspace(0, data.n_queries, n_threads(n_jobs) + 1).astype(int).tolist()
-    spans = [(a, b, offsets, data.features, *held, order, spare) for a, b in pairwise(parts)]
-    in_threads(content.order_rows, spans, n_jobs)
+    order = _sort_rows(offsets, data.features, *held)
     importance = np.ones(data.n_queries) if data.query_weight is None else _plain(data.query_weight)
     digests = _digest_queries(offsets[:-1], *held, importance)
 
@@ -94,6 +95,32 @@ def _find_order(data: RankingDataset, n_jobs: int | None, rated: bool) -> Order:
     digest = int(digests[1].sum(dtype=np.uint64))
     text = f"{digest:016x}-{data.n_queries}-{data.n_documents}"
     return Order(order[rows], np.concatenate([[0], ends]), text, queries, digests[:, queries])
+
+
+def _sort_rows(
+    offsets: Rows,
+    features: NDArray[np.float32],
+    forms: Hashes,
+    contents: Hashes,
+    ratings: NDArray[np.float64],
+    weights: NDArray[np.float64],
+) -> Rows:
+    """The rows of each query by form, values, rating and weight."""
+    order = np.empty(len(forms), np.int64)
+    for _, rows, edges in blocks_of(offsets, _SORTED):
+        query = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
+        places = np.lexsort((forms[rows], query))
+        is_tied = (np.diff(forms[rows][places]) == 0) & (np.diff(query) == 0)  # with the next one
+        if is_tied.any():
+            differs = is_tied & (np.diff(contents[rows][places]) != 0)
+            of_tie = np.concatenate([[0], np.cumsum(~is_tied)])
+            tied = np.flatnonzero(np.append(is_tied, False) | np.append(False, is_tied))
+            some = places[tied]
+            columns = features[rows][some].T[::-1] if differs.any() else ()
+            weight = weights[rows][some] if len(weights) > 1 else np.zeros(len(some))
+            places[tied] = some[np.lexsort((weight, ratings[rows][some], *columns, of_tie[tied]))]
+        order[rows] = rows.start + places
+    return order
 
 
 def rows_by_content(data: RankingDataset, n_jobs: int | None) -> Rows:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tierank.kernels import scaling
 from tierank.team import Team
-from tierank.transforms.rescaling import Log1p, Rescaling
+from tierank.transforms.rescaling import Log1p, Rescaling, all_of
 from tierank.transforms.sampling import sorted_columns
 
 
@@ -49,7 +49,9 @@ class Piecewise(Log1p):
         out = np.empty((len(features), self.n_columns(features.shape[1])), np.float32)
         # Transposed, so that neighbours are read together and the compiler vectorises over features.
         low, slope = np.ascontiguousarray(self.low_.T), np.ascontiguousarray(self.slope_.T)
-        scaling.encode_pieces(features, self.rescaled(features), low, slope, out)
+        scaled = self.rescaled(features)
+        np.copyto(scaled, np.nan, where=np.isnan(features))  # 0 in all blocks
+        scaling.rescale(scaled, all_of(scaled), low, slope, 0.0, 1.0, out)
         return out
 
     def rescaled(self, features: NDArray[np.float32]) -> NDArray[np.float32]:

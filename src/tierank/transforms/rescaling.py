@@ -44,7 +44,7 @@ class Rescaling(Transform):
         if self.TAKES_LOGS:
             scaling.take_logs(features, out)
             features = out
-        scaling.rescale(features, _all_of(features), self.center_[None], self.scale_[None], *self.LIMITS, out)
+        scaling.rescale(features, all_of(features), self.center_[None], self.scale_[None], *self.LIMITS, out)
         return out
 
     def _scales(self, values: NDArray[np.float32], bounds: NDArray[np.int64]) -> tuple[Floats, Floats]:
@@ -68,7 +68,7 @@ class Rescaling(Transform):
         n_features = features.shape[1]
         ranges = np.array([np.full(n_features, np.inf), np.full(n_features, -np.inf)], np.float32)
         for values in self._in_chunks(features):
-            scaling.find_ranges(values, _all_of(values), ranges[:1], ranges[1:])
+            scaling.find_ranges(values, all_of(values), ranges[:1], ranges[1:])
         gathered = team.gather_rows(ranges.reshape(1, -1))
         low, high = gathered[:, :n_features].min(axis=0), gathered[:, n_features:].max(axis=0)
         center, scale = scaling.by_range(low[None], high[None])
@@ -77,7 +77,7 @@ class Rescaling(Transform):
             powers = scaling.power_above(np.array([sum(team.all_gather(len(features)))]))
             moments = scaling.Moments(*sums[:, None])
             for values in self._in_chunks(features):
-                scaling.add_moments(values, _all_of(values), center, scale, powers, moments)
+                scaling.add_moments(values, all_of(values), center, scale, powers, moments)
             center, scale = scaling.standardise(scaling.Moments(*team.all_reduce(sums)[:, None]), center, scale)
         self.center_, self.scale_ = center[0], scale[0]
 
@@ -157,7 +157,7 @@ class Unchanged(Transform):
         """Nothing."""
 
 
-def _all_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
+def all_of(values: NDArray[np.float32]) -> NDArray[np.int64]:
     """All rows as one group."""
     return np.array([0, len(values)])
 
