@@ -30,6 +30,7 @@ def cpu_seconds(folder: str) -> float:
 
     before = spent()
     environment = os.environ | {"NUMBA_CACHE_DIR": folder, "OMP_NUM_THREADS": "1"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # pip compiles what it installs
     subprocess.run([sys.executable, "-c", PROGRAM], env=environment, check=True, capture_output=True)
     return spent() - before
 
