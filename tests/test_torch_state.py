@@ -11,7 +11,7 @@ import tierank
 from tierank import LambdaLoss, NetworkRanker, TreeRanker, UBoost, UMart, URank, UrBoost
 
 torch = pytest.importorskip("torch")
-from tierank.torch_state import own_torch
+from tierank.torch_state import own_torch, seeded
 
 SMALL = {"max_epochs": 2, "hidden": (6,), "n_jobs": 1}
 TREES = {"n_trees": 4, "min_documents": 2, "n_jobs": 1}
@@ -183,3 +183,14 @@ def test_training_with_callers_random_numbers_is_resumed_exactly(name, parts, tm
     torch.manual_seed(99)
     resumed = OWN[name]().fit(train, valid=valid, checkpoint=tmp_path / "kept")
     np.testing.assert_array_equal(resumed.predict(test), whole)
+
+
+def test_fits_that_overlap_leave_the_generator_where_the_program_had_it():
+    """As the members of a blend, which train in threads: the first to end is not the last to have begun."""
+    before = torch.get_rng_state()
+    with ExitStack() as second:
+        with seeded(1):
+            second.enter_context(seeded(2))
+            torch.rand(3)
+        torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)

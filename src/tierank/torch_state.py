@@ -4,53 +4,61 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Generic, TypeVar
 
 import torch
 
+State = TypeVar("State")
 
-class _Defaults:
-    """The type of numbers and the precision of products, which apply to the whole process.
 
-    The first thread that needs torch's defaults sets them, and the last one restores what the program had. If each
-    thread restored what it found, the first one to leave would change them for the others.
+class _Shared(Generic[State]):
+    """A state of the whole process that fits change while they run, in one thread or several.
+
+    The first one saves what the program had, and the last one restores it. If each restored what it found, the first
+    one to leave would change the state for the others, and the last one would leave the state of another fit behind.
     """
 
-    def __init__(self) -> None:
-        self._lock, self._n_inside, self._before = threading.Lock(), 0, (torch.float32, "highest")
+    def __init__(self, read: Callable[[], State], write: Callable[[State], object]) -> None:
+        self._read, self._write = read, write
+        self._lock, self._n_inside, self._before = threading.Lock(), 0, read()
+        if hasattr(os, "register_at_fork"):  # Windows does not fork
+            os.register_at_fork(after_in_child=self._fork)
 
     @contextmanager
-    def inside(self) -> Iterator[None]:
+    def changed(self, change: Callable[[], object]) -> Iterator[None]:
         with self._lock:
             if self._n_inside == 0:
-                self._before = torch.get_default_dtype(), torch.get_float32_matmul_precision()
-                self._set(torch.float32, "highest")
+                self._before = self._read()
             self._n_inside += 1
+            change()
         try:
             yield
         finally:
             with self._lock:
                 self._n_inside -= 1
                 if self._n_inside == 0:
-                    self._set(*self._before)
+                    self._write(self._before)
 
-    def fork(self) -> None:
+    def _fork(self) -> None:
         """A forked process has a lock that nobody holds."""
         self._lock = threading.Lock()
 
-    @staticmethod
-    def _set(dtype: Any, precision: str) -> None:
-        if torch.get_default_dtype() != dtype:
-            torch.set_default_dtype(dtype)
-        if torch.get_float32_matmul_precision() != precision:
-            torch.set_float32_matmul_precision(precision)
+
+def _defaults() -> tuple[torch.dtype, str]:
+    """The type of numbers and the precision of products."""
+    return torch.get_default_dtype(), torch.get_float32_matmul_precision()
 
 
-_DEFAULTS = _Defaults()
-if hasattr(os, "register_at_fork"):  # Windows does not fork
-    os.register_at_fork(after_in_child=_DEFAULTS.fork)
+def _set_defaults(values: tuple[torch.dtype, str]) -> None:
+    if values != _defaults():
+        torch.set_default_dtype(values[0])
+        torch.set_float32_matmul_precision(values[1])
+
+
+_DEFAULTS = _Shared(_defaults, _set_defaults)
+_GENERATOR = _Shared(torch.default_generator.get_state, torch.default_generator.set_state)
 
 
 @contextmanager
@@ -64,7 +72,7 @@ def own_torch() -> Iterator[None]:
     ...     torch.is_grad_enabled()
     True
     """
-    with _DEFAULTS.inside(), ExitStack() as stack:
+    with _DEFAULTS.changed(lambda: _set_defaults((torch.float32, "highest"))), ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
@@ -81,7 +89,8 @@ def own_torch() -> Iterator[None]:
 def seeded(seed: int) -> Iterator[None]:
     """Inside, torch's global generator begins with a seed, as networks and losses of callers may draw from it.
 
-    Afterwards the generator continues where the program had it.
+    Afterwards the generator continues where the program had it. Fits in several threads share it: a network or a loss
+    that draws from it is only reproducible if no other fit runs at the same time.
 
     >>> with seeded(3):
     ...     first = torch.rand(2)
@@ -89,10 +98,5 @@ def seeded(seed: int) -> Iterator[None]:
     ...     bool((torch.rand(2) == first).all())
     True
     """
-    generator = torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(seed)
-    try:
+    with _GENERATOR.changed(lambda: torch.default_generator.manual_seed(seed)):
         yield
-    finally:
-        generator.set_state(before)
