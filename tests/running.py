@@ -5,6 +5,8 @@ import signal
 import subprocess
 from contextlib import contextmanager, suppress
 
+PATIENCE = 900  # seconds after which something hangs, on a machine however busy
+
 
 @contextmanager
 def running(command, **options):

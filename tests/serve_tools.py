@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager
 
 import numpy as np
+from running import PATIENCE
 
 import tierank
 from tierank import RANKERS, RankingDataset
@@ -113,7 +114,7 @@ def serving(*arguments, before=""):
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        assert is_up.wait(300)
+        assert is_up.wait(PATIENCE)
         at = next(line["message"] for line in lines if line["message"].startswith("serving"))
         yield process, int(re.search(r"http://127.0.0.1:(\d+)", at)[1]), lines
     finally:
@@ -130,7 +131,7 @@ def n_said(lines, text):
 
 def call(port, path, body=None, connection=None, key=None):
     """Code and content of an answer of a server."""
-    one = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    one = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
     one.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body), headers)
     answer = one.getresponse()
@@ -140,9 +141,9 @@ def call(port, path, body=None, connection=None, key=None):
     return answer.status, json.loads(text) if answer.headers["content-type"] == "application/json" else text.decode()
 
 
-def wait_for(condition, seconds=120):
+def wait_for(condition):
     """Wait until something is so, for a generous time."""
-    until = time.monotonic() + seconds
+    until = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < until
         time.sleep(0.05)

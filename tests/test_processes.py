@@ -10,13 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-from running import running
+from running import PATIENCE, running
 
 from tierank.errors import DataError, ParameterError, ProcessError
 from tierank.processes import Processes
 
 ROOT = Path(__file__).resolve().parents[1]
-PATIENCE = 900  # seconds after which something hangs, on a machine however busy
 
 
 def answers(job, tasks, n_processes=2):

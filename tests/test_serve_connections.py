@@ -20,6 +20,7 @@ pytest.importorskip("starlette")
 uvicorn = pytest.importorskip("uvicorn")
 pytest.importorskip("msgspec")
 
+from running import PATIENCE
 from serve_tools import asking, call, make_data, n_said, quick, serving, wait_for
 from uvicorn.server import ServerState
 
@@ -83,7 +84,7 @@ async def listening(application, **limits):
 
 
 async def until(condition):
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.02)
 
@@ -265,7 +266,7 @@ def test_a_client_that_has_nothing_more_to_send_gets_all_answers(sent, n_answers
             writer.write_eof()
             await until(lambda: one._has_ended or one.flow.read_paused)
             may_answer.set()
-            async with asyncio.timeout(120):
+            async with asyncio.timeout(PATIENCE):
                 text = await reader.read()
             await until(lambda: not connections)
             writer.close()
@@ -372,7 +373,7 @@ def test_a_request_that_the_shutdown_cuts_off_gets_an_answer(trees, is_stopping)
 def test_a_shutdown_that_cuts_off_a_request_shows_no_traceback(tmp_path, trees):
     trees.save(tmp_path / "m")
     with serving(tmp_path / "m", "--threads", "1", "--drain-timeout", "0.2") as (process, port, lines):
-        with socket.create_connection(("127.0.0.1", port), 120) as one:
+        with socket.create_connection(("127.0.0.1", port), PATIENCE) as one:
             one.sendall(
                 b"POST /rank HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
             )
@@ -380,7 +381,7 @@ def test_a_shutdown_that_cuts_off_a_request_shows_no_traceback(tmp_path, trees):
             assert call(port, "/health")[0] == 200
             process.send_signal(signal.SIGTERM)
             assert one.recv(1000).startswith(b"HTTP/1.1 503 ")
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
         wait_for(lambda: any(line.get("code") == 503 for line in lines))
         assert not any("traceback" in line for line in lines)
         assert not n_said(lines, "Traceback")

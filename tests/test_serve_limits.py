@@ -21,6 +21,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("msgspec")
 
+from running import PATIENCE
 from serve_tools import ROW, TREES, Held, as_base64, ask, asking, make_data, quick, wait_for
 
 import tierank
@@ -366,7 +367,7 @@ def test_an_explanation_that_takes_too_long_stops(explaining):
     assert code == 504
     assert "the limit timeout of the server" in found["error"]["fix"]
     if explaining.began.acquire(blocking=False):  # on a busy machine it may not even have begun
-        assert explaining.ended.acquire(timeout=60)
+        assert explaining.ended.acquire(timeout=PATIENCE)
     wait_for(lambda: not service._explaining_lane._at_work)
 
 
@@ -374,7 +375,7 @@ def test_a_stopped_server_stops_its_explanations(explaining):
     service = Service([ServedModel.of("m", explaining)], Limits(timeout=300), threads=1)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(ask, service.application(), "/rank", WHY)
-        assert explaining.began.acquire(timeout=60)
+        assert explaining.began.acquire(timeout=PATIENCE)
         service.close()
         assert asked.result()[0] == 504
     assert ask(service.application(), "/rank", {"features": [ROW]})[0] == 503

@@ -22,6 +22,7 @@ pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 pytest.importorskip("msgspec")
 
+from running import PATIENCE
 from serve_tools import ROW, call, make_data, n_said, quick, serving, wait_for
 
 import tierank
@@ -56,7 +57,7 @@ def test_a_model_is_replaced_under_load_and_no_request_is_lost(tmp_path):
         assert [model["name"] for model in call(port, "/models")[1]["models"]] == ["m", "net"]
 
         def load():
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
             while not stop.is_set():
                 code, found = call(port, "/rank", {"features": rows.tolist()}, connection)
                 assert code == 200
@@ -83,7 +84,7 @@ def test_a_model_is_replaced_under_load_and_no_request_is_lost(tmp_path):
         assert {line["code"] for line in asked} == {200}
         assert asked[0]["documents"] == 20
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def children_of(process) -> set[int]:
@@ -134,7 +135,7 @@ def test_a_worker_that_is_started_again_serves_what_the_others_serve(tmp_path):
         assert 'tierank_model_reloads_total{model="m",outcome="refused"} 1' in metrics
         assert 'tierank_model_reloads_total{model="m",outcome="replaced"} 1' in metrics
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_workers_that_nobody_told_do_not_know_of_a_newer_model(tmp_path):
@@ -166,7 +167,7 @@ def test_workers_that_nobody_told_do_not_know_of_a_newer_model(tmp_path):
         wait_for(lambda: n_said(lines, "model m: unchanged"))
         assert seen("second-key") == {(200, checksum_of(folder))}
         process.send_signal(signal.SIGINT)
-        assert process.wait(120) == 130
+        assert process.wait(PATIENCE) == 130
 
 
 @contextmanager
@@ -223,7 +224,7 @@ def test_all_processes_change_over_or_none_does(tmp_path):
         wait_for(lambda: n_of(lines, "model m: replaced") == 2)
         wait_for(lambda: n_of(lines, " three\n") == 2)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
         wait_for(lambda: n_of(lines, "parent ends 2"))
 
 
@@ -284,7 +285,7 @@ def test_hangups_that_come_together_are_one(tmp_path):
             time.sleep(0.001)
         wait_for(lambda: n_of(lines, "model m: unchanged"))
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
         assert n_of(lines, "unchanged") <= 2 + time.monotonic() - start
 
 
@@ -293,7 +294,7 @@ def test_workers_that_do_not_stop_are_killed(tmp_path):
     with parent_of(tmp_path / "m", patience="0.2") as (process, lines):
         wait_for(lambda: n_of(lines, "starts") == 2)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
         wait_for(lambda: n_of(lines, "parent ends"))
         for number in (0, 1):
             assert n_of(lines, f"worker {number} did not stop within 0.2 seconds; killing it") == 1
@@ -324,7 +325,7 @@ def test_a_server_that_is_stopped_while_it_starts_says_so_in_one_line(tmp_path, 
     program = f"import sys\n{AT_IMPORT.format(module=module, number=number)}\n"
     program += "from tierank.cli import main\nsys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "serve", str(tmp_path / "m"), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (code, "tierank: stopped while starting\n")
 
 
@@ -336,7 +337,7 @@ def test_a_hangup_while_the_server_starts_is_kept(tmp_path, trees, module):
         wait_for(lambda: n_said(lines, "model m: unchanged"))
         assert call(port, "/health")[0] == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -357,7 +358,7 @@ threading._register_atexit(again)
     with serving(tmp_path / "m", "--threads", "1", "--workers", workers, before=before) as (process, _, lines):
         wait_for(lambda: n_said(lines, "is ready") == 2 or workers == "1")
         process.send_signal(getattr(signal, number))
-        assert process.wait(120) == code
+        assert process.wait(PATIENCE) == code
     assert not n_said(lines, "Traceback")
     assert n_said(lines, "tierank: stopped") == (code == 130)
 
@@ -369,7 +370,7 @@ def test_a_thread_that_does_not_end_is_not_waited_for(tmp_path, trees, number, c
     hung += "threading.Thread(target=threading.Event().wait).start()"
     with serving(tmp_path / "m", "--drain-timeout", "0.2", before=hung) as (process, _, lines):
         process.send_signal(getattr(signal, number))
-        assert process.wait(120) == code
+        assert process.wait(PATIENCE) == code
         wait_for(lambda: n_said(lines, "still working 1.4 seconds after the stop; ending without it"))
 
 
@@ -377,7 +378,7 @@ def test_a_thread_that_does_not_end_is_not_waited_for(tmp_path, trees, number, c
 
 
 def opened(stack, port, sent=b""):
-    one = stack.enter_context(socket.create_connection(("127.0.0.1", port), 120))
+    one = stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE))
     one.sendall(sent)
     return one
 
@@ -434,7 +435,7 @@ def test_clients_are_told_that_the_server_is_about_to_close(tmp_path, trees):
         n_answers = [0] * 6
 
         def load(client):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
             body, headers = json.dumps({"features": [ROW] * 50}), {"Content-Type": "application/json"}
             for _ in range(100_000):
                 connection.request("POST", "/rank", body, headers)
@@ -451,7 +452,7 @@ def test_clients_are_told_that_the_server_is_about_to_close(tmp_path, trees):
             wait_for(lambda: min(n_answers) > 3 or any(one.done() for one in clients))
             process.send_signal(signal.SIGTERM)
             assert all(one.result() for one in clients)
-        assert process.wait(120) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_a_port_is_taken_before_anything_is_loaded():
@@ -465,7 +466,7 @@ def test_a_port_is_taken_before_anything_is_loaded():
 
 def test_what_all_workers_would_meet_is_said_once(tmp_path):
     command = [sys.executable, "-m", "tierank", "serve", str(tmp_path), "--workers", "3", "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     assert "expected a model folder" in done.stderr
     assert len(done.stderr.splitlines()) == 1
