@@ -169,3 +169,12 @@ def test_the_digest_of_features_does_not_depend_on_how_many_are_read_at_a_time(m
     monkeypatch.setattr(order, "_KEPT_BYTES", 100)
     for found, wanted in zip(canonical_rows(data, 2), rows, strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_digest_of_features_is_theirs_alone():
+    """Processes that were given other positions or propensities are not told that features differ."""
+    arrays = {"X": [[1.0], [2.0]], "y": [1, 0], "qid": [0, 0]}
+    plain = digest_features(tierank.RankingDataset(**arrays), 1)
+    shown = [tierank.RankingDataset(**arrays, position=[1, 2]), tierank.RankingDataset(**arrays, propensity=[1.0, 0.5])]
+    assert [digest_features(data, 1) for data in shown] == [plain, plain]
+    assert digest_features(tierank.RankingDataset([[1.0], [3.0]], [1, 0], [0, 0]), 1) != plain

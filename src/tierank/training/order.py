@@ -181,15 +181,15 @@ def join_contents(contents: Sequence[str]) -> str:
 
 
 def digest_features(data: RankingDataset, n_jobs: int | None) -> str:
-    """A digest of all values of all rows, in their order.
+    """A digest of the features of all rows, in their order.
 
     The hash of a row is certain to differ if one value does, and almost certain (2^64 to 1) if several do.
     """
     digest = hashlib.sha256()
-    n_rows = rows_in(data.features, _KEPT_BYTES)
-    for start in range(0, data.n_documents, n_rows):
-        rows = slice(start, min(start + n_rows, data.n_documents))
-        digest.update(_hash_span(data, None, n_jobs, rows)[1].tobytes())
+    for rows in _spans(data):
+        hashes = np.zeros((2, rows.stop - rows.start), np.uint64)
+        _hash_features(data.features[rows], hashes, n_jobs)
+        digest.update(hashes[1].tobytes())
     return digest.hexdigest()
 
 
@@ -287,25 +287,27 @@ def sort_key(values: NDArray[np.float64]) -> bytes:
 
 def _hash_rows(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None) -> Hashes:
     """Form and content of each row, its rating included where there are any."""
-    hashes = np.empty((2, data.n_documents), np.uint64)
-    n_rows = rows_in(data.features, _KEPT_BYTES)
-    for start in range(0, data.n_documents, n_rows):
-        rows = slice(start, min(start + n_rows, data.n_documents))
-        hashes[:, rows] = _hash_span(data, ratings, n_jobs, rows)
+    hashes = np.zeros((2, data.n_documents), np.uint64)
+    if ratings is not None:
+        hashes[:] = ratings.view(np.uint64)
+    for values in (data.position, data.propensity):  # documents shown at other positions differ
+        if values is not None:
+            hashes[:] = hashes * _FACTOR + values.view(np.uint64)
+    for rows in _spans(data):
+        _hash_features(data.features[rows], hashes[:, rows], n_jobs)
     return hashes
 
 
-def _hash_span(data: RankingDataset, ratings: NDArray[np.float64] | None, n_jobs: int | None, rows: slice) -> Hashes:
-    """Form and content of neighbouring rows."""
-    hashes = np.zeros((2, rows.stop - rows.start), np.uint64)
-    if ratings is not None:
-        hashes[:] = ratings[rows].view(np.uint64)
-    for values in (data.position, data.propensity):  # documents shown at other positions differ
-        if values is not None:
-            hashes[:] = hashes * _FACTOR + values[rows].view(np.uint64)
-    features = data.features[rows]
+def _spans(data: RankingDataset) -> Iterator[slice]:
+    """All rows, in parts whose features fit into memory."""
+    n_rows = rows_in(data.features, _KEPT_BYTES)
+    for start in range(0, data.n_documents, n_rows):
+        yield slice(start, min(start + n_rows, data.n_documents))
+
+
+def _hash_features(features: NDArray[np.float32], hashes: Hashes, n_jobs: int | None) -> None:
+    """Mix the features of neighbouring rows into their hashes."""
     bits = features.view(np.uint32)
     cuts = np.linspace(0, len(bits), n_threads(n_jobs) + 1).astype(int).tolist()
     in_threads(content.hash_rows, [(bits, a, b, *hashes) for a, b in pairwise(cuts)], n_jobs)
     release_pages(features)
-    return hashes
