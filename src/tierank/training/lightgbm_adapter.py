@@ -83,7 +83,8 @@ class _Threads:
 
     Models allocate memory for it. If it grows while a model trains, because another thread of the program loads a model
     or trains one with other settings, LightGBM writes beyond that memory. So all models that train at the same time
-    have the same number, and nothing else can raise it meanwhile.
+    have the same number, and nothing else can raise it meanwhile. It is at most OpenMP's own number: a model that is
+    loaded sets LightGBM to that one, and from a lower number it would grow again.
     """
 
     def __init__(self) -> None:
@@ -93,8 +94,8 @@ class _Threads:
     def limited(self, wanted: int) -> Iterator[int]:
         with self._lock:
             if self._n_inside == 0:
-                self._number = wanted
-                self._set_most(wanted)
+                self._number = min(wanted, most_threads())
+                self._set_most(self._number)
             self._n_inside += 1
         try:
             yield self._number
@@ -112,6 +113,11 @@ class _Threads:
     @staticmethod
     def _set_most(number: int) -> None:
         lightgbm.basic._LIB.LGBM_SetMaxThreads(ctypes.c_int(number))  # type: ignore[attr-defined]
+
+
+def most_threads() -> int:
+    """The number of threads that OpenMP uses if it is not told a number: that of the cores, or ``OMP_NUM_THREADS``."""
+    return int(lightgbm.basic._LIB.omp_get_max_threads())  # type: ignore[attr-defined]
 
 
 _THREADS = _Threads()
