@@ -77,7 +77,8 @@ def own_torch() -> Iterator[None]:
             stack.enter_context(torch.inference_mode(False))
         if not torch.is_grad_enabled():
             stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # not always: it slows down every call
+        # Not torch.get_default_device, which fails in torch 2.4; and not always, as the block slows down every call.
+        if torch.empty(0).device.type != "cpu":
             stack.enter_context(torch.device("cpu"))
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
